@@ -1,0 +1,186 @@
+"""Kafka's small text files of offsets, and the clean-shutdown marker.
+
+Owns: the text format shared by `recovery-point-offset-checkpoint`, `replication-offset-checkpoint`,
+`log-start-offset-checkpoint` (lines of topic, partition, offset) and `leader-epoch-checkpoint`
+(lines of leader epoch, start offset), and the JSON of `.kafka_cleanshutdown`.
+Must not: know what the offsets are used for, or keep them in memory.
+Invariant: a file is replaced as a whole (temporary file, fsync, rename, fsync of the directory); a
+reader sees the old contents or the new ones. Anything that is not exactly the format is reported as
+CorruptFile, never guessed at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from moldau.protocol.types import TopicPartition
+from moldau.runtime.filesystem import Filesystem
+from moldau.storage.corrupt_file import CorruptFile
+
+RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
+LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
+CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
+LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
+CLEAN_SHUTDOWN_MARKER: Final = ".kafka_cleanshutdown"
+
+OFFSET_CHECKPOINTS: Final = frozenset(
+    {
+        RECOVERY_POINT_CHECKPOINT,
+        HIGH_WATERMARK_CHECKPOINT,
+        LOG_START_OFFSET_CHECKPOINT,
+        CLEANER_CHECKPOINT,
+    }
+)
+
+UNKNOWN_BROKER_EPOCH: Final = -1
+_VERSION = 0
+_MAX_OFFSET = (1 << 63) - 1
+_MAX_INT = (1 << 31) - 1
+
+
+class EpochStartOffset(NamedTuple):
+    """One line of `leader-epoch-checkpoint`: the first offset written under a leader epoch."""
+
+    leader_epoch: int
+    start_offset: int
+
+
+def read_offset_checkpoint(filesystem: Filesystem, path: str) -> dict[TopicPartition, int]:
+    """The offsets in a checkpoint file; empty when there is no such file.
+
+    Raises:
+        CorruptFile: the file is not in the format, or names a partition twice.
+        OSError: it cannot be read.
+    """
+    offsets: dict[TopicPartition, int] = {}
+    for number, fields in _read_lines(filesystem, path, field_count=3):
+        partition = _number(path, number, "partition", fields[1], 0, _MAX_INT)
+        offset = _number(path, number, "offset", fields[2], 0, _MAX_OFFSET)
+        topic_partition = TopicPartition(fields[0], partition)
+        if topic_partition in offsets:
+            raise CorruptFile(path, f"line {number} names {topic_partition} a second time")
+        offsets[topic_partition] = offset
+    return offsets
+
+
+def write_offset_checkpoint(
+    filesystem: Filesystem, path: str, offsets: Mapping[TopicPartition, int]
+) -> None:
+    """Replace a checkpoint file's contents atomically and durably. Raises OSError."""
+    lines = [
+        f"{each.topic} {each.partition} {offset}\n" for each, offset in sorted(offsets.items())
+    ]
+    filesystem.write_atomically(path, _text(lines))
+
+
+def read_leader_epoch_checkpoint(filesystem: Filesystem, path: str) -> list[EpochStartOffset]:
+    """The leader epochs of a log with their start offsets, ascending; empty without the file.
+
+    Raises:
+        CorruptFile: the file is not in the format, or the epochs or offsets do not ascend.
+        OSError: it cannot be read.
+    """
+    entries: list[EpochStartOffset] = []
+    for number, fields in _read_lines(filesystem, path, field_count=2):
+        leader_epoch = _number(path, number, "leader epoch", fields[0], 0, _MAX_INT)
+        start_offset = _number(path, number, "start offset", fields[1], 0, _MAX_OFFSET)
+        if entries and leader_epoch <= entries[-1].leader_epoch:
+            raise CorruptFile(path, f"line {number}: leader epoch {leader_epoch} does not ascend")
+        if entries and start_offset < entries[-1].start_offset:
+            raise CorruptFile(path, f"line {number}: start offset {start_offset} goes back")
+        entries.append(EpochStartOffset(leader_epoch, start_offset))
+    return entries
+
+
+def write_leader_epoch_checkpoint(
+    filesystem: Filesystem, path: str, entries: Iterable[tuple[int, int]]
+) -> None:
+    """Replace `leader-epoch-checkpoint` atomically and durably. Raises OSError."""
+    lines = [f"{leader_epoch} {start_offset}\n" for leader_epoch, start_offset in entries]
+    filesystem.write_atomically(path, _text(lines))
+
+
+def read_clean_shutdown_marker(filesystem: Filesystem, directory: str) -> int | None:
+    """The broker epoch in the directory's clean-shutdown marker; None when there is no marker.
+
+    A marker without a readable epoch (an older release writes an empty file) still says that the
+    shutdown was clean: UNKNOWN_BROKER_EPOCH.
+
+    Raises:
+        OSError: the marker is there and cannot be read.
+    """
+    try:
+        data = filesystem.read_bytes(os.path.join(directory, CLEAN_SHUTDOWN_MARKER))
+    except FileNotFoundError:
+        return None
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return UNKNOWN_BROKER_EPOCH
+    broker_epoch = value.get("brokerEpoch") if isinstance(value, dict) else None
+    return broker_epoch if type(broker_epoch) is int else UNKNOWN_BROKER_EPOCH
+
+
+def write_clean_shutdown_marker(
+    filesystem: Filesystem, directory: str, broker_epoch: int
+) -> None:
+    """Say that everything in the directory is flushed and checkpointed (KIP-966)."""
+    text = json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    filesystem.write_atomically(os.path.join(directory, CLEAN_SHUTDOWN_MARKER), text.encode())
+
+
+def remove_clean_shutdown_marker(filesystem: Filesystem, directory: str) -> None:
+    """Take the marker away durably: from now on a stop without a new one is an unclean one."""
+    try:
+        filesystem.unlink(os.path.join(directory, CLEAN_SHUTDOWN_MARKER))
+    except FileNotFoundError:
+        return
+    filesystem.fsync_directory(directory)
+
+
+def _text(lines: list[str]) -> bytes:
+    return f"{_VERSION}\n{len(lines)}\n{''.join(lines)}".encode()
+
+
+def _read_lines(
+    filesystem: Filesystem, path: str, *, field_count: int
+) -> Iterable[tuple[int, list[str]]]:
+    """Line numbers (from 1) with their fields, header checked and removed."""
+    try:
+        data = filesystem.read_bytes(path)
+    except FileNotFoundError:
+        return []
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptFile(path, f"byte {error.start} is not UTF-8 text") from None
+    lines = text.splitlines()
+    if len(lines) < 2:
+        raise CorruptFile(path, f"{len(data)} bytes hold no version and entry count")
+    version = _number(path, 1, "version", lines[0], 0, _MAX_INT)
+    if version != _VERSION:
+        raise CorruptFile(path, f"version {version} is unknown, {_VERSION} is expected")
+    expected_count = _number(path, 2, "entry count", lines[1], 0, _MAX_INT)
+    entries = lines[2:]
+    if len(entries) != expected_count:
+        raise CorruptFile(
+            path, f"{expected_count} entries are announced and {len(entries)} are there"
+        )
+    result = []
+    for number, line in enumerate(entries, start=3):
+        fields = line.split()
+        if len(fields) != field_count:
+            raise CorruptFile(path, f"line {number} has {len(fields)} fields, not {field_count}")
+        result.append((number, fields))
+    return result
+
+
+def _number(path: str, line: int, what: str, text: str, low: int, high: int) -> int:
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and low <= int(digits) <= high):
+        raise CorruptFile(path, f"line {line}: {what} {text[:40]!r} is not a number that fits")
+    return int(digits)
