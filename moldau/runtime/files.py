@@ -43,7 +43,7 @@ class File(Protocol):
         """Up to `size_bytes` from `position`; fewer only where the file ends."""
 
     def pread_into(self, buffer: bytearray | memoryview, position: int) -> int:
-        """Fill `buffer` from `position`; the count of bytes read, fewer only where the file ends."""
+        """Fill `buffer` from `position`; how many bytes were read (fewer only at the end)."""
 
     def pwrite(self, data: Buffer, position: int) -> None:
         """Overwrite in place; moves the tracked end only if it writes past it."""

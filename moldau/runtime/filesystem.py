@@ -131,7 +131,7 @@ class Filesystem(Protocol):
         """A whole file."""
 
     def write_atomically(self, path: str, data: bytes) -> None:
-        """Replace a file's contents as one step that survives a power loss (via `path` + ".tmp")."""
+        """Replace a file's contents in one step that survives power loss (through `path`.tmp)."""
 
     def lock(self, path: str) -> DirectoryLock:
         """Claim the directory whose lock file is `path` (made when absent). Raises LockHeld."""

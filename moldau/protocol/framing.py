@@ -1,0 +1,366 @@
+"""Cutting a byte stream into Kafka frames (4-byte big-endian length, then that many bytes).
+
+Owns: receive buffers, where the transport puts bytes, and the accounting of memory they take.
+Must not: look into frames, do I/O, or copy a frame's bytes when it can be avoided.
+Invariant: bytes handed out as a frame stay where they are, untouched, until `release(frame)`; a
+buffer with views on it is never resized, and goes back to the pool only when no unreleased frame
+lies in it.
+
+How the bytes move: small frames are cut from a shared-size chunk in place. A frame over
+`SMALL_FRAME_LIMIT_BYTES` gets a buffer of its own, so that nothing else keeps it alive. That buffer
+grows as bytes arrive: announcing 100 MB costs the peer 100 MB of sending before it costs us the
+memory.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from moldau.protocol.errors import RemoteProtocolError
+
+CHUNK_BYTES: Final = 256 * 1024
+"""What one receive may bring (measured: bigger gains nothing)."""
+
+SMALL_FRAME_LIMIT_BYTES: Final = 64 * 1024
+"""Frames above this size get their own buffer."""
+
+FIRST_LARGE_BUFFER_BYTES: Final = 1024 * 1024
+"""How much a large frame is given before its bytes arrive; then it doubles up to the frame's size.
+"""
+
+DEFAULT_MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
+"""Default of `socket.request.max.bytes`."""
+
+DEFAULT_MEMORY_LIMIT_BYTES: Final = 1024 * 1024 * 1024
+"""Frames received and not yet released, over all connections (`queued.max.request.bytes`)."""
+
+DEFAULT_POOL_LIMIT_BYTES: Final = 16 * 1024 * 1024
+"""Unused buffers kept for reuse: fresh memory costs far more than recently used memory."""
+
+POISON_BYTE: Final = 0xDB
+
+_MIN_FREE_BYTES: Final = 16 * 1024
+_PEEK_BYTES: Final = 4 * 1024
+_LENGTH = Struct(">i")
+_EMPTY: Final = memoryview(b"")
+
+
+class FrameBuffer(bytearray):
+    """A receive buffer and how many unreleased frames lie in it."""
+
+    __slots__ = ("outstanding_count",)
+
+    outstanding_count: int
+
+
+class ReceiveMemory:
+    """The receive buffers of all connections of one event loop: a pool, and an account with a
+    limit.
+
+    A frame is charged with its full length from the moment it starts (a large one) or is complete
+    (a small one) until its release. The limit is soft by one frame, so that the biggest allowed
+    frame always fits when nothing else is in the way.
+    """
+
+    __slots__ = (
+        "_pool",
+        "limit_bytes",
+        "poison",
+        "pool_limit_bytes",
+        "pooled_bytes",
+        "reserved_bytes",
+    )
+
+    def __init__(
+        self,
+        limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
+        *,
+        pool_limit_bytes: int = DEFAULT_POOL_LIMIT_BYTES,
+        poison: bool = False,
+    ) -> None:
+        """`poison` overwrites released frames, so that a test sees whoever still reads them."""
+        self.limit_bytes = limit_bytes
+        self.pool_limit_bytes = pool_limit_bytes
+        self.poison = poison
+        self.reserved_bytes = 0
+        self.pooled_bytes = 0
+        self._pool: dict[int, list[FrameBuffer]] = {}
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether new frames have to wait."""
+        return self.reserved_bytes >= self.limit_bytes
+
+    def take(self, size_bytes: int) -> FrameBuffer:
+        """A buffer of exactly this size, its contents arbitrary."""
+        pooled = self._pool.get(size_bytes)
+        if pooled:
+            self.pooled_bytes -= size_bytes
+            return pooled.pop()
+        buffer = FrameBuffer(size_bytes)
+        buffer.outstanding_count = 0
+        return buffer
+
+    def has_pooled(self, size_bytes: int) -> bool:
+        """Whether `take` would cost no new memory."""
+        return bool(self._pool.get(size_bytes))
+
+    def give(self, buffer: FrameBuffer) -> None:
+        """Take a buffer back that nobody reads any more."""
+        assert buffer.outstanding_count == 0, "a frame in this buffer is still in use"
+        size = len(buffer)
+        if self.pooled_bytes + size > self.pool_limit_bytes:
+            # Sizes go out of fashion: make room by dropping another size before refusing this one.
+            self._drop_other_size(size)
+            if self.pooled_bytes + size > self.pool_limit_bytes:
+                return
+        self._pool.setdefault(size, []).append(buffer)
+        self.pooled_bytes += size
+
+    def _drop_other_size(self, kept_size: int) -> None:
+        for size, buffers in self._pool.items():
+            if buffers and size != kept_size and size != CHUNK_BYTES:
+                self.pooled_bytes -= size * len(buffers)
+                buffers.clear()
+                return
+
+
+class FrameReader:
+    """One connection's incoming side. Feed it through `get_buffer` and `buffer_updated`.
+
+    States: reading small frames from the chunk; filling a large frame; blocked (a large frame waits
+    for memory, see `is_blocked`); failed (after RemoteProtocolError nothing more is accepted).
+
+    `detached` frames (for clients) are independent bytes nobody needs to release.
+    """
+
+    __slots__ = (
+        "_chunk",
+        "_detached",
+        "_end",
+        "_failed",
+        "_large",
+        "_large_filled",
+        "_large_length",
+        "_max_frame_bytes",
+        "_memory",
+        "_peek",
+        "_start",
+        "is_blocked",
+    )
+
+    def __init__(
+        self,
+        memory: ReceiveMemory,
+        *,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        detached: bool = False,
+    ) -> None:
+        self._memory = memory
+        self._max_frame_bytes = max_frame_bytes
+        self._detached = detached
+        self._chunk: FrameBuffer | None = None
+        self._start = 0
+        self._end = 0
+        self._large: FrameBuffer | None = None
+        self._large_length = 0
+        self._large_filled = 0
+        self._peek = False
+        self._failed = False
+        self.is_blocked = False
+
+    @property
+    def is_inside_frame(self) -> bool:
+        """Whether a frame has begun to arrive and is not complete."""
+        return self._large is not None or self._end > self._start
+
+    @property
+    def holds_large_frame(self) -> bool:
+        """Whether an incomplete large frame has memory reserved."""
+        return self._large is not None
+
+    def get_buffer(self, size_hint: int = -1) -> memoryview:
+        """Where the transport shall put the next bytes; valid until this reader is called again."""
+        large = self._large
+        if large is not None:
+            if self._large_filled == len(large):
+                large = self._grow_large(large)
+            return memoryview(large)[self._large_filled : self._large_length]
+        chunk = self._chunk
+        if chunk is None:
+            chunk = self._chunk = self._memory.take(CHUNK_BYTES)
+            self._start = self._end = 0
+        elif CHUNK_BYTES - self._end < _MIN_FREE_BYTES or self._needs_room():
+            chunk = self._make_room(chunk)
+        assert self._end < CHUNK_BYTES, "reading goes on although the reader is blocked"
+        if self._peek:
+            # After a large frame another is likely: see its length first, receive it in its own
+            # buffer.
+            return memoryview(chunk)[self._end : self._end + _PEEK_BYTES]
+        return memoryview(chunk)[self._end :]
+
+    def buffer_updated(self, byte_count: int) -> list[memoryview]:
+        """Account for received bytes; the frames they complete, writable and without length prefix.
+
+        Raises RemoteProtocolError for a length that is negative, zero or over the maximum.
+        """
+        large = self._large
+        if large is None:
+            self._end += byte_count
+            return self._cut()
+        self._large_filled += byte_count
+        assert self._large_filled <= self._large_length, "bytes past the large frame"
+        if self._large_filled < self._large_length:
+            return []
+        self._large = None
+        self._peek = True
+        if self._detached:
+            self._memory.reserved_bytes -= self._large_length
+        else:
+            large.outstanding_count = 1
+        return [memoryview(large)[: self._large_length]]
+
+    def resume(self) -> list[memoryview]:
+        """Try again after memory was released; returns what `buffer_updated` would have."""
+        self.is_blocked = False
+        return self._cut()
+
+    def release(self, frame: memoryview) -> None:
+        """The owner of `frame` is done with its bytes, slices of it included."""
+        buffer = frame.obj
+        assert isinstance(buffer, FrameBuffer), "not a frame, or released before"
+        memory = self._memory
+        memory.reserved_bytes -= len(frame)
+        if memory.poison:
+            frame[:] = bytes((POISON_BYTE,)) * len(frame)
+        frame.release()
+        buffer.outstanding_count -= 1
+        if buffer.outstanding_count == 0:
+            if buffer is not self._chunk:
+                memory.give(buffer)
+            elif self._start == self._end:
+                self._drop_chunk()
+
+    def close(self) -> None:
+        """Give back what is only partly received; frames handed out stay valid until released."""
+        if self._large is not None:
+            self._memory.reserved_bytes -= self._large_length
+            self._memory.give(self._large)
+            self._large = None
+        self._start = self._end
+        if self._chunk is not None and self._chunk.outstanding_count == 0:
+            self._drop_chunk()
+        else:
+            self._chunk = None
+        self._failed = True
+
+    # -- inner workings -------------------------------------------------------------------------
+
+    def _drop_chunk(self) -> None:
+        """An idle connection holds no buffer."""
+        assert self._chunk is not None
+        self._memory.give(self._chunk)
+        self._chunk = None
+        self._start = self._end = 0
+
+    def _needs_room(self) -> bool:
+        """Whether the partial small frame cannot be completed where it lies."""
+        start = self._start
+        if self._end - start < 4:
+            return False
+        assert self._chunk is not None
+        (length,) = _LENGTH.unpack_from(self._chunk, start)
+        return bool(start + 4 + length > CHUNK_BYTES and length <= SMALL_FRAME_LIMIT_BYTES)
+
+    def _make_room(self, chunk: FrameBuffer) -> FrameBuffer:
+        """Move the partial frame to the chunk's front, or to a new chunk when frames lie in it."""
+        start, end = self._start, self._end
+        target = chunk
+        if chunk.outstanding_count:
+            target = self._chunk = self._memory.take(CHUNK_BYTES)
+        if end > start:
+            with memoryview(chunk) as view, view[start:end] as tail:
+                target[: end - start] = tail
+        self._start, self._end = 0, end - start
+        return target
+
+    def _cut(self) -> list[memoryview]:
+        frames: list[memoryview] = []
+        if self._failed:
+            self._end = self._start
+            return frames
+        chunk = self._chunk
+        if chunk is None:
+            return frames
+        start, end = self._start, self._end
+        whole = memoryview(chunk)
+        reserved = 0
+        while end - start >= 4:
+            (length,) = _LENGTH.unpack_from(chunk, start)
+            if not 0 < length <= self._max_frame_bytes:
+                self._start = start
+                self._account(chunk, frames, reserved)
+                self._fail(length)
+            frame_end = start + 4 + length
+            if frame_end <= end:
+                frames.append(whole[start + 4 : frame_end])
+                reserved += length
+                start = frame_end
+                self._peek = False
+            elif length > SMALL_FRAME_LIMIT_BYTES:
+                self._start = start
+                if not self._begin_large(chunk, length, reserved):
+                    break
+                start = end
+            else:
+                self._peek = False
+                break
+        self._start = start
+        self._account(chunk, frames, reserved)
+        if start == end and self._chunk is chunk and chunk.outstanding_count == 0:
+            self._drop_chunk()
+        if self._detached:
+            return [memoryview(bytearray(frame)) for frame in frames]
+        return frames
+
+    def _account(self, chunk: FrameBuffer, frames: list[memoryview], reserved: int) -> None:
+        if not self._detached:
+            chunk.outstanding_count += len(frames)
+            self._memory.reserved_bytes += reserved
+
+    def _fail(self, length: int) -> None:
+        self._failed = True
+        if length <= 0:
+            raise RemoteProtocolError(f"frame length {length} is not positive")
+        raise RemoteProtocolError(
+            f"frame length {length} is over the limit of {self._max_frame_bytes} bytes"
+        )
+
+    def _begin_large(self, chunk: FrameBuffer, length: int, just_cut_bytes: int) -> bool:
+        """Move what has arrived of a large frame into its own buffer, if there is memory for it."""
+        memory = self._memory
+        if memory.reserved_bytes + just_cut_bytes >= memory.limit_bytes:
+            self.is_blocked = True
+            return False
+        memory.reserved_bytes += length
+        rounded = -(-length // CHUNK_BYTES) * CHUNK_BYTES
+        arrived = self._end - self._start - 4
+        if rounded > FIRST_LARGE_BUFFER_BYTES and not memory.has_pooled(rounded):
+            large = memory.take(FIRST_LARGE_BUFFER_BYTES)
+        else:
+            large = memory.take(rounded)
+        with memoryview(chunk) as view, view[self._start + 4 : self._end] as head:
+            large[:arrived] = head
+        self._large = large
+        self._large_length = length
+        self._large_filled = arrived
+        return True
+
+    def _grow_large(self, large: FrameBuffer) -> FrameBuffer:
+        rounded = -(-self._large_length // CHUNK_BYTES) * CHUNK_BYTES
+        bigger = self._memory.take(min(2 * len(large), rounded))
+        bigger[: len(large)] = large
+        self._memory.give(large)
+        self._large = bigger
+        return bigger

@@ -1,0 +1,190 @@
+"""The Network port: listening and connecting, and its real form on asyncio (or uvloop).
+
+Owns: sockets until they are handed to a transport, name resolution, socket options.
+Must not: know Kafka's frames; asyncio's transport and protocol classes are the vocabulary both
+sides speak. Invariant: a call that raises leaves no open socket behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+DEFAULT_BACKLOG = 50
+"""Default of `socket.listen.backlog.size`."""
+
+DEFAULT_CONNECT_TIMEOUT_MS = 10_000
+"""Default of `socket.connection.setup.timeout.ms`."""
+
+OS_DEFAULT_BYTES = -1
+"""A socket buffer size that leaves the choice (and its tuning) to the operating system."""
+
+ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
+
+
+class Listener(Protocol):
+    """A bound address that accepts connections until closed."""
+
+    @property
+    def port(self) -> int:
+        """The port, chosen by the system when 0 was asked for."""
+
+    def close(self) -> None:
+        """Stop accepting; connections already accepted live on."""
+
+
+class Network(Protocol):
+    """How nodes and clients reach each other."""
+
+    async def listen(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        backlog: int = DEFAULT_BACKLOG,
+        receive_buffer_bytes: int = OS_DEFAULT_BYTES,
+    ) -> Listener:
+        """Accept connections on `host` ("" for every interface). Raises OSError."""
+
+    async def connect(
+        self,
+        protocol_factory: Callable[[], ProtocolT],
+        host: str,
+        port: int,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS,
+    ) -> tuple[asyncio.Transport, ProtocolT]:
+        """Connect to the first address of `host` that answers. Raises OSError, TimeoutError."""
+
+
+class AsyncioNetwork:
+    """Real sockets on the running loop."""
+
+    __slots__ = ()
+
+    async def listen(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        backlog: int = DEFAULT_BACKLOG,
+        receive_buffer_bytes: int = OS_DEFAULT_BYTES,
+    ) -> Listener:
+        loop = asyncio.get_running_loop()
+        addresses = await loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        sockets: list[socket.socket] = []
+        servers: list[asyncio.Server] = []
+        try:
+            for family, kind, protocol, _name, address in dict.fromkeys(addresses):
+                # With port 0 every address family shall get the same port as the first.
+                bind_port = sockets[0].getsockname()[1] if sockets else port
+                bound = _bind(family, kind, protocol, (address[0], bind_port), receive_buffer_bytes)
+                if bound is not None:
+                    sockets.append(bound)
+            if not sockets:
+                raise OSError(f"{host or '*'} has no address this machine can listen on")
+            for each in sockets:
+                servers.append(
+                    await loop.create_server(
+                        protocol_factory, sock=each, backlog=backlog, ssl=ssl_context
+                    )
+                )
+        except OSError as error:
+            for server in servers:
+                server.close()
+            for each in sockets:
+                each.close()
+            reason = error.strerror or str(error)
+            message = f"cannot listen on {host or '*'}:{port}: {reason}"
+            raise OSError(error.errno, message) from error
+        return _AsyncioListener(servers, sockets[0].getsockname()[1])
+
+    async def connect(
+        self,
+        protocol_factory: Callable[[], ProtocolT],
+        host: str,
+        port: int,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS,
+    ) -> tuple[asyncio.Transport, ProtocolT]:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await loop.create_connection(
+                protocol_factory,
+                host,
+                port,
+                ssl=ssl_context,
+                server_hostname=host if ssl_context is not None else None,
+            )
+
+
+class _AsyncioListener:
+    __slots__ = ("_port", "_servers")
+
+    def __init__(self, servers: Sequence[asyncio.Server], port: int) -> None:
+        self._servers = list(servers)
+        self._port = port
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+
+def _bind(
+    family: int,
+    kind: int,
+    protocol: int,
+    address: tuple[str | int, int],
+    receive_buffer_bytes: int,
+) -> socket.socket | None:
+    """A bound socket, or None where the machine lacks the address family."""
+    try:
+        bound = socket.socket(family, kind, protocol)
+    except OSError:
+        return None
+    try:
+        if sys.platform != "win32":
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if receive_buffer_bytes != OS_DEFAULT_BYTES:
+            # Before listen: the window scale is settled while connecting.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        bound.setblocking(False)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def set_socket_options(transport: asyncio.BaseTransport, send_buffer_bytes: int) -> None:
+    """TCP_NODELAY, keep-alive and the send buffer of a new connection, where it has a socket."""
+    connection = transport.get_extra_info("socket")
+    if connection is None:
+        return
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if send_buffer_bytes != OS_DEFAULT_BYTES:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+    except OSError:
+        # The peer is gone already; connection_lost tells the protocol in a moment.
+        return
