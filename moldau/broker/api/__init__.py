@@ -1,0 +1,52 @@
+"""The table of served APIs: which versions are advertised, and which module answers them.
+
+Owns the list that ApiVersions sends and the request router dispatches by: an API or a version is in it
+only when it is fully served, so what is not advertised cannot be reached either. Must not import a
+handler before its first request (start-up). Invariant: every row names a module of this package with a
+`handle` (plain function, answers through its context, now or later) or an `answer` (coroutine that
+returns the response).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import Final, NamedTuple
+
+from moldau.protocol.api_keys import ApiKey
+
+
+class ServedApi(NamedTuple):
+    """One row: the handler's module inside this package and the versions it serves (inclusive)."""
+
+    module: str
+    min_version: int
+    max_version: int
+
+
+BROKER_APIS: Final[dict[ApiKey, ServedApi]] = {
+    ApiKey.PRODUCE: ServedApi("p00_produce", 3, 13),
+    ApiKey.FETCH: ServedApi("p01_fetch", 4, 18),
+    ApiKey.LIST_OFFSETS: ServedApi("p02_list_offsets", 1, 11),
+    ApiKey.METADATA: ServedApi("p03_metadata", 0, 13),
+    ApiKey.API_VERSIONS: ServedApi("p18_api_versions", 0, 4),
+    ApiKey.CREATE_TOPICS: ServedApi("p19_create_topics", 2, 7),
+    ApiKey.DELETE_TOPICS: ServedApi("p20_delete_topics", 1, 6),
+    ApiKey.DELETE_RECORDS: ServedApi("p21_delete_records", 0, 2),
+    ApiKey.INIT_PRODUCER_ID: ServedApi("p22_init_producer_id", 0, 5),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: ServedApi("p23_offset_for_leader_epoch", 2, 4),
+    ApiKey.DESCRIBE_CONFIGS: ServedApi("p32_describe_configs", 1, 4),
+    ApiKey.ALTER_CONFIGS: ServedApi("p33_alter_configs", 0, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: ServedApi("p35_describe_log_dirs", 1, 5),
+    ApiKey.CREATE_PARTITIONS: ServedApi("p37_create_partitions", 0, 3),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: ServedApi("p44_incremental_alter_configs", 0, 1),
+    ApiKey.DESCRIBE_CLUSTER: ServedApi("p60_describe_cluster", 0, 2),
+    ApiKey.DESCRIBE_PRODUCERS: ServedApi("p61_describe_producers", 0, 0),
+    ApiKey.LIST_CONFIG_RESOURCES: ServedApi("p74_list_config_resources", 0, 1),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: ServedApi("p75_describe_topic_partitions", 0, 0),
+}
+
+
+def load_handler_module(served: ServedApi) -> ModuleType:
+    """Import the module that answers an API; the import system keeps it for the next time."""
+    return import_module(f"moldau.broker.api.{served.module}")

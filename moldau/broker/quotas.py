@@ -1,0 +1,38 @@
+"""The throttle hook: what each request used, and how long its client should pause.
+
+Owns the port. Must not delay anything itself: it answers with a time, the response carries it and the
+server stops reading the connection for that long (KIP-219). Invariant: usage is recorded once per
+request, before its response is built.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Quotas(Protocol):
+    """Records usage by principal and client id; every answer is a throttle time in milliseconds."""
+
+    def record_produce(self, principal: str, client_id: str | None, size_bytes: int) -> int:
+        """`size_bytes` of record batches came in."""
+
+    def record_fetch(self, principal: str, client_id: str | None, size_bytes: int) -> int:
+        """`size_bytes` of record batches are about to go out."""
+
+    def record_request(self, principal: str, client_id: str | None, elapsed_ms: float) -> int:
+        """A request kept the broker busy for `elapsed_ms`."""
+
+
+class UnlimitedQuotas:
+    """No quotas: nobody is throttled."""
+
+    __slots__ = ()
+
+    def record_produce(self, principal: str, client_id: str | None, size_bytes: int) -> int:
+        return 0
+
+    def record_fetch(self, principal: str, client_id: str | None, size_bytes: int) -> int:
+        return 0
+
+    def record_request(self, principal: str, client_id: str | None, elapsed_ms: float) -> int:
+        return 0

@@ -1,0 +1,175 @@
+"""From a frame to the handler that answers it.
+
+Owns the check of API and version, the decoding of the body, the dispatch by the table in `broker.api`
+and the tasks of slow (administrative) handlers. Must not answer for an API itself, but for the one rule
+that belongs to no version: an unknown version of ApiVersions. Invariant: whatever a peer sends, the worst
+that happens is that its own connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from moldau.broker.api import BROKER_APIS, ServedApi, load_handler_module
+from moldau.broker.request_context import RequestContext
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.headers import encode_response
+from moldau.protocol.registry import request_class
+
+if TYPE_CHECKING:
+    from moldau.broker.authorizer import Authorizer
+    from moldau.broker.services import BrokerServices
+    from moldau.protocol.schema import Message
+    from moldau.runtime.server import Request
+
+logger = logging.getLogger("moldau.broker.requests")
+
+MAX_RUNNING_ADMIN_REQUESTS: Final = 64
+"""Administrative requests worked on at once; further ones wait in the order they came."""
+
+MAX_WAITING_ADMIN_REQUESTS: Final = 10_000
+"""Administrative requests that wait their turn; the connection of one more is closed."""
+
+Answer = Callable[..., Coroutine[Any, Any, "Message"]]
+
+
+class _Route:
+    """A row of the table with what is loaded on its first request."""
+
+    __slots__ = ("answer", "handle", "max_version", "min_version", "request_class", "served")
+
+    def __init__(self, served: ServedApi) -> None:
+        self.served = served
+        self.min_version = served.min_version
+        self.max_version = served.max_version
+        self.request_class: type[Message] | None = None
+        self.handle: Callable[..., None] | None = None
+        self.answer: Answer | None = None
+
+    def load(self, api_key: ApiKey) -> type[Message]:
+        module = load_handler_module(self.served)
+        self.handle = getattr(module, "handle", None)
+        self.answer = getattr(module, "answer", None)
+        assert (self.handle is None) != (self.answer is None), f"{module.__name__}: no handler"
+        self.request_class = request_class(api_key)
+        return self.request_class
+
+
+class RequestRouter:
+    """Calls the right handler for every request of the broker's listeners.
+
+    Args:
+        services: what handlers work with.
+        authorizer: goes into every request's context.
+        on_fault: told of an exception that no handler expected; it decides whether the node goes on.
+        apis: the table of served APIs.
+    """
+
+    __slots__ = ("_authorizer", "_on_fault", "_routes", "_running", "_services", "_waiting")
+
+    def __init__(
+        self,
+        services: BrokerServices,
+        *,
+        authorizer: Authorizer,
+        on_fault: Callable[[BaseException], None],
+        apis: dict[ApiKey, ServedApi] = BROKER_APIS,
+    ) -> None:
+        self._services = services
+        self._authorizer = authorizer
+        self._on_fault = on_fault
+        self._routes = {int(api_key): _Route(served) for api_key, served in apis.items()}
+        self._running: set[asyncio.Task[None]] = set()
+        self._waiting: deque[tuple[_Route, RequestContext, Message]] = deque()
+
+    def __call__(self, request: Request) -> None:
+        """Route one request; the `runtime.server` calls this on the loop."""
+        route = self._routes.get(request.api_key)
+        if route is None:
+            request.close(f"API {request.api_key} is not served here")
+            return
+        api_version = request.api_version
+        if not route.min_version <= api_version <= route.max_version:
+            self._refuse_version(request, route)
+            return
+        message_class = route.request_class or route.load(ApiKey(request.api_key))
+        try:
+            message, _end = message_class.decode(request.body, api_version)
+        except RemoteProtocolError as error:
+            request.close(f"{message_class.__name__} v{api_version} is malformed: {error}")
+            return
+        context = RequestContext(request, self._authorizer)
+        if route.handle is not None:
+            route.handle(self._services, context, message)
+        else:
+            self._start_or_queue(route, context, message)
+
+    @property
+    def admin_request_count(self) -> int:
+        """Administrative requests that run or wait."""
+        return len(self._running) + len(self._waiting)
+
+    async def close(self) -> None:
+        """Drop the requests that wait and let the running ones end."""
+        while self._waiting:
+            self._waiting.popleft()[1].close("the node is shutting down")
+        if self._running:
+            await asyncio.wait(set(self._running))
+
+    def _refuse_version(self, request: Request, route: _Route) -> None:
+        """An unknown ApiVersions version gets a v0 body that names the known ones (KIP-511)."""
+        if request.api_key != ApiKey.API_VERSIONS:
+            request.close(
+                f"version {request.api_version} of API {request.api_key} is not served here"
+                f" (served: {route.min_version} to {route.max_version})"
+            )
+            return
+        from moldau.protocol.messages.p18_api_versions import ApiVersion, ApiVersionsResponse
+
+        response = ApiVersionsResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION,
+            api_keys=[
+                ApiVersion(
+                    api_key=ApiKey.API_VERSIONS,
+                    min_version=route.min_version,
+                    max_version=route.max_version,
+                )
+            ],
+        )
+        request.respond_parts(
+            encode_response(response, api_version=0, correlation_id=request.correlation_id)
+        )
+
+    def _start_or_queue(self, route: _Route, context: RequestContext, message: Message) -> None:
+        if len(self._running) < MAX_RUNNING_ADMIN_REQUESTS:
+            self._start(route, context, message)
+        elif len(self._waiting) < MAX_WAITING_ADMIN_REQUESTS:
+            self._waiting.append((route, context, message))
+        else:
+            context.close(f"{MAX_WAITING_ADMIN_REQUESTS} administrative requests already wait")
+
+    def _start(self, route: _Route, context: RequestContext, message: Message) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(route, context, message))
+        self._running.add(task)
+        task.add_done_callback(partial(self._finished, context))
+
+    async def _run(self, route: _Route, context: RequestContext, message: Message) -> None:
+        assert route.answer is not None
+        context.respond(await route.answer(self._services, context, message))
+
+    def _finished(self, context: RequestContext, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not context.is_answered:
+            context.close("the request failed inside the broker")
+        if not task.cancelled():
+            error = task.exception()
+            if error is not None:
+                self._on_fault(error)
+        while self._waiting and len(self._running) < MAX_RUNNING_ADMIN_REQUESTS:
+            self._start(*self._waiting.popleft())
