@@ -1,0 +1,255 @@
+"""Compress and decompress the records of a batch: gzip, snappy, lz4, zstd.
+
+Owns the byte formats Kafka clients exchange. Must not import a codec library before its first use
+(start-up budget), nor trust any length inside compressed data.
+Invariant: decompression never returns, nor allocates for its output, more than `max_bytes`.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, Final
+
+from moldau.protocol.records.header import Buffer, Codec
+from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
+from moldau.protocol.records.zstd_frames import zstd_size_bound
+
+DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
+"""What one batch may grow to when nobody says otherwise."""
+
+DEFAULT_LEVELS: Final = {Codec.GZIP: -1, Codec.LZ4: 9, Codec.ZSTD: 3}
+LEVEL_RANGES: Final = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
+"""Levels of compression.{gzip,lz4,zstd}.level (KIP-390); gzip has -1 as "zlib's default" too."""
+
+_GZIP_WBITS: Final = 31
+_GZIP_MIN_CHUNK_BYTES: Final = 16 * 1024
+_SNAPPY_BLOCK_BYTES: Final = 32 * 1024
+_SNAPPY_MAX_RATIO: Final = 64
+"""A snappy element of two bytes yields 64 at most with its run: more is a lie in the preamble."""
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_INT32: Final = struct.Struct(">i")
+
+
+def check_level(codec: Codec, level: int | None) -> int | None:
+    """The level to use. Raises: ValueError when the codec has none or it is out of range."""
+    if codec not in LEVEL_RANGES:
+        if level is not None:
+            raise ValueError(f"{codec.name} has no compression level")
+        return None
+    if level is None:
+        return DEFAULT_LEVELS[codec]
+    low, high = LEVEL_RANGES[codec]
+    if not low <= level <= high and not (codec is Codec.GZIP and level == -1):
+        raise ValueError(f"{codec.name} compression level {level} is not in {low}..{high}")
+    return level
+
+
+def compress(data: Buffer, codec: Codec, level: int | None = None) -> Buffer:
+    """Compress the records section of a batch in the format Kafka's Java client writes.
+
+    `level`: see `LEVEL_RANGES`; None is Kafka's default. Raises: ValueError on one out of range.
+    """
+    level = check_level(codec, level)
+    if codec is Codec.NONE:
+        return data
+    if codec is Codec.GZIP:
+        assert level is not None
+        compressor = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WBITS)
+        return compressor.compress(data) + compressor.flush()
+    if codec is Codec.SNAPPY:
+        return _compress_snappy(memoryview(data))
+    if codec is Codec.LZ4:
+        return _compress_lz4(data, level)
+    return _compress_zstd(data, level)
+
+
+def decompress(
+    data: Buffer, codec: Codec, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+) -> Buffer:
+    """Decompress a records section to at most `max_bytes`.
+
+    Raises: InvalidBatch: TOO_LARGE when the output would exceed `max_bytes`, BAD_COMPRESSION when
+    the data is not a whole, exact stream of that codec.
+    """
+    if codec is Codec.NONE:
+        if len(data) > max_bytes:
+            raise _too_large(max_bytes)
+        return data
+    view = memoryview(data)
+    if codec is Codec.GZIP:
+        return _decompress_gzip(view, max_bytes)
+    if codec is Codec.SNAPPY:
+        return _decompress_snappy(view, max_bytes)
+    if codec is Codec.LZ4:
+        return _decompress_lz4(view, max_bytes)
+    return _decompress_zstd(view, max_bytes)
+
+
+def _too_large(max_bytes: int) -> InvalidBatch:
+    return InvalidBatch(
+        InvalidBatchReason.TOO_LARGE, f"records decompress to more than {max_bytes} bytes"
+    )
+
+
+def _corrupt(codec: Codec, detail: object) -> InvalidBatch:
+    return InvalidBatch(
+        InvalidBatchReason.BAD_COMPRESSION, f"invalid {codec.name.lower()} data: {detail}"
+    )
+
+
+def _decompress_gzip(view: memoryview, max_bytes: int) -> Buffer:
+    """All members of a gzip stream (RFC 1952 allows several) in one piece."""
+    parts: list[bytes] = []
+    size = 0
+    rest: Buffer = view
+    while True:
+        member = zlib.decompressobj(_GZIP_WBITS)
+        while not member.eof:
+            if not len(rest):
+                raise _corrupt(Codec.GZIP, "stream ends early")
+            # Ask for one byte more than allowed: getting it proves the excess.
+            room = min(max_bytes - size + 1, max(_GZIP_MIN_CHUNK_BYTES, 8 * len(rest)))
+            try:
+                part = member.decompress(rest, room)
+            except zlib.error as error:
+                raise _corrupt(Codec.GZIP, error) from None
+            size += len(part)
+            if size > max_bytes:
+                raise _too_large(max_bytes)
+            parts.append(part)
+            if not part and not member.eof and not member.unconsumed_tail:
+                raise _corrupt(Codec.GZIP, "stream ends early")
+            rest = member.unconsumed_tail
+        if not member.unused_data:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        rest = member.unused_data
+
+
+def _compress_snappy(view: memoryview) -> Buffer:
+    """snappy-java's stream form: a 16-byte header, then length-prefixed raw snappy blocks."""
+    from cramjam import snappy
+
+    out = bytearray(_XERIAL_HEADER)
+    for start in range(0, len(view), _SNAPPY_BLOCK_BYTES):
+        block = snappy.compress_raw(view[start : start + _SNAPPY_BLOCK_BYTES])
+        out += _INT32.pack(len(block))
+        out += memoryview(block)
+    return out
+
+
+def _snappy_blocks(view: memoryview) -> list[memoryview]:
+    """The raw snappy blocks of a framed stream, or the whole input when it is unframed.
+
+    librdkafka and others write one unframed raw block; both start differently: a raw block
+    beginning with the frame's magic byte 0x82 would continue with a length, not with `SNAPPY`.
+    """
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return [view]
+    blocks = []
+    position = len(_XERIAL_HEADER)
+    if len(view) < position:
+        raise _corrupt(Codec.SNAPPY, "stream header ends early")
+    while position < len(view):
+        if position + _INT32.size > len(view):
+            raise _corrupt(Codec.SNAPPY, "block length ends early")
+        (block_bytes,) = _INT32.unpack_from(view, position)
+        position += _INT32.size
+        if block_bytes <= 0 or block_bytes > len(view) - position:
+            raise _corrupt(Codec.SNAPPY, f"block length {block_bytes} does not fit")
+        blocks.append(view[position : position + block_bytes])
+        position += block_bytes
+    return blocks
+
+
+def _decompress_snappy(view: memoryview, max_bytes: int) -> Buffer:
+    from cramjam import DecompressionError, snappy
+
+    try:
+        blocks = _snappy_blocks(view)
+        sizes = [snappy.decompress_raw_len(block) for block in blocks]
+        total = sum(sizes)
+        if total > max_bytes:
+            raise _too_large(max_bytes)
+        if total > _SNAPPY_MAX_RATIO * len(view):
+            raise _corrupt(Codec.SNAPPY, f"{len(view)} bytes cannot hold {total}")
+        out = bytearray(total)
+        position = 0
+        with memoryview(out) as target:
+            for block, size in zip(blocks, sizes, strict=True):
+                snappy.decompress_raw_into(block, target[position : position + size])
+                position += size
+    except DecompressionError as error:
+        raise _corrupt(Codec.SNAPPY, error) from None
+    return out
+
+
+def _compress_lz4(data: Buffer, level: int | None) -> Buffer:
+    """An lz4 frame as Kafka's reader wants it: independent blocks, 64 KB, no content size."""
+    from lz4 import frame
+
+    compressed: bytes = frame.compress(
+        data,
+        compression_level=_lz4_library_level(level),
+        block_size=frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        content_checksum=False,
+        store_size=False,
+    )
+    return compressed
+
+
+def _lz4_library_level(level: int | None) -> int:
+    # As Kafka reads its levels: the default means the fast compressor, every other one high
+    # compression. The library's scale ends at 12, so it would clamp 13-17 anyway.
+    assert level is not None
+    return 0 if level == DEFAULT_LEVELS[Codec.LZ4] else min(level, 12)
+
+
+def _decompress_lz4(view: memoryview, max_bytes: int) -> Buffer:
+    from lz4.frame import LZ4FrameDecompressor
+
+    parts: list[bytes] = []
+    size = 0
+    rest: Buffer = view
+    decompressor: Any = LZ4FrameDecompressor()
+    while not decompressor.eof:
+        room = min(max_bytes - size + 1, max(_GZIP_MIN_CHUNK_BYTES, 8 * len(view)))
+        try:
+            part = decompressor.decompress(rest, max_length=room)
+        except (RuntimeError, EOFError, ValueError) as error:
+            raise _corrupt(Codec.LZ4, error) from None
+        size += len(part)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        parts.append(part)
+        if not part and not decompressor.eof and decompressor.needs_input:
+            raise _corrupt(Codec.LZ4, "frame ends early")
+        rest = b""
+    if decompressor.unused_data:
+        raise _corrupt(Codec.LZ4, "bytes after the frame")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _compress_zstd(data: Buffer, level: int | None) -> Buffer:
+    from cramjam import zstd
+
+    return memoryview(zstd.compress(data, level))
+
+
+def _decompress_zstd(view: memoryview, max_bytes: int) -> Buffer:
+    from cramjam import DecompressionError, zstd
+
+    bound = zstd_size_bound(view)
+    # The decoder writes into exactly this much room and fails when it needs more. The bound comes
+    # from the frame's blocks, so with room for all of it running out can only mean corruption.
+    out = bytearray(min(bound, max_bytes))
+    try:
+        size = zstd.decompress_into(view, out)
+    except DecompressionError as error:
+        if bound > max_bytes and "write whole buffer" in str(error):
+            raise _too_large(max_bytes) from None
+        raise _corrupt(Codec.ZSTD, error) from None
+    del out[size:]
+    return out

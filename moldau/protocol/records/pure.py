@@ -1,0 +1,302 @@
+"""Record encoding and decoding in plain Python; `_native` is the same, compiled.
+
+Owns the layout of one record (KIP-98): length, attributes, timestamp delta, offset delta, key,
+value, headers, all lengths as zigzag varints. Knows nothing of batch headers or compression.
+Invariant: a record is accepted only when its fields end exactly where its length says; whatever is
+wrong inside one record is BAD_RECORD, a wrong number of them BAD_COUNT, here and in `_native`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from moldau.protocol.records.header import Buffer
+from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
+from moldau.protocol.records.record import Record
+
+MIN_RECORD_BYTES: Final = 7
+"""Length, attributes, two deltas, null key, null value, header count: one byte each."""
+
+_MIN_INT64: Final = -(2**63)
+_MAX_INT64: Final = 2**63 - 1
+_CACHED_VARINT_LIMIT: Final = 8192
+
+
+class _Malformed(ValueError):
+    """Inside one record something does not add up."""
+
+
+def encode_varint(value: int) -> bytes:
+    """Zigzag varint of an int32 or int64."""
+    zigzag = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while zigzag > 0x7F:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+def varint_size(value: int) -> int:
+    """Bytes that `encode_varint(value)` takes."""
+    return max(1, (((value << 1) ^ (value >> 63)).bit_length() + 6) // 7)
+
+
+class _VarintTable(dict[int, bytes]):
+    """Varints of small numbers, filled as they are met and bounded by `_CACHED_VARINT_LIMIT`."""
+
+    def __missing__(self, value: int) -> bytes:
+        encoded = encode_varint(value)
+        if -_CACHED_VARINT_LIMIT <= value < _CACHED_VARINT_LIMIT:
+            self[value] = encoded
+        return encoded
+
+
+_VARINTS: Final = _VarintTable()
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """(value, next position) of a zigzag varint of at most 5 bytes and 32 bits."""
+    value = 0
+    for shift in (0, 7, 14, 21, 28):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                break
+            return (value >> 1) ^ -(value & 1), position
+    raise _Malformed("a varint exceeds 32 bits")
+
+
+def read_varlong(data: bytes, position: int) -> tuple[int, int]:
+    """(value, next position) of a zigzag varint of at most 10 bytes and 64 bits."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFFFFFFFFFF:
+                break
+            return (value >> 1) ^ -(value & 1), position
+    raise _Malformed("a varint exceeds 64 bits")
+
+
+def _header_key_text(raw: bytes) -> str:
+    # As Kafka's own clients do: one odd key must not make the record unreadable.
+    return raw.decode("utf-8", "replace")
+
+
+def _read_headers(
+    data: bytes, position: int, count: int, key_of: Callable[[bytes], Any]
+) -> tuple[tuple[Any, ...], int]:
+    if count < 0:
+        raise _Malformed("negative header count")
+    headers: list[tuple[Any, bytes | None]] = []
+    for _ in range(count):
+        size, position = read_varint(data, position)
+        if size < 0:
+            raise _Malformed("null header key")
+        key = key_of(data[position : position + size])
+        position += size
+        size, position = read_varint(data, position)
+        if size >= 0:
+            headers.append((key, data[position : position + size]))
+            position += size
+        elif size == -1:
+            headers.append((key, None))
+        else:
+            raise _Malformed("header value length below -1")
+    return tuple(headers), position
+
+
+def _read_nullable(data: bytes, position: int) -> tuple[bytes | None, int]:
+    size, position = read_varint(data, position)
+    if size >= 0:
+        end = position + size
+        return data[position:end], end
+    if size != -1:
+        raise _Malformed("key or value length below -1")
+    return None, position
+
+
+def decode_records(
+    records_section: Buffer,
+    record_count: int,
+    base_offset: int,
+    base_timestamp_ms: int,
+    append_time_ms: int | None,
+    key_of: Callable[[bytes], Any] = _header_key_text,
+) -> list[Record]:
+    """Decode exactly `record_count` records from the uncompressed records section of a batch.
+
+    `append_time_ms`, when given, is every record's timestamp (LOG_APPEND_TIME). `key_of` makes a
+    header key from its bytes. Raises: InvalidBatch: BAD_COUNT or BAD_RECORD.
+    """
+    data = records_section if type(records_section) is bytes else bytes(records_section)
+    size = len(data)
+    check_plausible_count(size, record_count)
+    records: list[Record] = []
+    position = 0
+    index = 0
+    try:
+        for index in range(record_count):  # noqa: B007 (the handler below reads it)
+            if position >= size:
+                break
+            # The short forms of each varint are spelled out: a call costs more than the parse.
+            byte = data[position]
+            if byte < 0x80 and not byte & 1:
+                end = position + 1 + (byte >> 1)
+                position += 2
+            else:
+                length, position = read_varint(data, position)
+                end = position + length
+                position += 1
+                if length < 0:
+                    raise _Malformed("negative record length")
+            if end > size:
+                raise _Malformed("the record's length exceeds the batch")
+            byte = data[position]
+            if byte < 0x80:
+                timestamp_ms = base_timestamp_ms + ((byte >> 1) ^ -(byte & 1))
+                position += 1
+            else:
+                delta, position = read_varlong(data, position)
+                timestamp_ms = base_timestamp_ms + delta
+            offset_delta, position = read_varint(data, position)
+            byte = data[position]
+            key: bytes | None
+            if byte == 1:
+                key = None
+                position += 1
+            else:
+                key, position = _read_nullable(data, position)
+            value, position = _read_nullable(data, position)
+            byte = data[position]
+            headers: Any = ()
+            if byte == 0:
+                position += 1
+            else:
+                count, position = read_varint(data, position)
+                headers, position = _read_headers(data, position, count, key_of)
+            if position != end or not _MIN_INT64 <= timestamp_ms <= _MAX_INT64:
+                raise _Malformed("the record's fields do not end where its length says")
+            if append_time_ms is not None:
+                timestamp_ms = append_time_ms
+            records.append(Record(base_offset + offset_delta, timestamp_ms, key, value, headers))
+    except (IndexError, _Malformed) as error:
+        detail = error if isinstance(error, _Malformed) else "the record ends early"
+        raise InvalidBatch(InvalidBatchReason.BAD_RECORD, str(detail), record_index=index) from None
+    check_consumed(len(records), record_count, size - position)
+    return records
+
+
+def check_plausible_count(size: int, record_count: int) -> None:
+    """Refuse a count that `size` bytes cannot hold, before anything is allocated for it."""
+    if record_count < 0 or record_count * MIN_RECORD_BYTES > size:
+        raise InvalidBatch(
+            InvalidBatchReason.BAD_COUNT, f"{record_count} records do not fit into {size} bytes"
+        )
+
+
+def check_consumed(found: int, record_count: int, rest: int) -> None:
+    """All records found and nothing behind them, or BAD_COUNT."""
+    if found != record_count:
+        raise InvalidBatch(
+            InvalidBatchReason.BAD_COUNT, f"{found} records where the header says {record_count}"
+        )
+    if rest:
+        raise InvalidBatch(
+            InvalidBatchReason.BAD_COUNT, f"{rest} bytes behind the last of {record_count} records"
+        )
+
+
+def scan_records(
+    records_section: Buffer,
+    record_count: int,
+    base_timestamp_ms: int,
+    require_keys: bool,
+) -> tuple[int, int, int]:
+    """Check every record, that offsets count 0, 1, 2 … and, if required, that keys are there.
+
+    Returns (smallest timestamp, largest timestamp, index of the first record that has it); -1s
+    for no records. Raises: InvalidBatch: BAD_COUNT, BAD_RECORD, BAD_OFFSET or MISSING_KEY.
+    """
+    lowest = highest = highest_at = -1
+    records = decode_records(records_section, record_count, 0, base_timestamp_ms, None)
+    for index, record in enumerate(records):
+        if record.offset != index:
+            raise InvalidBatch(
+                InvalidBatchReason.BAD_OFFSET,
+                f"offset delta {record.offset} where {index} is due",
+                record_index=index,
+            )
+        if require_keys and record.key is None:
+            raise InvalidBatch(
+                InvalidBatchReason.MISSING_KEY,
+                "a compacted topic takes no record without a key",
+                record_index=index,
+            )
+        timestamp_ms = record.timestamp_ms
+        if index == 0 or timestamp_ms < lowest:
+            lowest = timestamp_ms
+        if index == 0 or timestamp_ms > highest:
+            highest = timestamp_ms
+            highest_at = index
+    return lowest, highest, highest_at
+
+
+def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    varints = _VARINTS
+    parts: list[Buffer] = [varints[len(headers)]]
+    for key, value in headers:
+        raw_key = key.encode()
+        parts += (varints[len(raw_key)], raw_key)
+        if value is None:
+            parts.append(b"\x01")
+        else:
+            parts += (varints[len(value)], value)
+    return b"".join(parts)
+
+
+def encode_record(
+    offset_delta: int,
+    timestamp_delta_ms: int,
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Sequence[tuple[str, bytes | None]],
+) -> bytes:
+    """One encoded record, its length first. Buffers must be of bytes (item size 1)."""
+    varints = _VARINTS
+    body = b"".join(
+        (
+            b"\x00",
+            varints[timestamp_delta_ms],
+            varints[offset_delta],
+            b"\x01" if key is None else varints[len(key)],
+            b"" if key is None else key,
+            b"\x01" if value is None else varints[len(value)],
+            b"" if value is None else value,
+            _encode_headers(headers) if headers else b"\x00",
+        )
+    )
+    return varints[len(body)] + body
+
+
+def encode_records(
+    out: bytearray, records: Iterable[Record], base_offset: int | None, base_timestamp_ms: int
+) -> None:
+    """Append the encoded records to `out`.
+
+    Offset deltas count 0, 1, 2 … when `base_offset` is None, else they follow the records' offsets.
+    """
+    for index, record in enumerate(records):
+        out += encode_record(
+            index if base_offset is None else record.offset - base_offset,
+            record.timestamp_ms - base_timestamp_ms,
+            record.key,
+            record.value,
+            record.headers,
+        )
