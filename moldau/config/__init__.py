@@ -1,0 +1,66 @@
+"""Configuration: one table of every Kafka 4.3 key, and what follows from the values.
+
+Owns: reading, typing, checking and describing configuration.
+Must not: import anything else of this project; touch sockets or directories.
+Invariant: a sensitive value is never part of a `repr`, an error or a description.
+"""
+
+from __future__ import annotations
+
+from moldau.config.definition import (
+    ConfigKey,
+    ConfigSource,
+    ConfigType,
+    Importance,
+    Password,
+    Scope,
+    Status,
+)
+from moldau.config.describe import (
+    ConfigSynonym,
+    DescribedConfig,
+    describe_broker_config,
+    describe_cluster_default_config,
+    describe_topic_config,
+)
+from moldau.config.dynamic_config import effective_broker_config, validate_dynamic_broker_config
+from moldau.config.errors import ConfigError
+from moldau.config.listeners import Endpoint, HostPort, QuorumVoter, SecurityProtocol
+from moldau.config.node_config import NodeConfig
+from moldau.config.properties import parse_properties, read_properties_file
+from moldau.config.table import BROKER_KEYS, TOPIC_KEYS
+from moldau.config.topic_config import (
+    effective_topic_config,
+    topic_config_defaults,
+    validate_topic_config,
+)
+
+__all__ = [
+    "BROKER_KEYS",
+    "TOPIC_KEYS",
+    "ConfigError",
+    "ConfigKey",
+    "ConfigSource",
+    "ConfigSynonym",
+    "ConfigType",
+    "DescribedConfig",
+    "Endpoint",
+    "HostPort",
+    "Importance",
+    "NodeConfig",
+    "Password",
+    "QuorumVoter",
+    "Scope",
+    "SecurityProtocol",
+    "Status",
+    "describe_broker_config",
+    "describe_cluster_default_config",
+    "describe_topic_config",
+    "effective_broker_config",
+    "effective_topic_config",
+    "parse_properties",
+    "read_properties_file",
+    "topic_config_defaults",
+    "validate_dynamic_broker_config",
+    "validate_topic_config",
+]

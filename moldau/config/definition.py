@@ -1,0 +1,145 @@
+"""What a configuration key is: its type, limits, reach and how far this node honours it.
+
+Owns: `ConfigKey` and the small enumerations it is made of, with Kafka's wire codes where it has
+them.
+Must not: list keys (that is `keys/`), read files, or know about listeners.
+Invariant: plain immutable tuples, so that the whole table costs a few milliseconds to import.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Any, Final, NamedTuple
+
+from moldau.config.validators import Validator
+
+
+class ConfigType(IntEnum):
+    """Value types; the numbers are those of DescribeConfigs v3+ (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSource(IntEnum):
+    """Where an effective value came from; the numbers are those of DescribeConfigs (KIP-226)."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
+
+
+class Importance(Enum):
+    """How much Kafka thinks an operator should care."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Scope(Enum):
+    """Where a key may be set. Kafka calls the first three its update modes."""
+
+    STATIC = "read-only"
+    BROKER = "per-broker"
+    CLUSTER = "cluster-wide"
+    TOPIC = "topic"
+
+
+class Status(Enum):
+    """How far this node honours the key.
+
+    SERVED: it does what Kafka documents. REFUSED: a value other than the default is an error, since
+    accepting it would promise something that does not happen. IGNORED: accepted, has no effect yet,
+    and says so in a warning when it is set to something else than the default.
+    """
+
+    SERVED = "served"
+    REFUSED = "refused"
+    IGNORED = "ignored"
+
+
+class Required:
+    """Marks a key that has no default (the type of `REQUIRED`)."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Final = Required()
+
+
+class Password:
+    """A value that is never shown: `repr` and `str` hide it, only `.value` reveals it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Password) and other.value == self.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+
+ConfigValue = bool | int | float | str | tuple[str, ...] | Password | None
+
+
+class ConfigKey(NamedTuple):
+    """One configuration key.
+
+    `default` is a typed value, None where Kafka's default is null, or `REQUIRED`. `note` says why
+    a key is refused or ignored. `refused_values` names what a served key does not accept *yet*
+    although Kafka would (compared with the value, or with each element of a list), and `refusal`
+    the reason. `synonyms` are the keys that answer for this one, most specific first, when it is
+    not set itself.
+    """
+
+    name: str
+    type: ConfigType
+    default: Any
+    validator: Validator | None
+    importance: Importance
+    scope: Scope
+    status: Status
+    documentation: str
+    note: str = ""
+    synonyms: tuple[str, ...] = ()
+    refused_values: tuple[str, ...] = ()
+    refusal: str = ""
+    internal: bool = False
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether values must be redacted wherever they are shown."""
+        return self.type is ConfigType.PASSWORD
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether a running broker accepts a new value through AlterConfigs."""
+        return self.scope is Scope.BROKER or self.scope is Scope.CLUSTER
+
+    @property
+    def default_value(self) -> Any:
+        """The default, with None for a key that has to be set."""
+        return None if self.default is REQUIRED else self.default

@@ -1,0 +1,100 @@
+"""Broker configuration that changes while the node runs (KIP-226).
+
+Owns: which keys may change, at which level, and the values that result.
+Must not: store or distribute them; they are records in the metadata log.
+Invariant: precedence is this broker's dynamic value, the cluster's dynamic default, the static
+configuration, the table's default.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from moldau.config.definition import ConfigKey, Scope, Status
+from moldau.config.errors import ConfigError
+from moldau.config.table import (
+    BROKER_KEYS,
+    LISTENER_PREFIX,
+    find_broker_key,
+    nearest_name,
+    removed_answer,
+)
+from moldau.config.values import accept_value, shown
+
+_log = logging.getLogger("moldau.config")
+
+
+def validate_dynamic_broker_config(
+    name: str, text: str, *, cluster_default: bool = False
+) -> str | None:
+    """Checks one dynamic change; the caller answers INVALID_CONFIG or INVALID_REQUEST.
+
+    Args:
+        name: the key.
+        text: the wanted value.
+        cluster_default: whether it is to become the default of all brokers (resource name "").
+
+    Returns:
+        A warning when the key is accepted without effect, else None.
+
+    Raises:
+        ConfigError: unknown, removed or static key, wrong level, or a bad value.
+    """
+    key = _dynamic_key(name, text)
+    if cluster_default and key.scope is Scope.BROKER:
+        raise ConfigError(
+            name, shown(key, text), "can only be set per broker, not as cluster default"
+        )
+    value = accept_value(key._replace(name=name), text)
+    _check_between_keys(name, value)
+    if key.status is Status.IGNORED and value != key.default:
+        return f"{name} has no effect: {key.note}"
+    return None
+
+
+def effective_broker_config(
+    static: Mapping[str, Any],
+    dynamic_cluster: Mapping[str, str],
+    dynamic_broker: Mapping[str, str],
+) -> dict[str, Any]:
+    """Typed values of every broker key after the dynamic ones are applied.
+
+    A stored value that this version cannot use is logged and left out, as an unknown key is.
+    """
+    values = {name: static[name] for name in BROKER_KEYS}
+    for dynamic, is_default in ((dynamic_cluster, True), (dynamic_broker, False)):
+        for name, text in dynamic.items():
+            key = BROKER_KEYS.get(name)
+            if key is None:
+                if not name.startswith(LISTENER_PREFIX):
+                    _log.warning(
+                        "dynamic configuration %s is not known here and has no effect", name
+                    )
+                continue
+            try:
+                validate_dynamic_broker_config(name, text, cluster_default=is_default)
+                values[name] = accept_value(key, text)
+            except ConfigError as error:
+                _log.warning("dynamic configuration has no effect: %s", error)
+    return values
+
+
+def _dynamic_key(name: str, text: str) -> ConfigKey:
+    key = find_broker_key(name)
+    if key is None:
+        removed = removed_answer(name)
+        if removed is not None:
+            raise ConfigError(name, None, f"was removed from Kafka: {removed}")
+        near = nearest_name(name, BROKER_KEYS)
+        hint = f"; did you mean {near}?" if near is not None else ""
+        raise ConfigError(name, None, f"is not a broker configuration{hint}")
+    if not key.dynamic:
+        raise ConfigError(name, shown(key, text), "cannot be changed while the broker runs")
+    return key
+
+
+def _check_between_keys(name: str, value: Any) -> None:
+    if name == "log.retention.ms" and value != -1 and value < 1:
+        raise ConfigError(name, str(value), "must be at least 1, or -1 for no limit")

@@ -1,0 +1,145 @@
+"""Keys of metrics, client quotas' windows and this project's own keys.
+
+Owns: their declaration, nothing else. Names, types, defaults, limits and update modes are those of
+Apache Kafka 4.3; the sentences are ours.
+Invariant: sorted by name; one entry per key.
+"""
+
+from __future__ import annotations
+
+from moldau.config.definition import ConfigKey
+from moldau.config.keys.words import (
+    CLUSTER,
+    IGNORED,
+    INT,
+    LIST,
+    LONG,
+    LOW,
+    MEDIUM,
+    STATIC,
+    STRING,
+)
+from moldau.config.validators import OneOf, Range
+
+KEYS = (
+    ConfigKey(
+        "kafka.metrics.polling.interval.secs",
+        INT,
+        10,
+        Range(1),
+        LOW,
+        STATIC,
+        IGNORED,
+        "",
+    ),
+    ConfigKey(
+        "kafka.metrics.reporters",
+        LIST,
+        (),
+        None,
+        LOW,
+        STATIC,
+        IGNORED,
+        "",
+    ),
+    ConfigKey(
+        "metric.reporters",
+        LIST,
+        ("org.apache.kafka.common.metrics.JmxReporter",),
+        None,
+        LOW,
+        CLUSTER,
+        IGNORED,
+        "",
+    ),
+    ConfigKey(
+        "metrics.num.samples",
+        INT,
+        2,
+        Range(1),
+        LOW,
+        STATIC,
+        IGNORED,
+        "",
+    ),
+    ConfigKey(
+        "metrics.recording.level",
+        STRING,
+        "INFO",
+        None,
+        LOW,
+        STATIC,
+        IGNORED,
+        "",
+    ),
+    ConfigKey(
+        "metrics.sample.window.ms",
+        LONG,
+        30_000,
+        Range(1),
+        LOW,
+        STATIC,
+        IGNORED,
+        "",
+    ),
+    ConfigKey(
+        "moldau.http.listener",
+        STRING,
+        "",
+        None,
+        MEDIUM,
+        STATIC,
+        IGNORED,
+        "",
+    ),
+    ConfigKey(
+        "moldau.log.format",
+        STRING,
+        "console",
+        OneOf("console", "json"),
+        LOW,
+        STATIC,
+        IGNORED,
+        "",
+    ),
+    ConfigKey(
+        "moldau.log.level",
+        STRING,
+        "INFO",
+        OneOf("DEBUG", "INFO", "WARNING", "ERROR", any_case=True),
+        LOW,
+        CLUSTER,
+        IGNORED,
+        "",
+    ),
+    ConfigKey(
+        "quota.window.num",
+        INT,
+        11,
+        Range(1),
+        LOW,
+        STATIC,
+        IGNORED,
+        "",
+    ),
+    ConfigKey(
+        "quota.window.size.seconds",
+        INT,
+        1,
+        Range(1),
+        LOW,
+        STATIC,
+        IGNORED,
+        "",
+    ),
+    ConfigKey(
+        "telemetry.max.bytes",
+        INT,
+        1_048_576,
+        Range(1),
+        LOW,
+        STATIC,
+        IGNORED,
+        "",
+    ),
+)

@@ -1,0 +1,328 @@
+"""One node's static configuration: file, environment and overrides merged, typed and checked.
+
+Owns: precedence (file < environment < overrides), defaults, parsed addresses, warnings.
+Must not: know dynamic values (that is `dynamic_config`), open sockets, create directories.
+Invariant: an existing `NodeConfig` has passed every check, is immutable and shows no secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from moldau.config.cross_checks import check_node
+from moldau.config.definition import REQUIRED, ConfigKey, Status
+from moldau.config.environment import properties_of_environment
+from moldau.config.errors import HIDDEN, ConfigError
+from moldau.config.listeners import (
+    Endpoint,
+    HostPort,
+    QuorumVoter,
+    SecurityProtocol,
+    parse_bootstrap_servers,
+    parse_endpoints,
+    parse_quorum_voters,
+    parse_security_protocol_map,
+)
+from moldau.config.properties import read_properties_file
+from moldau.config.table import (
+    BROKER_KEYS,
+    LISTENER_PREFIX,
+    PLUGIN_PREFIXES,
+    TOPIC_KEYS,
+    find_broker_key,
+    listener_key_suffix,
+    nearest_name,
+    removed_answer,
+)
+from moldau.config.values import accept_value, format_value
+
+BROKER_ROLE = "broker"
+CONTROLLER_ROLE = "controller"
+
+
+class NodeConfig(Mapping[str, Any]):
+    """Typed values of every broker key, by Kafka's dotted name, and what follows from them.
+
+    As a mapping it answers for every key of the table: the configured value, or the default.
+
+    Attributes:
+        explicit: the texts that were set, by key (unredacted: never log it).
+        warnings: one line per key that is unknown, removed, or without effect here.
+        listeners, advertised_listeners: endpoints; a port 0 and a host "" are still to be resolved,
+            see `resolve_advertised`.
+        listener_security_protocols: protocol by listener name (upper case).
+    """
+
+    __slots__ = (
+        "_values",
+        "advertised_listeners",
+        "controller_listener_names",
+        "explicit",
+        "inter_broker_listener_name",
+        "listener_security_protocols",
+        "listeners",
+        "quorum_bootstrap_servers",
+        "quorum_voters",
+        "warnings",
+    )
+
+    def __init__(
+        self, properties: Mapping[str, str], *, quiet_keys: frozenset[str] = frozenset()
+    ) -> None:
+        """Builds a configuration from merged properties; see `load` for the usual way.
+
+        Args:
+            properties: texts by dotted key.
+            quiet_keys: unknown keys that deserve no warning unless a known one looks like them
+                (environment variables that merely share the prefix).
+
+        Raises:
+            ConfigError: the first key that cannot be used, with what is allowed.
+        """
+        self.explicit: Mapping[str, str] = MappingProxyType(dict(properties))
+        warnings: list[str] = []
+        self._values = _typed_values(properties, warnings, quiet_keys)
+        self._parse_addresses()
+        warnings.extend(check_node(self))
+        self.warnings = tuple(warnings)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | None,
+        overrides: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> NodeConfig:
+        """Reads a node's configuration; later sources win: file, environment, overrides.
+
+        Args:
+            path: a `.properties` file, or None for none.
+            overrides: texts by dotted key, as given with `--override`.
+            environ: an environment to take `KAFKA_…` variables from; None for none.
+
+        Raises:
+            ConfigError: an unreadable file, a bad value, or values that contradict each other.
+        """
+        properties = read_properties_file(path) if path is not None else {}
+        from_environment = properties_of_environment(environ or {})
+        quiet_keys = (
+            frozenset(from_environment) - frozenset(properties) - frozenset(overrides or {})
+        )
+        properties.update(from_environment)
+        properties.update(overrides or {})
+        return cls(properties, quiet_keys=quiet_keys)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"NodeConfig({self.redacted()!r})"
+
+    def redacted(self) -> dict[str, str]:
+        """What was set explicitly, fit for a log: secrets and unknown keys' values are hidden."""
+        shown: dict[str, str] = {}
+        for name, text in sorted(self.explicit.items()):
+            key = find_broker_key(name)
+            shown[name] = HIDDEN if key is None or key.sensitive else text
+        return shown
+
+    def text(self, name: str) -> str | None:
+        """The canonical text of a value, hidden when sensitive, None when null."""
+        return format_value(BROKER_KEYS[name], self._values[name])
+
+    def get_int(self, name: str) -> int:
+        """The value of a whole-number key that has one."""
+        value = self._values[name]
+        assert isinstance(value, int)
+        return value
+
+    def get_boolean(self, name: str) -> bool:
+        """The value of a boolean key."""
+        value = self._values[name]
+        assert isinstance(value, bool)
+        return value
+
+    def get_string(self, name: str) -> str:
+        """The value of a string key that has one."""
+        value = self._values[name]
+        assert isinstance(value, str)
+        return value
+
+    @property
+    def node_id(self) -> int:
+        """This node's id."""
+        return self.get_int("node.id")
+
+    @property
+    def process_roles(self) -> tuple[str, ...]:
+        """ "broker", "controller" or both."""
+        roles: tuple[str, ...] = self._values["process.roles"]
+        return roles
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether this node stores and serves topics."""
+        return BROKER_ROLE in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this node takes part in the metadata quorum."""
+        return CONTROLLER_ROLE in self.process_roles
+
+    @property
+    def rack(self) -> str | None:
+        """`broker.rack`."""
+        rack: str | None = self._values["broker.rack"]
+        return rack
+
+    @property
+    def log_directories(self) -> tuple[str, ...]:
+        """`log.dirs`, or else `log.dir`."""
+        directories: tuple[str, ...] = self._values["log.dirs"] or self._values["log.dir"]
+        return directories
+
+    @property
+    def metadata_log_directory(self) -> str:
+        """`metadata.log.dir`, or else the first log directory."""
+        directory: str = self._values["metadata.log.dir"] or self.log_directories[0]
+        return directory
+
+    @property
+    def broker_listeners(self) -> tuple[Endpoint, ...]:
+        """The listeners that clients and brokers connect to."""
+        if not self.is_broker:
+            return ()
+        return tuple(
+            e for e in self.listeners if e.listener_name not in self.controller_listener_names
+        )
+
+    @property
+    def controller_listeners(self) -> tuple[Endpoint, ...]:
+        """The listeners of this node's controller, empty when it is only a broker."""
+        if not self.is_controller:
+            return ()
+        return tuple(e for e in self.listeners if e.listener_name in self.controller_listener_names)
+
+    def resolve_advertised(
+        self, bound_ports: Mapping[str, int], hostname: str
+    ) -> tuple[Endpoint, ...]:
+        """The addresses to register: real ports for 0, this machine's name for an empty host.
+
+        Args:
+            bound_ports: port by listener name, once the listeners are bound.
+            hostname: what other machines call this one.
+        """
+        return tuple(
+            endpoint._replace(
+                host=endpoint.host or hostname,
+                port=endpoint.port or bound_ports.get(endpoint.listener_name, 0),
+            )
+            for endpoint in self.advertised_listeners
+        )
+
+    def _parse_addresses(self) -> None:
+        values = self._values
+        self.controller_listener_names = tuple(
+            n.upper() for n in values["controller.listener.names"]
+        )
+        self.listener_security_protocols = self._security_protocols()
+        protocols = self.listener_security_protocols
+        self.listeners = parse_endpoints("listeners", values["listeners"], protocols)
+        if values["advertised.listeners"] is None:
+            self.advertised_listeners = self.listeners
+        else:
+            self.advertised_listeners = parse_endpoints(
+                "advertised.listeners", values["advertised.listeners"], protocols
+            )
+        name = values["inter.broker.listener.name"] or values["security.inter.broker.protocol"]
+        self.inter_broker_listener_name: str = name.upper()
+        self.quorum_voters: tuple[QuorumVoter, ...] = parse_quorum_voters(
+            "controller.quorum.voters", values["controller.quorum.voters"]
+        )
+        self.quorum_bootstrap_servers: tuple[HostPort, ...] = parse_bootstrap_servers(
+            "controller.quorum.bootstrap.servers", values["controller.quorum.bootstrap.servers"]
+        )
+
+    def _security_protocols(self) -> Mapping[str, SecurityProtocol]:
+        """The protocol map; unless it is configured, controller listeners are plaintext by default.
+
+        That convenience ends as soon as anything on this node is encrypted or authenticated, so
+        that nobody gets an open controller port without having asked for it.
+        """
+        key = "listener.security.protocol.map"
+        protocols = parse_security_protocol_map(key, self._values[key])
+        if key not in self.explicit:
+            secured = {name for name, p in protocols.items() if p is not SecurityProtocol.PLAINTEXT}
+            names = [element.partition("://")[0].upper() for element in self._values["listeners"]]
+            if not secured.intersection([*names, *self.controller_listener_names]):
+                for name in self.controller_listener_names:
+                    protocols.setdefault(name, SecurityProtocol.PLAINTEXT)
+        return MappingProxyType(protocols)
+
+
+def _typed_values(
+    properties: Mapping[str, str], warnings: list[str], quiet_keys: frozenset[str]
+) -> dict[str, Any]:
+    values: dict[str, Any] = {name: key.default for name, key in BROKER_KEYS.items()}
+    removed: list[str] = []
+    for name, text in properties.items():
+        key = find_broker_key(name)
+        if key is None:
+            answer = removed_answer(name)
+            if answer is not None:
+                removed.append(f"{name} was removed from Kafka: {answer}")
+            elif (warning := _unknown_key_warning(name, quiet=name in quiet_keys)) is not None:
+                warnings.append(warning)
+            continue
+        value = accept_value(key._replace(name=name), text)
+        if name == key.name:
+            values[name] = value
+        warnings.extend(_status_warnings(key, name, value))
+    warnings.extend(removed)
+    _adopt_broker_id(values, properties)
+    for name, value in values.items():
+        if value is REQUIRED:
+            hint = f" ({removed[0]})" if removed else ""
+            raise ConfigError(name, None, f"is required{hint}")
+    return values
+
+
+def _adopt_broker_id(values: dict[str, Any], properties: Mapping[str, str]) -> None:
+    """`broker.id` is the old name of `node.id`: either serves, both must agree."""
+    broker_id = values["broker.id"]
+    if "broker.id" not in properties:
+        if values["node.id"] is not REQUIRED:
+            values["broker.id"] = values["node.id"]
+        return
+    if values["node.id"] is REQUIRED and broker_id >= 0:
+        values["node.id"] = broker_id
+    elif broker_id not in (values["node.id"], -1):
+        raise ConfigError("broker.id", str(broker_id), "must equal node.id")
+
+
+def _unknown_key_warning(name: str, *, quiet: bool) -> str | None:
+    if name.startswith(PLUGIN_PREFIXES):
+        return f"{name} is ignored: server-side plug-ins are not served"
+    if name in TOPIC_KEYS:
+        key = TOPIC_KEYS[name]
+        hint = f" (the node's default is {key.synonyms[0]})" if key.synonyms else ""
+        return f"{name} is a topic configuration and has no effect on a node{hint}"
+    near = nearest_name(name, BROKER_KEYS)
+    if near is not None:
+        return f"{name} is not a known key and has no effect; did you mean {near}?"
+    return None if quiet else f"{name} is not a known key and has no effect"
+
+
+def _status_warnings(key: ConfigKey, name: str, value: Any) -> Iterator[str]:
+    if key.status is Status.IGNORED and value != key.default:
+        yield f"{name} has no effect: {key.note}"
+    elif name.startswith(LISTENER_PREFIX) and key.status is Status.SERVED:
+        yield f"{name} has no effect: {listener_key_suffix(name)} is not served per listener yet"

@@ -1,0 +1,132 @@
+"""Reader for Java `.properties` text, the form of every Kafka configuration file.
+
+Owns: comments, continuation lines, separators, escapes.
+Must not: know any key.
+Invariant: what `java.util.Properties` reads from the same text, this reads too; malformed
+escapes are reported with the line they are on, not guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from moldau.config.errors import ConfigError
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+"""A file above this size is a mistake (a log segment, a device), not configuration."""
+
+_SIMPLE_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BLANKS = " \t\f"
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+def parse_properties(text: str, *, source: str = "properties") -> dict[str, str]:
+    """Reads properties text into a dict; the last of several equal keys wins, as in Java.
+
+    Args:
+        text: the file's content.
+        source: what to call it in an error.
+
+    Raises:
+        ConfigError: a malformed unicode escape.
+    """
+    result: dict[str, str] = {}
+    for line_number, line in _logical_lines(text):
+        key_end = _key_end(line)
+        value_start = key_end
+        while value_start < len(line) and line[value_start] in _BLANKS:
+            value_start += 1
+        if value_start < len(line) and line[value_start] in "=:":
+            value_start += 1
+            while value_start < len(line) and line[value_start] in _BLANKS:
+                value_start += 1
+        where = f"{source}:{line_number}"
+        result[_unescape(line[:key_end], where)] = _unescape(line[value_start:], where)
+    return result
+
+
+def read_properties_file(path: str) -> dict[str, str]:
+    """Reads a `.properties` file (UTF-8).
+
+    Raises:
+        ConfigError: the file cannot be read, is not text, or is larger than `MAX_FILE_BYTES`.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(path, None, f"cannot be read: {error.strerror or error}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(path, None, f"is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(path, None, f"is not UTF-8 text (byte {error.start})") from error
+    return parse_properties(text, source=path)
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Joins continuation lines and drops blanks and comments; yields (first line number, line)."""
+    pending: list[str] = []
+    first_line = 0
+    for number, raw in enumerate(_LINE_END.split(text), start=1):
+        line = raw.lstrip(_BLANKS)
+        if not pending:
+            if not line or line[0] in "#!":
+                continue
+            first_line = number
+        if _continues(line):
+            pending.append(line[:-1])
+            continue
+        pending.append(line)
+        yield first_line, "".join(pending)
+        pending = []
+    if pending:
+        yield first_line, "".join(pending)
+
+
+def _continues(line: str) -> bool:
+    """Whether the line ends in an odd number of backslashes."""
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _key_end(line: str) -> int:
+    """Where the key stops: the first separator that is not escaped."""
+    position = 0
+    while position < len(line):
+        if line[position] == "\\":
+            position += 2
+        elif line[position] in "=:" or line[position] in _BLANKS:
+            return position
+        else:
+            position += 1
+    return len(line)
+
+
+def _unescape(text: str, where: str) -> str:
+    if "\\" not in text:
+        return text
+    parts: list[str] = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character != "\\":
+            parts.append(character)
+        elif position < len(text):
+            escape = text[position]
+            position += 1
+            if escape == "u":
+                parts.append(_unicode_escape(text[position : position + 4], where))
+                position += 4
+            else:
+                parts.append(_SIMPLE_ESCAPES.get(escape, escape))
+    # Two \u escapes may form one character outside the basic plane.
+    return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _unicode_escape(digits: str, where: str) -> str:
+    if len(digits) != 4 or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
+        raise ConfigError(where, "\\u" + digits, "a unicode escape needs four hexadecimal digits")
+    return chr(int(digits, 16))
