@@ -1,0 +1,183 @@
+"""Metadata v0–v13: brokers, topics and partitions as the client's listener sees them.
+
+Behaviour: null topics (an empty list in v0) means all topics; a topic is named or, from v10 on, given by
+id; a missing topic is created when both the client and `auto.create.topics.enable` allow it, and the
+answer waits for it (bounded), so that most clients need no second round.
+Known gaps: none on one node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.cluster_view import (
+    NO_OPERATIONS_ASKED,
+    alive_brokers,
+    is_internal_topic,
+    metadata_brokers,
+    metadata_topic,
+)
+from moldau.broker.request_context import RequestContext
+from moldau.broker.services import BrokerServices
+from moldau.metadata.image import MetadataImage
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.protocol.topic_names import is_legal_topic_name
+from moldau.protocol.types import ZERO_UUID
+
+AUTO_CREATE_WAIT_MS = 5_000
+AUTO_CREATE_MAX_TOPICS = 1_000
+
+
+async def answer(
+    services: BrokerServices, context: RequestContext, request: MetadataRequest
+) -> MetadataResponse:
+    """Describe the asked topics, creating missing ones where that is allowed."""
+    wanted = _wanted_topics(request, context.api_version)
+    image = services.metadata.image
+    if wanted is not None and request.allow_auto_topic_creation:
+        missing = [
+            topic.name
+            for topic in wanted
+            if topic.topic_id == ZERO_UUID
+            and topic.name
+            and topic.name not in image.topics.topics_by_name
+        ]
+        if missing and services.node_config["auto.create.topics.enable"]:
+            creation_errors = await _create_missing(services, context, missing)
+            image = services.metadata.image
+        else:
+            creation_errors = {}
+    else:
+        creation_errors = {}
+    return _respond(services, context, request, image, wanted, creation_errors)
+
+
+def _wanted_topics(
+    request: MetadataRequest, api_version: int
+) -> list[MetadataRequestTopic] | None:
+    if request.topics is None or (api_version == 0 and not request.topics):
+        return None
+    return request.topics
+
+
+async def _create_missing(
+    services: BrokerServices, context: RequestContext, topic_names: list[str]
+) -> dict[str, ErrorCode]:
+    """Ask the controller for the topics and wait until this broker has heard of them."""
+    names = list(dict.fromkeys(topic_names))[:AUTO_CREATE_MAX_TOPICS]
+    errors: dict[str, ErrorCode] = {}
+    creatable = []
+    for name in names:
+        if context.authorized(Operation.CREATE, ResourceType.TOPIC, name):
+            creatable.append(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
+        else:
+            errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if not creatable:
+        return errors
+    response = await services.controller.send(
+        CreateTopicsRequest(topics=creatable, timeout_ms=AUTO_CREATE_WAIT_MS), context.principal
+    )
+    expected = []
+    for result in response.topics:
+        if result.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            expected.append(result.name)
+        elif result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+            errors[result.name] = ErrorCode.INVALID_TOPIC_EXCEPTION
+        else:
+            errors[result.name] = ErrorCode.LEADER_NOT_AVAILABLE
+    try:
+        async with asyncio.timeout(AUTO_CREATE_WAIT_MS / 1000):
+            await services.metadata.wait_until(
+                lambda image: all(name in image.topics.topics_by_name for name in expected)
+            )
+    except TimeoutError:
+        for name in expected:
+            errors.setdefault(name, ErrorCode.LEADER_NOT_AVAILABLE)
+    return errors
+
+
+def _respond(
+    services: BrokerServices,
+    context: RequestContext,
+    request: MetadataRequest,
+    image: MetadataImage,
+    wanted: list[MetadataRequestTopic] | None,
+    creation_errors: dict[str, ErrorCode],
+) -> MetadataResponse:
+    response = MetadataResponse(
+        brokers=metadata_brokers(image, context.listener_name),
+        cluster_id=services.cluster_id,
+        controller_id=services.metadata.controller_id_for_clients(),
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = context.authorized_cluster_operations()
+    names = image.topics.topics_by_name
+    if wanted is None:
+        response.topics = [
+            _describe(context, request, image, name)
+            for name in sorted(names)
+            if context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, name)
+        ]
+        return response
+    response.topics = [
+        _describe_wanted(context, request, image, topic, creation_errors)
+        for topic in _without_repeats(wanted)
+    ]
+    return response
+
+
+def _without_repeats(wanted: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
+    seen: dict[object, MetadataRequestTopic] = {}
+    for topic in wanted:
+        seen.setdefault((topic.topic_id, topic.name), topic)
+    return list(seen.values())
+
+
+def _describe_wanted(
+    context: RequestContext,
+    request: MetadataRequest,
+    image: MetadataImage,
+    wanted: MetadataRequestTopic,
+    creation_errors: dict[str, ErrorCode],
+) -> MetadataResponseTopic:
+    if wanted.topic_id != ZERO_UUID:
+        known = image.topics.topics_by_id.get(wanted.topic_id)
+        if known is None or not context.authorized(
+            Operation.DESCRIBE, ResourceType.TOPIC, known.name
+        ):
+            return MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                name=None if context.api_version >= 12 else "",
+                topic_id=wanted.topic_id,
+            )
+        return _describe(context, request, image, known.name)
+    name = wanted.name or ""
+    if not context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, name):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif name in image.topics.topics_by_name:
+        return _describe(context, request, image, name)
+    elif not is_legal_topic_name(name):
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
+    else:
+        error = creation_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal_topic(name))
+
+
+def _describe(
+    context: RequestContext, request: MetadataRequest, image: MetadataImage, topic_name: str
+) -> MetadataResponseTopic:
+    operations = (
+        context.authorized_topic_operations(topic_name)
+        if request.include_topic_authorized_operations
+        else NO_OPERATIONS_ASKED
+    )
+    topic = image.topics.topics_by_name[topic_name]
+    return metadata_topic(topic, alive_brokers(image), context.listener_name, operations)

@@ -1,0 +1,91 @@
+"""CreateTopics v2–v7: forwarded to the controller.
+
+Behaviour: allowed by CREATE on the cluster or on the topic; who may not DESCRIBE_CONFIGS is not shown the
+created topic's configuration; a name given twice in one request is INVALID_REQUEST for that name; the
+answer comes after this broker has seen the new topics, so that the next request finds them.
+Known gaps: none on one node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.broker.cluster_view import is_internal_topic
+from moldau.broker.forwarding import forward
+from moldau.broker.request_context import RequestContext
+from moldau.broker.services import BrokerServices
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p19_create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+VISIBLE_WAIT_MS = 2_000
+
+
+async def answer(
+    services: BrokerServices, context: RequestContext, request: CreateTopicsRequest
+) -> CreateTopicsResponse:
+    """Create topics, or only validate them."""
+    counts = Counter(topic.name for topic in request.topics)
+    cluster_wide = context.authorized(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
+    refused: list[CreatableTopicResult] = []
+    allowed: list[CreatableTopic] = []
+    for name in counts:
+        topic = next(topic for topic in request.topics if topic.name == name)
+        if counts[name] > 1:
+            refused.append(_refusal(name, ErrorCode.INVALID_REQUEST, "named twice in one request"))
+        elif not cluster_wide and not context.authorized(
+            Operation.CREATE, ResourceType.TOPIC, name
+        ):
+            refused.append(
+                _refusal(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "creating it is not allowed")
+            )
+        else:
+            allowed.append(topic)
+    response = CreateTopicsResponse(topics=refused)
+    if not allowed:
+        return response
+    forwarded = CreateTopicsRequest(
+        topics=allowed, timeout_ms=request.timeout_ms, validate_only=request.validate_only
+    )
+    answered = await forward(services, context, forwarded, timeout_ms=request.timeout_ms)
+    if answered is None:
+        response.topics += [
+            _refusal(topic.name, ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer")
+            for topic in allowed
+        ]
+        return response
+    for result in answered.topics:
+        if not context.authorized(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name):
+            result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            result.configs, result.num_partitions, result.replication_factor = None, -1, -1
+        response.topics.append(result)
+    if not request.validate_only:
+        await _until_visible(services, answered)
+    return response
+
+
+async def _until_visible(services: BrokerServices, answered: CreateTopicsResponse) -> None:
+    created = [
+        result.topic_id
+        for result in answered.topics
+        if result.error_code == ErrorCode.NONE and not is_internal_topic(result.name)
+    ]
+    try:
+        async with asyncio.timeout(VISIBLE_WAIT_MS / 1000):
+            await services.metadata.wait_until(
+                lambda image: all(topic_id in image.topics.topics_by_id for topic_id in created)
+            )
+    except TimeoutError:
+        return  # created all the same; a broker that lags is what clients retry for
+
+
+def _refusal(topic_name: str, error: ErrorCode, message: str) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic_name, error_code=error, error_message=message, configs=None
+    )

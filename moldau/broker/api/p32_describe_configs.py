@@ -1,0 +1,141 @@
+"""DescribeConfigs v1–v4: effective values of topics, brokers and loggers, with where they come from.
+
+Behaviour: synonyms when asked for (KIP-226), types and documentation from v3 on (KIP-569); sensitive values
+are never told; for a broker the broker asked must be the one named, "" gives the cluster's dynamic
+defaults. Known gaps: client metrics and group resources are refused until those parts exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from moldau.broker.authorizer import Operation
+from moldau.broker.config_resources import (
+    ConfigResourceType,
+    authorized_for,
+    known_loggers,
+    logger_level,
+    problem,
+)
+from moldau.broker.request_context import RequestContext
+from moldau.broker.services import BrokerServices
+from moldau.config import (
+    ConfigSource,
+    ConfigType,
+    DescribedConfig,
+    describe_broker_config,
+    describe_cluster_default_config,
+    describe_topic_config,
+)
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p32_describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+
+async def answer(
+    services: BrokerServices, context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    """Describe each resource; what is wrong with one does not touch the others."""
+    return DescribeConfigsResponse(
+        results=[
+            _describe(services, context, request, resource) for resource in request.resources
+        ]
+    )
+
+
+def _describe(
+    services: BrokerServices,
+    context: RequestContext,
+    request: DescribeConfigsRequest,
+    resource: DescribeConfigsResource,
+) -> DescribeConfigsResult:
+    resource_type, name = resource.resource_type, resource.resource_name
+    refused = authorized_for(
+        context, Operation.DESCRIBE_CONFIGS, resource_type, name
+    ) or problem(services, resource_type, name)
+    if refused is not None:
+        return DescribeConfigsResult(
+            error_code=refused[0],
+            error_message=refused[1],
+            resource_type=resource_type,
+            resource_name=name,
+        )
+    keys = resource.configuration_keys
+    if resource_type == ConfigResourceType.BROKER_LOGGER:
+        described = _loggers(keys)
+    else:
+        described = _described(services, resource_type, name, keys)
+    return DescribeConfigsResult(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        resource_type=resource_type,
+        resource_name=name,
+        configs=[_entry(request, config) for config in described],
+    )
+
+
+def _described(
+    services: BrokerServices, resource_type: int, name: str, keys: Collection[str] | None
+) -> list[DescribedConfig]:
+    configs = services.metadata.image.configs
+    defaults = configs.get(ConfigResourceType.BROKER, "")
+    if resource_type == ConfigResourceType.BROKER and name == "":
+        return [
+            config
+            for config in describe_cluster_default_config(defaults)
+            if keys is None or config.name in keys
+        ]
+    own = configs.get(ConfigResourceType.BROKER, str(services.broker_id))
+    if resource_type == ConfigResourceType.BROKER:
+        return describe_broker_config(services.node_config, defaults, own, keys)
+    overrides = configs.get(ConfigResourceType.TOPIC, name)
+    return describe_topic_config(services.node_config, defaults, own, overrides, keys)
+
+
+def _loggers(keys: Collection[str] | None) -> list[DescribedConfig]:
+    described = []
+    for name in known_loggers():
+        if keys is None or name in keys:
+            level, is_own = logger_level(name)
+            source = (
+                ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG if is_own else ConfigSource.DEFAULT_CONFIG
+            )
+            described.append(
+                DescribedConfig(
+                    name=name,
+                    value=level,
+                    source=source,
+                    read_only=False,
+                    sensitive=False,
+                    synonyms=(),
+                    type=ConfigType.STRING,
+                    documentation="level of this logger",
+                )
+            )
+    return described
+
+
+def _entry(
+    request: DescribeConfigsRequest, config: DescribedConfig
+) -> DescribeConfigsResourceResult:
+    entry = DescribeConfigsResourceResult(
+        name=config.name,
+        value=config.value,
+        read_only=config.read_only,
+        config_source=config.source,
+        is_sensitive=config.sensitive,
+        config_type=config.type,
+        documentation=config.documentation if request.include_documentation else None,
+    )
+    if request.include_synonyms:
+        entry.synonyms = [
+            DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source)
+            for s in config.synonyms
+        ]
+    return entry

@@ -1,0 +1,65 @@
+"""CreatePartitions v0–v3: forwarded to the controller.
+
+Behaviour: a topic only grows; fewer or as many partitions as it has is INVALID_PARTITIONS; a topic named
+twice in one request is INVALID_REQUEST. Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.forwarding import forward
+from moldau.broker.request_context import RequestContext
+from moldau.broker.services import BrokerServices
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p37_create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+async def answer(
+    services: BrokerServices, context: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """Add partitions to topics, or only validate that."""
+    counts = Counter(topic.name for topic in request.topics)
+    response = CreatePartitionsResponse()
+    allowed: list[CreatePartitionsTopic] = []
+    for name, count in counts.items():
+        if count > 1:
+            response.results.append(
+                CreatePartitionsTopicResult(
+                    name=name,
+                    error_code=ErrorCode.INVALID_REQUEST,
+                    error_message="named twice in one request",
+                )
+            )
+        elif not context.authorized(Operation.ALTER, ResourceType.TOPIC, name):
+            response.results.append(
+                CreatePartitionsTopicResult(
+                    name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                )
+            )
+        else:
+            allowed.append(next(topic for topic in request.topics if topic.name == name))
+    if not allowed:
+        return response
+    forwarded = CreatePartitionsRequest(
+        topics=allowed, timeout_ms=request.timeout_ms, validate_only=request.validate_only
+    )
+    answered = await forward(services, context, forwarded, timeout_ms=request.timeout_ms)
+    if answered is None:
+        response.results += [
+            CreatePartitionsTopicResult(
+                name=topic.name,
+                error_code=ErrorCode.REQUEST_TIMED_OUT,
+                error_message="the controller did not answer",
+            )
+            for topic in allowed
+        ]
+    else:
+        response.results += answered.results
+    return response

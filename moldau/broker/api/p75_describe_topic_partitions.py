@@ -1,0 +1,80 @@
+"""DescribeTopicPartitions v0 (KIP-966): partitions with their eligible leaders, page by page.
+
+Behaviour: topics come in name order; the cursor names the first topic and partition of the next page; an
+empty list of topics means all. Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.cluster_view import alive_brokers, described_partitions, is_internal_topic
+from moldau.broker.request_context import RequestContext
+from moldau.broker.services import BrokerServices
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p75_describe_topic_partitions import (
+    CursorResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseTopic,
+)
+from moldau.protocol.topic_names import is_legal_topic_name
+
+MAX_PARTITIONS_CONFIG: Final = "max.request.partition.size.limit"
+
+
+async def answer(
+    services: BrokerServices, context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """Describe partitions from the cursor on, at most the page limit of them."""
+    image = services.metadata.image
+    alive = alive_brokers(image)
+    topics_by_name = image.topics.topics_by_name
+    names = sorted({topic.name for topic in request.topics} or topics_by_name)
+    start_name, start_partition = "", 0
+    if request.cursor is not None:
+        start_name, start_partition = request.cursor.topic_name, request.cursor.partition_index
+        names = [name for name in names if name >= start_name]
+    configured: int = services.node_config[MAX_PARTITIONS_CONFIG]
+    budget = max(1, min(request.response_partition_limit, configured))
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        topic = topics_by_name.get(name)
+        if topic is None or not context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, name):
+            if request.topics:
+                response.topics.append(_absent(context, name))
+            continue
+        first = start_partition if name == start_name else 0
+        indexes = [index for index in sorted(topic.partitions) if index >= first]
+        if budget == 0:
+            response.next_cursor = CursorResponse(topic_name=name, partition_index=0)
+            break
+        page = indexes[:budget]
+        budget -= len(page)
+        response.topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                error_code=ErrorCode.NONE,
+                name=name,
+                topic_id=topic.topic_id,
+                is_internal=is_internal_topic(name),
+                partitions=described_partitions(topic, page, alive, context.listener_name),
+                topic_authorized_operations=context.authorized_topic_operations(name),
+            )
+        )
+        if len(page) < len(indexes):
+            response.next_cursor = CursorResponse(
+                topic_name=name, partition_index=indexes[len(page)]
+            )
+            break
+    return response
+
+
+def _absent(context: RequestContext, topic_name: str) -> DescribeTopicPartitionsResponseTopic:
+    if not context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, topic_name):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif not is_legal_topic_name(topic_name):
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
+    else:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return DescribeTopicPartitionsResponseTopic(error_code=error, name=topic_name)

@@ -1,0 +1,140 @@
+"""What the metadata image looks like from one listener: the shapes Metadata-like answers share.
+
+Owns the rules by which an image becomes a client's view: which address of a broker a client that came
+in through a listener is told, when a leader counts as absent, what a topic's entry carries.
+Must not send or change anything. Invariant: a view is built from one image, never from two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from moldau.metadata.image import (
+    BrokerRegistration,
+    MetadataImage,
+    PartitionRegistration,
+    TopicImage,
+)
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p03_metadata import (
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from moldau.protocol.messages.p75_describe_topic_partitions import (
+    DescribeTopicPartitionsResponsePartition,
+)
+
+INTERNAL_TOPICS: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+)
+NO_LEADER: Final = -1
+NO_OPERATIONS_ASKED: Final = -(2**31)
+
+
+def is_internal_topic(topic_name: str) -> bool:
+    """True for the topics that the coordinators keep their state in."""
+    return topic_name in INTERNAL_TOPICS
+
+
+def alive_brokers(image: MetadataImage) -> dict[int, BrokerRegistration]:
+    """The registered brokers that are not fenced, by id in ascending order."""
+    brokers = image.cluster.brokers
+    return {
+        broker_id: brokers[broker_id]
+        for broker_id in sorted(brokers)
+        if not brokers[broker_id].fenced
+    }
+
+
+def metadata_brokers(image: MetadataImage, listener_name: str) -> list[MetadataResponseBroker]:
+    """Every live broker that can be reached through `listener_name`, as Metadata lists them."""
+    return [
+        MetadataResponseBroker(
+            node_id=broker_id,
+            host=registration.listeners[listener_name].host,
+            port=registration.listeners[listener_name].port,
+            rack=registration.rack,
+        )
+        for broker_id, registration in alive_brokers(image).items()
+        if listener_name in registration.listeners
+    ]
+
+
+def partition_state(
+    partition: PartitionRegistration,
+    alive: Mapping[int, BrokerRegistration],
+    listener_name: str,
+) -> tuple[ErrorCode, int, list[int]]:
+    """The error, the leader to name and the offline replicas of one partition, seen from a listener.
+
+    A leader that is fenced or gone is LEADER_NOT_AVAILABLE; one that has no such listener is
+    LISTENER_NOT_FOUND (KIP-302's reading of listeners).
+    """
+    offline_replicas = [replica for replica in partition.replicas if replica not in alive]
+    leader = alive.get(partition.leader)
+    if leader is None:
+        return ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, offline_replicas
+    if listener_name not in leader.listeners:
+        return ErrorCode.LISTENER_NOT_FOUND, NO_LEADER, offline_replicas
+    return ErrorCode.NONE, partition.leader, offline_replicas
+
+
+def metadata_topic(
+    topic: TopicImage,
+    alive: Mapping[int, BrokerRegistration],
+    listener_name: str,
+    authorized_operations: int,
+) -> MetadataResponseTopic:
+    """One topic's entry in a Metadata response."""
+    partitions = []
+    for partition_index in sorted(topic.partitions):
+        registration = topic.partitions[partition_index]
+        error, leader_id, offline_replicas = partition_state(registration, alive, listener_name)
+        partitions.append(
+            MetadataResponsePartition(
+                error_code=error,
+                partition_index=partition_index,
+                leader_id=leader_id,
+                leader_epoch=registration.leader_epoch,
+                replica_nodes=list(registration.replicas),
+                isr_nodes=list(registration.isr),
+                offline_replicas=offline_replicas,
+            )
+        )
+    return MetadataResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=is_internal_topic(topic.name),
+        partitions=partitions,
+        topic_authorized_operations=authorized_operations,
+    )
+
+
+def described_partitions(
+    topic: TopicImage,
+    partition_indexes: Iterable[int],
+    alive: Mapping[int, BrokerRegistration],
+    listener_name: str,
+) -> list[DescribeTopicPartitionsResponsePartition]:
+    """Partition entries of DescribeTopicPartitions (KIP-966), which add the eligible leaders."""
+    described = []
+    for partition_index in partition_indexes:
+        registration = topic.partitions[partition_index]
+        error, leader_id, offline_replicas = partition_state(registration, alive, listener_name)
+        described.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=error,
+                partition_index=partition_index,
+                leader_id=leader_id,
+                leader_epoch=registration.leader_epoch,
+                replica_nodes=list(registration.replicas),
+                isr_nodes=list(registration.isr),
+                eligible_leader_replicas=list(registration.elr),
+                last_known_elr=list(registration.last_known_elr),
+                offline_replicas=offline_replicas,
+            )
+        )
+    return described

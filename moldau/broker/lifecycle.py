@@ -1,0 +1,232 @@
+"""A broker's standing with the controller: registration, heartbeats, controlled shutdown (KIP-631).
+
+Owns the broker epoch and the state STARTING → RECOVERY → RUNNING → PENDING_CONTROLLED_SHUTDOWN →
+SHUTTING_DOWN. Must not touch partitions. Invariant: nothing is served before the controller has
+unfenced this incarnation of the broker, and the epoch that is sent is the one this incarnation got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from moldau.broker.controller_channel import ControllerChannel, ControllerUnavailable
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p62_broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    Feature,
+    Listener,
+)
+from moldau.protocol.messages.p63_broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
+
+logger = logging.getLogger("moldau.broker.lifecycle")
+
+PRINCIPAL: Final = "User:ANONYMOUS"
+RETRY_MS: Final = 200
+FATAL_REGISTRATION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_REGISTRATION,
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+    }
+)
+
+
+class BrokerState(IntEnum):
+    """The values of Kafka's BrokerState metric."""
+
+    NOT_RUNNING = 0
+    STARTING = 1
+    RECOVERY = 2
+    RUNNING = 3
+    PENDING_CONTROLLED_SHUTDOWN = 6
+    SHUTTING_DOWN = 7
+
+
+LEGAL_TRANSITIONS: Final = {
+    BrokerState.NOT_RUNNING: {BrokerState.STARTING},
+    BrokerState.STARTING: {BrokerState.RECOVERY, BrokerState.SHUTTING_DOWN},
+    BrokerState.RECOVERY: {BrokerState.RUNNING, BrokerState.SHUTTING_DOWN},
+    BrokerState.RUNNING: {BrokerState.PENDING_CONTROLLED_SHUTDOWN, BrokerState.SHUTTING_DOWN},
+    BrokerState.PENDING_CONTROLLED_SHUTDOWN: {BrokerState.SHUTTING_DOWN},
+    BrokerState.SHUTTING_DOWN: {BrokerState.NOT_RUNNING},
+}
+
+
+class RegistrationRefused(Exception):
+    """The controller will never accept this broker as it is; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDescription:
+    """What a broker tells the controller about itself.
+
+    `listeners` are the advertised ones; `previous_broker_epoch` is the epoch of the last clean shutdown,
+    -1 when there was none (KIP-966).
+    """
+
+    broker_id: int
+    cluster_id: str
+    listeners: Sequence[Listener]
+    features: Sequence[Feature]
+    rack: str | None
+    log_directory_ids: Sequence[uuid.UUID]
+    previous_broker_epoch: int
+
+
+class BrokerLifecycle:
+    """Registers, then beats until told to stop. One task owns it; transitions: LEGAL_TRANSITIONS."""
+
+    def __init__(
+        self,
+        controller: ControllerChannel,
+        description: BrokerDescription,
+        *,
+        incarnation_id: uuid.UUID,
+        heartbeat_interval_ms: int,
+        registration_timeout_ms: int,
+        metadata_offset: Callable[[], int],
+        offline_log_directories: Callable[[], list[uuid.UUID]],
+    ) -> None:
+        self.state = BrokerState.NOT_RUNNING
+        self.broker_epoch = -1
+        self._controller = controller
+        self._description = description
+        self._incarnation_id = incarnation_id
+        self._heartbeat_interval_ms = heartbeat_interval_ms
+        self._registration_timeout_ms = registration_timeout_ms
+        self._metadata_offset = metadata_offset
+        self._offline_log_directories = offline_log_directories
+        self._task: asyncio.Task[None] | None = None
+        self._unfenced = asyncio.Event()
+        self._may_stop = asyncio.Event()
+        self._want_shutdown = False
+        self._wake = asyncio.Event()
+
+    def move_to(self, state: BrokerState) -> None:
+        """Enter `state`; an illegal transition is a broken invariant."""
+        assert state in LEGAL_TRANSITIONS[self.state], f"{self.state.name} to {state.name}"
+        self.state = state
+
+    async def register(self) -> int:
+        """Register this incarnation and return its broker epoch.
+
+        Raises:
+            RegistrationRefused: the controller said no for good.
+            ControllerUnavailable: nobody answered within the registration timeout.
+        """
+        request = BrokerRegistrationRequest(
+            broker_id=self._description.broker_id,
+            cluster_id=self._description.cluster_id,
+            incarnation_id=self._incarnation_id,
+            listeners=list(self._description.listeners),
+            features=list(self._description.features),
+            rack=self._description.rack,
+            log_dirs=list(self._description.log_directory_ids),
+            previous_broker_epoch=self._description.previous_broker_epoch,
+        )
+        deadline = asyncio.get_running_loop().time() + self._registration_timeout_ms / 1000
+        while True:
+            error: ErrorCode | str
+            try:
+                response: BrokerRegistrationResponse = await self._controller.send(
+                    request, PRINCIPAL, timeout_ms=self._registration_timeout_ms
+                )
+            except ControllerUnavailable as problem:
+                error = str(problem)
+            else:
+                if response.error_code == ErrorCode.NONE:
+                    self.broker_epoch = response.broker_epoch
+                    return self.broker_epoch
+                error = ErrorCode(response.error_code)
+                if error in FATAL_REGISTRATION_ERRORS:
+                    raise RegistrationRefused(f"the controller refused broker: {error.name}")
+            if asyncio.get_running_loop().time() >= deadline:
+                raise ControllerUnavailable(f"registration did not succeed in time: {error}")
+            await asyncio.sleep(RETRY_MS / 1000)
+
+    def start_heartbeats(self) -> None:
+        """Begin to beat; the first beat leaves at once."""
+        assert self.broker_epoch >= 0, "registered before the first heartbeat"
+        self._task = asyncio.create_task(self._beat(), name="broker-heartbeats")
+
+    async def wait_unfenced(self) -> None:
+        """Return when the controller has let this broker lead and serve."""
+        await self._unfenced.wait()
+
+    async def begin_controlled_shutdown(self, timeout_ms: int) -> bool:
+        """Ask the controller to move leadership away; True when it has agreed in time."""
+        if self._task is None:
+            return False
+        self.move_to(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
+        self._want_shutdown = True
+        self._wake.set()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._may_stop.wait()
+        except TimeoutError:
+            logger.warning("the controller did not let go of this broker in time; stopping anyway")
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """End the heartbeats; the session then runs out at the controller."""
+        task, self._task = self._task, None
+        if task is not None:
+            self._may_stop.set()
+            self._wake.set()
+            await task
+
+    async def _beat(self) -> None:
+        while not self._may_stop.is_set():
+            pause_ms = float(self._heartbeat_interval_ms)
+            request = BrokerHeartbeatRequest(
+                broker_id=self._description.broker_id,
+                broker_epoch=self.broker_epoch,
+                current_metadata_offset=self._metadata_offset(),
+                want_fence=False,
+                want_shut_down=self._want_shutdown,
+                offline_log_dirs=self._offline_log_directories(),
+            )
+            try:
+                response: BrokerHeartbeatResponse = await self._controller.send(
+                    request, PRINCIPAL, timeout_ms=self._heartbeat_interval_ms
+                )
+            except ControllerUnavailable as problem:
+                logger.warning("heartbeat not answered: %s", problem)
+                pause_ms = RETRY_MS
+            else:
+                pause_ms = self._take_heartbeat(response, pause_ms)
+            await self._pause(pause_ms)
+
+    def _take_heartbeat(self, response: BrokerHeartbeatResponse, interval_ms: float) -> float:
+        """Act on one answer and say how long to wait before the next beat."""
+        if response.error_code != ErrorCode.NONE:
+            logger.warning("heartbeat refused: %s", ErrorCode(response.error_code).name)
+            return RETRY_MS
+        if response.should_shut_down:
+            self._may_stop.set()
+        if response.is_fenced:
+            return 10.0 if not self._unfenced.is_set() else RETRY_MS
+        self._unfenced.set()
+        return interval_ms if not self._want_shutdown else RETRY_MS
+
+    async def _pause(self, pause_ms: float) -> None:
+        self._wake.clear()
+        if self._may_stop.is_set():
+            return
+        try:
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,145 @@
+"""The broker's copy of the cluster's metadata.
+
+Owns the current image, the delta under construction and the list of publishers that are told of each
+change. Must not change metadata: it only replays what the log has committed. Invariant: publishers see
+every image in log order, each exactly once, and `image` is the last one they were told of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
+from moldau.protocol.metadata_records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+)
+from moldau.protocol.schema import Message
+
+logger = logging.getLogger("moldau.broker.metadata")
+
+MAX_WAITERS: Final = 10_000
+MAX_TRANSACTION_RECORDS: Final = 1_000_000
+
+
+class MetadataPublisher(Protocol):
+    """Told of every new image, in order."""
+
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Take over `image`, which is what `delta` made of the one before."""
+        ...
+
+
+@dataclass(slots=True)
+class _Waiter:
+    condition: Callable[[MetadataImage], bool]
+    future: asyncio.Future[None]
+
+
+class TooManyWaiters(Exception):
+    """More callers wait for a metadata change than the limit allows."""
+
+
+class MetadataLoader:
+    """Builds images from committed batches and hands them to the publishers.
+
+    A metadata transaction (KIP-868) is held back until its end record: publishers never see half of one.
+    """
+
+    def __init__(self, broker_id: int) -> None:
+        self.image = MetadataImage.EMPTY
+        self._broker_id = broker_id
+        self._publishers: list[MetadataPublisher] = []
+        self._transaction: list[Message] | None = None
+        self._waiters: list[_Waiter] = []
+
+    def add_publisher(self, publisher: MetadataPublisher) -> None:
+        """Register a publisher, which at once hears of everything there is."""
+        self._publishers.append(publisher)
+        if self.image is not MetadataImage.EMPTY:
+            delta = MetadataDelta(MetadataImage.EMPTY)
+            for record, _version in self.image.write():
+                delta.replay(record)
+            delta.finish_snapshot()
+            publisher.on_metadata_update(delta, self.image)
+
+    @property
+    def last_applied_offset(self) -> int:
+        """Offset of the last metadata record in the image, -1 before the first."""
+        return self.image.provenance.last_contained_offset
+
+    def handle_snapshot(self, records: list[Message], provenance: Provenance) -> None:
+        """Replace everything by a snapshot's content."""
+        delta = MetadataDelta(self.image)
+        delta.begin_snapshot()
+        for record in records:
+            delta.replay(record)
+        delta.finish_snapshot()
+        self._transaction = None
+        self._publish(delta, provenance)
+
+    def handle_commit(self, records: list[Message], provenance: Provenance) -> None:
+        """Apply one committed batch; `provenance` names its last offset, epoch and time."""
+        ready: list[Message] = []
+        for record in records:
+            if isinstance(record, BeginTransactionRecord):
+                assert self._transaction is None, "a metadata transaction begins inside another"
+                self._transaction = []
+            elif isinstance(record, EndTransactionRecord):
+                assert self._transaction is not None, "a metadata transaction ends unbegun"
+                ready.extend(self._transaction)
+                self._transaction = None
+            elif isinstance(record, AbortTransactionRecord):
+                assert self._transaction is not None, "a metadata transaction aborts unbegun"
+                self._transaction = None
+            elif self._transaction is not None:
+                assert len(self._transaction) < MAX_TRANSACTION_RECORDS
+                self._transaction.append(record)
+            else:
+                ready.append(record)
+        delta = MetadataDelta(self.image)
+        for record in ready:
+            delta.replay(record)
+        self._publish(delta, provenance)
+
+    def controller_id_for_clients(self) -> int:
+        """The node that clients should take for the controller: a broker, which forwards (KIP-590)."""
+        alive = [
+            broker_id
+            for broker_id, registration in self.image.cluster.brokers.items()
+            if not registration.fenced
+        ]
+        if self._broker_id in alive:
+            return self._broker_id
+        return min(alive, default=-1)
+
+    async def wait_until(self, condition: Callable[[MetadataImage], bool]) -> None:
+        """Return when an image satisfies `condition`; callers bring their own time limit.
+
+        Raises:
+            TooManyWaiters: MAX_WAITERS callers wait already.
+        """
+        if condition(self.image):
+            return
+        if len(self._waiters) >= MAX_WAITERS:
+            raise TooManyWaiters(f"{MAX_WAITERS} callers already wait for a metadata change")
+        waiter = _Waiter(condition, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        try:
+            await waiter.future
+        finally:
+            self._waiters = [other for other in self._waiters if other is not waiter]
+
+    def _publish(self, delta: MetadataDelta, provenance: Provenance) -> None:
+        image = delta.apply(provenance)
+        self.image = image
+        for publisher in self._publishers:
+            publisher.on_metadata_update(delta, image)
+        for waiter in self._waiters:
+            if not waiter.future.done() and waiter.condition(image):
+                waiter.future.set_result(None)

@@ -1,0 +1,27 @@
+"""What the admin handlers of one broker work with, joined once by the node.
+
+Owns nothing but the references. Invariant: complete before the listener accepts its first request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moldau.broker.controller_channel import ControllerChannel
+from moldau.broker.metadata_loader import MetadataLoader
+from moldau.broker.replica_manager import ReplicaManager
+from moldau.config import NodeConfig
+from moldau.storage.log_manager import LogManager
+
+
+@dataclass(slots=True)
+class BrokerServices:
+    """The parts of a running broker that request handlers reach for."""
+
+    node_config: NodeConfig
+    broker_id: int
+    cluster_id: str
+    metadata: MetadataLoader
+    replica_manager: ReplicaManager
+    log_manager: LogManager
+    controller: ControllerChannel

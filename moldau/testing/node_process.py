@@ -1,0 +1,152 @@
+"""One node as a child process: start, wait until ready, signal, collect its output.
+
+Owns the process and its log file. Must not know what a cluster is. Invariant: after `stop` or `kill`
+returns, no process is left.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+READY_PREFIX: Final = b"ready: "
+START_DEADLINE_S: Final = 30.0
+STOP_DEADLINE_S: Final = 30.0
+LOG_TAIL_BYTES: Final = 8_192
+
+
+class NodeFailed(RuntimeError):
+    """A node process ended, or did not become ready, when it should have run."""
+
+
+class NodeProcess:
+    """A running `python -m moldau.broker`. Transitions: new → started → stopped, and again started."""
+
+    def __init__(self, config_path: Path, log_path: Path, arguments: Sequence[str] = ()) -> None:
+        self.config_path = config_path
+        self.log_path = log_path
+        self._arguments = list(arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._paused = False
+
+    @property
+    def running(self) -> bool:
+        """True while the process exists, paused or not."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running node."""
+        assert self._process is not None, "started"
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit status of the last run, None while it runs; negative for a signal."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Spawn the process without waiting for it to serve.
+
+        Raises:
+            NodeFailed: it already runs.
+        """
+        if self.running:
+            raise NodeFailed(f"node {self.config_path} already runs")
+        command = [
+            sys.executable,
+            "-m",
+            "moldau.broker",
+            str(self.config_path),
+            "--announce",
+            *self._arguments,
+        ]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        self._paused = False
+
+    def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> str:
+        """Wait for the `ready: HOST:PORT` line and return its address.
+
+        Raises:
+            NodeFailed: the node ended or the deadline passed first; the text has the end of its log.
+        """
+        process = self._process
+        assert process is not None, "started"
+        assert process.stdout is not None, "stdout is a pipe"
+        descriptor = process.stdout.fileno()
+        end = time.monotonic() + deadline_s
+        seen = b""
+        while True:
+            remaining_s = end - time.monotonic()
+            if remaining_s <= 0:
+                raise NodeFailed(f"node not ready within {deadline_s} s\n{self.log_tail()}")
+            readable, _, _ = select.select([descriptor], [], [], remaining_s)
+            if not readable:
+                continue
+            chunk = os.read(descriptor, 4096)
+            if not chunk:
+                code = process.wait()
+                raise NodeFailed(f"node ended with status {code}\n{self.log_tail()}")
+            seen += chunk
+            for line in seen.split(b"\n")[:-1]:
+                if line.startswith(READY_PREFIX):
+                    return line[len(READY_PREFIX) :].decode().strip()
+
+    def stop(self, deadline_s: float = STOP_DEADLINE_S) -> int:
+        """SIGTERM (a controlled shutdown), then wait; returns the exit status."""
+        return self._end(signal.SIGTERM, deadline_s)
+
+    def kill(self) -> int:
+        """SIGKILL, then wait; the page cache survives, nothing else does."""
+        return self._end(signal.SIGKILL, STOP_DEADLINE_S)
+
+    def pause(self) -> None:
+        """SIGSTOP: the process stays, and answers nothing."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self._paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+        self._paused = False
+
+    def log_tail(self) -> str:
+        """The last lines the node wrote to its log."""
+        if not self.log_path.exists():
+            return ""
+        with self.log_path.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace")
+
+    def _end(self, signal_number: signal.Signals, deadline_s: float) -> int:
+        process = self._process
+        if process is None:
+            return 0
+        if process.poll() is None:
+            if self._paused and signal_number is not signal.SIGKILL:
+                self.resume()
+            process.send_signal(signal_number)
+            try:
+                process.wait(deadline_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        return process.returncode
