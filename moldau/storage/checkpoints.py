@@ -125,9 +125,7 @@ def read_clean_shutdown_marker(filesystem: Filesystem, directory: str) -> int | 
     return broker_epoch if type(broker_epoch) is int else UNKNOWN_BROKER_EPOCH
 
 
-def write_clean_shutdown_marker(
-    filesystem: Filesystem, directory: str, broker_epoch: int
-) -> None:
+def write_clean_shutdown_marker(filesystem: Filesystem, directory: str, broker_epoch: int) -> None:
     """Say that everything in the directory is flushed and checkpointed (KIP-966)."""
     text = json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     filesystem.write_atomically(os.path.join(directory, CLEAN_SHUTDOWN_MARKER), text.encode())
