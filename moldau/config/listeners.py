@@ -23,7 +23,7 @@ _MAX_PORT = 65535
 
 
 class SecurityProtocol(Enum):
-    """What is spoken below the Kafka protocol; the values are the ids in Kafka's metadata records."""
+    """What is spoken below the Kafka protocol; the numbers are those of metadata records."""
 
     PLAINTEXT = 0
     SSL = 1
