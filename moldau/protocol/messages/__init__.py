@@ -1,0 +1,5 @@
+"""One module per API, named by its number, and the payloads that belong to no API.
+
+Every class here covers all versions that Apache Kafka 4.3 defines. `moldau.protocol.registry`
+finds the classes of an API by its number.
+"""

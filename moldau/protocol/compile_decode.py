@@ -1,0 +1,268 @@
+"""Writes the source of a message's decoder.
+
+Owns the shape of generated decoders; their run-time helpers and the rules they share with encoders
+are `compiler`'s. Fixed-width values are collected in a pending run and read by one call when
+something of variable width, or a branch, comes next.
+"""
+
+from moldau.protocol.compiler import SourceBuilder, smallest_size
+from moldau.protocol.schema import (
+    MAX_ARRAY_ELEMENTS,
+    ArrayType,
+    Decoder,
+    FieldSpec,
+    FieldType,
+    Message,
+    StructSpec,
+    StructType,
+)
+from moldau.protocol.types import WireType
+
+
+class DecoderBuilder(SourceBuilder):
+    """Builds `decode(buffer, position) -> (message, position)` for one version."""
+
+    def __init__(self, message: type[Message], version: int) -> None:
+        super().__init__(message, version)
+        self._run: list[tuple[WireType, str]] = []
+        self._after_run: list[str] = []
+
+    def build(self) -> Decoder:
+        """Write and compile the decoder."""
+        self.line("def decode(buffer, position):")
+        self.indent()
+        self.line("end = len(buffer)")
+        if self._has_records(self.message.spec()):
+            self.line("view = memoryview(buffer)")
+        message = self._struct(self.message)
+        self._flush()
+        self.line("if position > end:")
+        self.line("    raise past_end()")
+        self.line(f"return {message}, position")
+        return self.finish("decode")
+
+    def _has_records(self, spec: StructSpec) -> bool:
+        for field in self.fields(spec) + self.tagged_fields(spec):
+            kind = field.type.element if isinstance(field.type, ArrayType) else field.type
+            if isinstance(kind, StructType):
+                if self._has_records(kind.struct.spec()):
+                    return True
+            elif kind.name == "records":
+                return True
+        return False
+
+    # Fixed-width runs
+
+    def _read(self, kind: WireType, target: str, after: str = "") -> None:
+        self._run.append((kind, target))
+        if after:
+            self._after_run.append(after)
+
+    def _flush(self) -> None:
+        if not self._run:
+            return
+        size_bytes = sum(kind.size for kind, _ in self._run)
+        if [kind.name for kind, _ in self._run] == ["uint8"]:
+            self.line(f"{self._run[0][1]} = buffer[position]")
+        else:
+            letters = "".join(kind.format for kind, _ in self._run)
+            targets = ", ".join(target for _, target in self._run)
+            comma = "," if len(self._run) == 1 else ""
+            unpack = self.packing("unpack_from", letters)
+            self.line(f"{targets}{comma} = {unpack}(buffer, position)")
+        self.line(f"position += {size_bytes}")
+        for line in self._after_run:
+            self.line(line)
+        self._run.clear()
+        self._after_run.clear()
+
+    # Structs
+
+    def _struct(self, struct: type) -> str:
+        spec: StructSpec = struct.spec()  # type: ignore[attr-defined]
+        made = self.variable("o")
+        self.line(f"{made} = new({self.constant(struct.__name__, struct)})")
+        for field in self.fields(spec):
+            self._field(spec, field, f"{made}.{field.name}")
+        for field in self.absent_fields(spec) + self.tagged_fields(spec):
+            self._default(field, f"{made}.{field.name}")
+        if self.flexible:
+            self._tagged_section(spec, made)
+        return made
+
+    def _default(self, field: FieldSpec, target: str) -> None:
+        if field.fresh_default is list:
+            self.line(f"{target} = []")
+        elif field.fresh_default is not None:
+            self.line(f"{target} = {self.constant('make', field.fresh_default)}()")
+        elif field.default is None or type(field.default) in (int, str, bool, bytes):
+            self.line(f"{target} = {field.default!r}")
+        else:
+            self.line(f"{target} = {self.constant('default', field.default)}")
+
+    def _field(self, spec: StructSpec, field: FieldSpec, target: str) -> None:
+        name = f"{spec.name}.{field.name}"
+        nullable = self.version in field.nullable
+        if isinstance(field.type, StructType):
+            self._struct_field(field.type, target, nullable)
+        else:
+            self._value(field.type, target, name, nullable, self.flexible and field.flexible)
+
+    def _struct_field(self, kind: StructType, target: str, nullable: bool) -> None:
+        if not nullable:
+            self.line(f"{target} = {self._struct(kind.struct)}")
+            return
+        marker = self.variable("n")
+        self._read(WireType("int8", "b", 1), marker)
+        self._flush()
+        self.line(f"if {marker} < 0:")
+        self.line(f"    {target} = None")
+        self.line("else:")
+        self.indent()
+        made = self._struct(kind.struct)
+        self._flush()
+        self.line(f"{target} = {made}")
+        self.dedent()
+
+    def _tagged_section(self, spec: StructSpec, made: str) -> None:
+        count = self.variable("t")
+        self._read(WireType("uint8", "B", 1), count)
+        self._flush()
+        self.line(f"if {count}:")
+        self.indent()
+        tagged = self.tagged_fields(spec)
+        if tagged:
+            self._known_tags(spec, tagged, made, count)
+        else:
+            self.line(f"position = skip_tagged_fields(buffer, position, {count})")
+        self.dedent()
+
+    def _known_tags(self, spec: StructSpec, tagged: list[FieldSpec], made: str, count: str) -> None:
+        tag, size, stop = self.variable("k"), self.variable("s"), self.variable("q")
+        self._long(count)
+        self.line(f"check_tagged_count({count}, end - position)")
+        self.line(f"for _ in range({count}):")
+        self.indent()
+        for variable in (tag, size):
+            self.line(f"{variable} = buffer[position]")
+            self.line("position += 1")
+            self._long(variable)
+        self.line(f"{stop} = position + {size}")
+        self.line(f"if {stop} > end:")
+        self.line("    raise past_end()")
+        word = "if"
+        for field in tagged:
+            self.line(f"{word} {tag} == {field.tag}:")
+            self.indent()
+            self._field(spec, field, f"{made}.{field.name}")
+            self._flush()
+            self.line(f"if position != {stop}:")
+            self.line(f"    raise bad_tagged_size({f'{spec.name}.{field.name}'!r})")
+            self.dedent()
+            word = "elif"
+        self.line("else:")
+        self.line(f"    position = {stop}")
+        self.dedent()
+
+    def _long(self, variable: str, helper: str = "long_count") -> None:
+        self.line(f"if {variable} > 127:")
+        self.line(f"    {variable}, position = {helper}(buffer, position, {variable})")
+
+    # Values
+
+    def _value(
+        self, kind: FieldType, target: str, name: str, nullable: bool, compact: bool
+    ) -> None:
+        if isinstance(kind, ArrayType):
+            self._array(kind, target, name, nullable, compact)
+            return
+        assert isinstance(kind, WireType)
+        if kind.name == "uuid":
+            raw = self.variable("u")
+            self._read(kind, raw, f"{target} = UUIDS[{raw}]")
+        elif kind.format:
+            self._read(kind, target)
+        else:
+            self._bytes_like(kind, target, name, nullable, compact)
+
+    def _length(self, old: WireType, helper: str, compact: bool) -> tuple[str, int]:
+        """Read a length; return its variable and the value that stands for length zero."""
+        length = self.variable("n")
+        if not compact:
+            self._read(old, length)
+            self._flush()
+            return length, 0
+        self._read(WireType("uint8", "B", 1), length)
+        self._flush()
+        self._long(length, helper)
+        return length, 1
+
+    def _null(self, target: str, name: str, nullable: bool) -> None:
+        self.line("else:")
+        self.indent()
+        self.line(f"{target} = None" if nullable else f"raise unexpected_null({name!r})")
+        self.dedent()
+
+    def _bytes_like(
+        self, kind: WireType, target: str, name: str, nullable: bool, compact: bool
+    ) -> None:
+        if kind.name == "string":
+            length, zero = self._length(WireType("int16", "h", 2), "long_string", compact)
+        else:
+            length, zero = self._length(WireType("int32", "i", 4), "long_count", compact)
+        self.line(f"if {length} > {zero}:")
+        self.indent()
+        stop = self.variable("q")
+        self.line(f"{stop} = position + {length}" + (" - 1" if zero else ""))
+        source = {
+            "string": f'str(buffer[position:{stop}], "utf-8")',
+            "bytes": f"bytes(buffer[position:{stop}])",
+            "records": f"view[position:{stop}]",
+        }[kind.name]
+        self.line(f"{target} = {source}")
+        self.line(f"position = {stop}")
+        self.dedent()
+        self.line(f"elif {length} == {zero}:")
+        empty = {"string": '""', "bytes": 'b""', "records": "view[0:0]"}[kind.name]
+        self.line(f"    {target} = {empty}")
+        self._null(target, name, nullable)
+
+    def _array(
+        self, kind: ArrayType, target: str, name: str, nullable: bool, compact: bool
+    ) -> None:
+        count, zero = self._length(WireType("int32", "i", 4), "long_count", compact)
+        smallest = smallest_size(kind.element, self)
+        assert smallest > 0, f"{name}: an element without bytes could not be bounded"
+        self.line(f"if {count} > {zero}:")
+        self.indent()
+        if zero:
+            self.line(f"{count} -= 1")
+        limit = f"{count} > {MAX_ARRAY_ELEMENTS} or {count} * {smallest} > end - position"
+        self.line(f"if {limit}:")
+        self.line(f"    raise bad_array({name!r}, {count}, end - position)")
+        self._elements(kind.element, target, name, count)
+        self.dedent()
+        self.line(f"elif {count} == {zero}:")
+        self.line(f"    {target} = []")
+        self._null(target, name, nullable)
+
+    def _elements(self, element: WireType | StructType, target: str, name: str, count: str) -> None:
+        if isinstance(element, WireType) and element.format and element.name != "uuid":
+            unpack = f"packed_array({element.format!r}, {count}).unpack_from(buffer, position)"
+            self.line(f"{target} = list({unpack})")
+            self.line(f"position += {count} * {element.size}")
+            return
+        items = self.variable("l")
+        self.line(f"{items} = {target} = []")
+        add = self.variable("add")
+        self.line(f"{add} = {items}.append")
+        self.line(f"for _ in range({count}):")
+        self.indent()
+        if isinstance(element, StructType):
+            item = self._struct(element.struct)
+        else:
+            item = self.variable("v")
+            self._value(element, item, name, False, self.flexible)
+        self._flush()
+        self.line(f"{add}({item})")
+        self.dedent()

@@ -1,0 +1,240 @@
+"""Writes the source of a message's encoder.
+
+Owns the shape of generated encoders; their run-time helpers and the rules they share with decoders
+are `compiler`'s. Fixed-width values are collected in a pending run and packed by one call when
+something of variable width, or a branch, comes next. Everything between two `records` values is
+joined into one part.
+"""
+
+from moldau.protocol.compiler import SourceBuilder
+from moldau.protocol.schema import (
+    ArrayType,
+    Encoder,
+    FieldSpec,
+    FieldType,
+    Message,
+    StructSpec,
+    StructType,
+)
+from moldau.protocol.types import WireType
+from moldau.protocol.varint import unsigned_varint
+
+
+class EncoderBuilder(SourceBuilder):
+    """Builds `encode(message) -> parts` for one version."""
+
+    def __init__(self, message: type[Message], version: int) -> None:
+        super().__init__(message, version)
+        self._letters = ""
+        self._values: list[str] = []
+        self._add = "add"
+
+    def build(self) -> Encoder:
+        """Write and compile the encoder."""
+        self.line("def encode(message):")
+        self.indent()
+        self.line("pieces = []")
+        self.line("add = pieces.append")
+        self.line("parts = []")
+        self._struct(self.message.spec(), "message")
+        self._flush()
+        self.line("if pieces or not parts:")
+        self.line('    parts.append(b"".join(pieces))')
+        self.line("return parts")
+        return self.finish("encode")
+
+    # Fixed-width runs
+
+    def _write(self, letter: str, value: str = "") -> None:
+        self._letters += letter
+        if value:
+            self._values.append(value)
+
+    def _flush(self, varint: str = "", helper: str = "varint") -> None:
+        """Write the pending run, and behind it `varint`, a variable that is mostly below 128."""
+        if not varint:
+            if self._letters:
+                self.line(self._packed(self._letters, self._values))
+        else:
+            self.line(f"if {varint} < 128:")
+            self.line("    " + self._packed(self._letters + "B", [*self._values, varint]))
+            self.line("else:")
+            self.indent()
+            if self._letters:
+                self.line(self._packed(self._letters, self._values))
+            self.line(f"{self._add}({helper}({varint}))")
+            self.dedent()
+        self._letters = ""
+        self._values = []
+
+    def _packed(self, letters: str, values: list[str]) -> str:
+        if not values:
+            return f"{self._add}({bytes(len(letters))!r})"
+        return f"{self._add}({self.packing('pack', letters)}({', '.join(values)}))"
+
+    # Structs
+
+    def _struct(self, spec: StructSpec, value: str) -> None:
+        for field in self.absent_fields(spec):
+            if not field.ignorable:
+                self.line(f"if {self._differs(field, f'{value}.{field.name}')}:")
+                name = f"{spec.name}.{field.name}"
+                self.line(f"    raise absent_field({name!r}, {self.version})")
+        for field in self.fields(spec):
+            self._field(field, f"{value}.{field.name}")
+        if self.flexible:
+            self._tagged_section(spec, value)
+
+    def _differs(self, field: FieldSpec, value: str) -> str:
+        """Return the condition that the field's value is not its default."""
+        if field.fresh_default is list:
+            return f"{value} is None or len({value})"
+        if field.fresh_default is not None:
+            return f"{value} != {self.constant('default', field.default_value())}"
+        if field.default is None:
+            return f"{value} is not None"
+        if type(field.default) in (int, str, bytes):
+            return f"{value} != {field.default!r}"
+        return f"{value} != {self.constant('default', field.default)}"
+
+    def _field(self, field: FieldSpec, value: str) -> None:
+        nullable = self.version in field.nullable
+        if isinstance(field.type, StructType):
+            self._struct_field(field.type, value, nullable)
+        else:
+            self._value(field.type, value, nullable, self.flexible and field.flexible)
+
+    def _struct_field(self, kind: StructType, value: str, nullable: bool) -> None:
+        inner = self.variable("o")
+        self.line(f"{inner} = {value}")
+        if not nullable:
+            self._struct(kind.struct.spec(), inner)
+            return
+        self._flush()
+        self.line(f"if {inner} is None:")
+        self.line(rf'    {self._add}(b"\xff")')
+        self.line("else:")
+        self.indent()
+        self._write("b", "1")
+        self._struct(kind.struct.spec(), inner)
+        self._flush()
+        self.dedent()
+
+    def _tagged_section(self, spec: StructSpec, value: str) -> None:
+        tagged = self.tagged_fields(spec)
+        if not tagged:
+            self._write("x")
+            return
+        conditions = [self._differs(field, f"{value}.{field.name}") for field in tagged]
+        letters, values = self._letters, self._values
+        self.line("if " + " or ".join(conditions) + ":")
+        self.indent()
+        self._flush()
+        section = self.variable("tags")
+        self.line(f"{section} = []")
+        for field, condition in zip(tagged, conditions, strict=True):
+            self._tagged_field(field, condition, f"{value}.{field.name}", section)
+        self.line(f"{self._add}(varint(len({section}) // 3))")
+        pieces = self.variable("p")
+        self.line(f"for {pieces} in {section}:")
+        self.line(f"    {self._add}({pieces})")
+        self.dedent()
+        self.line("else:")
+        self.indent()
+        self._letters, self._values = letters, values
+        self._write("x")
+        self._flush()
+        self.dedent()
+
+    def _tagged_field(self, field: FieldSpec, condition: str, value: str, section: str) -> None:
+        outer_add = self._add
+        pieces, payload = self.variable("p"), self.variable("b")
+        self._add = self.variable("add")
+        self.line(f"if {condition}:")
+        self.indent()
+        self.line(f"{pieces} = []")
+        self.line(f"{self._add} = {pieces}.append")
+        self._field(field, value)
+        self._flush()
+        self.line(f'{payload} = b"".join({pieces})')
+        tag = unsigned_varint(field.tag or 0)
+        self.line(f"{section} += ({tag!r}, varint(len({payload})), {payload})")
+        self.dedent()
+        self._add = outer_add
+
+    # Values
+
+    def _value(self, kind: FieldType, value: str, nullable: bool, compact: bool) -> None:
+        if isinstance(kind, ArrayType):
+            self._array(kind, value, nullable, compact)
+            return
+        assert isinstance(kind, WireType)
+        if kind.name == "uuid":
+            self._write(kind.format, f"{value}.bytes")
+        elif kind.format:
+            self._write(kind.format, value)
+        else:
+            self._bytes_like(kind, value, nullable, compact)
+
+    def _length(self, letter: str, length: str, helper: str, compact: bool) -> None:
+        if compact:
+            self._flush(length, helper)
+        else:
+            self._write(letter, length)
+            self._flush()
+
+    def _bytes_like(self, kind: WireType, value: str, nullable: bool, compact: bool) -> None:
+        raw, length = self.variable("b"), self.variable("n")
+        is_string = kind.name == "string"
+        is_records = kind.name == "records"
+        one_more = " + 1" if compact else ""
+        if nullable:
+            if value != raw:
+                self.line(f"{raw} = {value}")
+            self.line(f"if {raw} is None:")
+            self.line(f"    {length} = {0 if compact else -1}")
+            self.line("else:")
+            self.indent()
+            if is_string:
+                self.line(f"{raw} = {raw}.encode()")
+            self.line(f"{length} = len({raw}){one_more}")
+            self.dedent()
+        else:
+            self.line(f"{raw} = {value}" + (".encode()" if is_string else ""))
+            self.line(f"{length} = len({raw}){one_more}")
+        helper = "string_size" if is_string else "varint"
+        self._length("h" if is_string else "i", length, helper, compact)
+        self.line(f"if {length} > {1 if compact else 0}:")
+        if is_records:
+            assert self._add == "add", "records in a tagged field would have to be copied"
+            self.line('    parts.append(b"".join(pieces))')
+            self.line("    pieces.clear()")
+            self.line(f"    parts.append({raw})")
+        else:
+            self.line(f"    {self._add}({raw})")
+
+    def _array(self, kind: ArrayType, value: str, nullable: bool, compact: bool) -> None:
+        items, count = self.variable("l"), self.variable("n")
+        self.line(f"{items} = {value}")
+        counted = f"len({items})" + (" + 1" if compact else "")
+        if nullable:
+            counted = f"{0 if compact else -1} if {items} is None else {counted}"
+        self.line(f"{count} = {counted}")
+        self._length("i", count, "varint", compact)
+        element = kind.element
+        self.line(f"if {count} > {1 if compact else 0}:")
+        self.indent()
+        if isinstance(element, WireType) and element.format and element.name != "uuid":
+            pack = f"packed_array({element.format!r}, len({items})).pack(*{items})"
+            self.line(f"{self._add}({pack})")
+        else:
+            item = self.variable("i")
+            self.line(f"for {item} in {items}:")
+            self.indent()
+            if isinstance(element, StructType):
+                self._struct(element.struct.spec(), item)
+            else:
+                self._value(element, item, False, self.flexible)
+            self._flush()
+            self.dedent()
+        self.dedent()

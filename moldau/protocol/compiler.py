@@ -1,0 +1,266 @@
+"""Turns a message class and a version into its encoder and decoder.
+
+Owns the run-time helpers of the generated functions and the source builder that
+`compile_encode` and `compile_decode` share. A message is compiled into one flat function, nested
+structs and loops included: no dispatch on types is left at run time. `interpreter` is the slow
+second opinion on what the generated code does; both follow `schema` alone.
+
+How the generated code stays fast:
+- neighbouring fixed-width values, and the length that follows them, are one `struct.Struct` call;
+- a varint of one byte is read as part of that call, longer ones by a helper;
+- structs are made with `object.__new__` and filled slot by slot, in the unpacking assignment;
+- whether strings end inside the frame is checked once, at the end: a slice past the end is short
+  and harmless, and the next fixed-width read past the end raises.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from struct import Struct as PackedStruct
+from typing import Any
+from uuid import UUID
+
+from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
+from moldau.protocol.schema import (
+    MAX_ARRAY_ELEMENTS,
+    MAX_STRING_BYTES,
+    MAX_TAGGED_FIELDS,
+    ArrayType,
+    Decoder,
+    Encoder,
+    FieldSpec,
+    FieldType,
+    Message,
+    StructSpec,
+    StructType,
+)
+from moldau.protocol.types import Buffer
+from moldau.protocol.varint import (
+    MAX_UNSIGNED_VARINT_BYTES,
+    read_seven_bit_groups,
+    read_unsigned_varint,
+    unsigned_varint,
+)
+
+MAX_CACHED_UUIDS = 8192
+"""Distinct uuids a process keeps decoded; topic ids come again and again."""
+MAX_CACHED_ARRAY_FORMATS = 512
+"""Distinct lengths of fixed-width arrays for which the packing is kept."""
+
+
+@lru_cache(maxsize=MAX_CACHED_ARRAY_FORMATS)
+def packed_array(letter: str, count: int) -> PackedStruct:
+    """Return the packing of `count` big-endian values of one struct letter."""
+    return PackedStruct(f">{count}{letter}")
+
+
+class UuidCache(dict[bytes, UUID]):
+    """Decoded uuids by their bytes; emptied when full."""
+
+    def __missing__(self, raw: bytes) -> UUID:
+        if len(self) >= MAX_CACHED_UUIDS:
+            self.clear()
+        value = self[raw] = UUID(bytes=raw)
+        return value
+
+
+def long_count(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
+    """Finish reading a varint whose first byte, before `position`, was `first`."""
+    high, position = read_seven_bit_groups(buffer, position, MAX_UNSIGNED_VARINT_BYTES - 1)
+    if high > 0x1FF_FFFF:  # 25 bits: the first byte held the other seven of 32
+        raise RemoteProtocolError("a variable-length integer is over 32 bits")
+    return high << 7 | first & 0x7F, position
+
+
+def long_string(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
+    """As `long_count`, for the length of a compact string."""
+    length, position = long_count(buffer, position, first)
+    if length > MAX_STRING_BYTES + 1:
+        raise RemoteProtocolError(f"a string of {length - 1} bytes is too long")
+    return length, position
+
+
+def string_size(length: int) -> bytes:
+    """Encode the length, plus one, of a compact string."""
+    if length > MAX_STRING_BYTES + 1:
+        raise LocalProtocolError(f"a string of {length - 1} bytes is too long")
+    return unsigned_varint(length)
+
+
+def skip_tagged_fields(buffer: Buffer, position: int, count: int) -> int:
+    """Return the position after `count` tagged fields that this version does not know."""
+    end = len(buffer)
+    if count > 0x7F:
+        count, position = long_count(buffer, position, count)
+    check_tagged_count(count, end - position)
+    for _ in range(count):
+        _, position = read_unsigned_varint(buffer, position)
+        size_bytes, position = read_unsigned_varint(buffer, position)
+        position += size_bytes
+        if position > end:
+            raise RemoteProtocolError("a tagged field reaches past the end of the frame")
+    return position
+
+
+def check_tagged_count(count: int, remaining_bytes: int) -> None:
+    """Refuse more tagged fields than are allowed or can be there."""
+    if count > MAX_TAGGED_FIELDS:
+        raise RemoteProtocolError(f"{count} tagged fields are over the limit")
+    if 2 * count > remaining_bytes:
+        raise RemoteProtocolError(f"{count} tagged fields do not fit into the frame")
+
+
+def bad_array(name: str, count: int, remaining_bytes: int) -> RemoteProtocolError:
+    """Say why an array's count was refused."""
+    if count > MAX_ARRAY_ELEMENTS:
+        return RemoteProtocolError(f"{name}: {count} elements are over the limit")
+    return RemoteProtocolError(
+        f"{name}: {count} elements do not fit into the {remaining_bytes} bytes left"
+    )
+
+
+def unexpected_null(name: str) -> RemoteProtocolError:
+    """Say that a field that must have a value came without."""
+    return RemoteProtocolError(f"{name} is null")
+
+
+def bad_tagged_size(name: str) -> RemoteProtocolError:
+    """Say that a tagged field is not as long as it says."""
+    return RemoteProtocolError(f"the tagged field {name} has another size than announced")
+
+
+def past_end() -> RemoteProtocolError:
+    """Say that the frame ends before the message."""
+    return RemoteProtocolError("the frame ends inside the message")
+
+
+def absent_field(name: str, version: int) -> LocalProtocolError:
+    """Say that a field has a value which this version cannot carry."""
+    return LocalProtocolError(f"{name} cannot be sent in version {version}")
+
+
+RUNTIME_NAMES: dict[str, Any] = {
+    "UUIDS": UuidCache(),
+    "absent_field": absent_field,
+    "bad_array": bad_array,
+    "bad_tagged_size": bad_tagged_size,
+    "check_tagged_count": check_tagged_count,
+    "long_count": long_count,
+    "long_string": long_string,
+    "new": object.__new__,
+    "packed_array": packed_array,
+    "past_end": past_end,
+    "skip_tagged_fields": skip_tagged_fields,
+    "string_size": string_size,
+    "unexpected_null": unexpected_null,
+    "varint": unsigned_varint,
+}
+"""What generated code may call."""
+
+
+class SourceBuilder:
+    """Collects the lines of one generated function and the objects they name."""
+
+    def __init__(self, message: type[Message], version: int) -> None:
+        self.message = message
+        self.version = version
+        self.flexible = version >= message.FLEXIBLE_SINCE
+        self.names = dict(RUNTIME_NAMES)
+        self._lines: list[str] = []
+        self._depth = 0
+        self._variables = 0
+
+    def line(self, text: str) -> None:
+        """Add one line at the current depth."""
+        self._lines.append("    " * self._depth + text)
+
+    def indent(self) -> None:
+        """Begin a block."""
+        self._depth += 1
+
+    def dedent(self) -> None:
+        """End a block."""
+        self._depth -= 1
+
+    def variable(self, stem: str) -> str:
+        """Return a name that the function does not use yet."""
+        self._variables += 1
+        return f"{stem}{self._variables}"
+
+    def constant(self, stem: str, value: Any) -> str:
+        """Make `value` available to the function; return its name."""
+        name = self.variable(f"{stem}_")
+        self.names[name] = value
+        return name
+
+    def packing(self, method: str, letters: str) -> str:
+        """Make the pack or unpack_from of a fixed-width run available; return its name."""
+        name = f"{method}_{letters}".replace("?", "bool").replace("16s", "U")
+        self.names[name] = getattr(PackedStruct(f">{letters}"), method)
+        return name
+
+    def fields(self, spec: StructSpec) -> list[FieldSpec]:
+        """Return the fields of this version that are not in the tagged section."""
+        return [f for f in spec.fields if self.version in f.versions and not self.is_tagged(f)]
+
+    def tagged_fields(self, spec: StructSpec) -> list[FieldSpec]:
+        """Return the fields in this version's tagged section, in the order of their tags."""
+        tagged = [f for f in spec.fields if self.version in f.versions and self.is_tagged(f)]
+        return sorted(tagged, key=lambda f: f.tag or 0)
+
+    def absent_fields(self, spec: StructSpec) -> list[FieldSpec]:
+        """Return the fields that this version does not have."""
+        return [f for f in spec.fields if self.version not in f.versions]
+
+    def is_tagged(self, field: FieldSpec) -> bool:
+        """Return whether the field travels in the tagged section in this version."""
+        return field.tag is not None and self.flexible
+
+    def finish(self, name: str) -> Callable[..., Any]:
+        """Compile the collected lines; return the function called `name`."""
+        title = f"<{name} {self.message.__name__} v{self.version}>"
+        exec(compile("\n".join(self._lines), title, "exec"), self.names)
+        function: Callable[..., Any] = self.names[name]
+        return function
+
+    def source(self) -> str:
+        """Return the collected lines, for people."""
+        return "\n".join(self._lines)
+
+
+def struct_size(spec: StructSpec, builder: SourceBuilder) -> int:
+    """Return the smallest number of bytes the struct takes in the builder's version."""
+    size = 1 if builder.flexible else 0
+    for field in builder.fields(spec):
+        nullable = builder.version in field.nullable
+        size += smallest_size(field.type, builder, field.flexible, nullable)
+    return size
+
+
+def smallest_size(
+    kind: FieldType, builder: SourceBuilder, flexible: bool = True, nullable: bool = False
+) -> int:
+    """Return the smallest number of bytes a value of this type takes in the builder's version."""
+    compact = builder.flexible and flexible
+    if isinstance(kind, ArrayType):
+        return 1 if compact else 4
+    if isinstance(kind, StructType):
+        return 1 if nullable else struct_size(kind.struct.spec(), builder)
+    if kind.name == "string":
+        return 1 if compact else 2
+    if kind.name in ("bytes", "records"):
+        return 1 if compact else 4
+    return kind.size
+
+
+def compile_encoder(message: type[Message], version: int) -> Encoder:
+    """Compile the function that encodes `message` as `version`."""
+    from moldau.protocol.compile_encode import EncoderBuilder
+
+    return EncoderBuilder(message, version).build()
+
+
+def compile_decoder(message: type[Message], version: int) -> Decoder:
+    """Compile the function that decodes `message` in `version`."""
+    from moldau.protocol.compile_decode import DecoderBuilder
+
+    return DecoderBuilder(message, version).build()

@@ -1,0 +1,16 @@
+"""ConsumerGroupTargetAssignmentMetadata (type 6 of `__consumer_offsets`, version 0): the epoch of
+a consumer group's target assignment."""
+
+from moldau.protocol.schema import Message, coordinator_record, field
+from moldau.protocol.types import Int32, Int64, String
+
+
+@coordinator_record(6, versions="0", flexible="none")
+class ConsumerGroupTargetAssignmentMetadataKey(Message):
+    group_id: String = ""
+
+
+@coordinator_record(6, versions="0", flexible="0+")
+class ConsumerGroupTargetAssignmentMetadataValue(Message):
+    assignment_epoch: Int32 = 0
+    assignment_timestamp: Int64 = field(0, tag=0)

@@ -1,0 +1,25 @@
+"""ShareGroupCurrentMemberAssignment (type 14 of `__consumer_offsets`, version 0): what a member of
+a share group reads now."""
+
+from moldau.protocol.schema import Message, Struct, coordinator_record, field, struct
+from moldau.protocol.types import ZERO_UUID, Int8, Int32, String, Uuid
+
+
+@coordinator_record(14, versions="0", flexible="none")
+class ShareGroupCurrentMemberAssignmentKey(Message):
+    group_id: String = ""
+    member_id: String = ""
+
+
+@struct
+class TopicPartitions(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: list[Int32] = field()
+
+
+@coordinator_record(14, versions="0", flexible="0+")
+class ShareGroupCurrentMemberAssignmentValue(Message):
+    member_epoch: Int32 = 0
+    previous_member_epoch: Int32 = 0
+    state: Int8 = 0
+    assigned_partitions: list[TopicPartitions] = field()

@@ -1,0 +1,31 @@
+"""TransactionLog (type 0 of `__transaction_state`, versions 0-1): a transactional id and the state
+of its transaction."""
+
+from moldau.protocol.schema import Message, Struct, coordinator_record, field, struct
+from moldau.protocol.types import Int8, Int16, Int32, Int64, String
+
+
+@coordinator_record(0, versions="0", flexible="none")
+class TransactionLogKey(Message):
+    transactional_id: String = ""
+
+
+@struct
+class PartitionsSchema(Struct):
+    topic: String = ""
+    partition_ids: list[Int32] = field()
+
+
+@coordinator_record(0, versions="0-1", flexible="1+")
+class TransactionLogValue(Message):
+    producer_id: Int64 = 0
+    previous_producer_id: Int64 = field(-1, since=1, tag=0)
+    next_producer_id: Int64 = field(-1, since=1, tag=1)
+    producer_epoch: Int16 = 0
+    next_producer_epoch: Int16 = field(-1, since=1, tag=3)
+    transaction_timeout_ms: Int32 = 0
+    transaction_status: Int8 = 0
+    transaction_partitions: list[PartitionsSchema] | None = field(nullable="0+")
+    transaction_last_update_timestamp_ms: Int64 = 0
+    transaction_start_timestamp_ms: Int64 = 0
+    client_transaction_version: Int16 = field(0, since=1, tag=2)

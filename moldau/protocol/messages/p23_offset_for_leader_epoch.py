@@ -1,0 +1,47 @@
+"""OffsetForLeaderEpoch (23) v2-v4: find where a leader epoch ends in the leader's log.
+
+Versions: 3 names the asking replica. 4 is flexible.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Int16, Int32, Int64, String
+
+
+@struct
+class OffsetForLeaderPartition(Struct):
+    partition: Int32 = 0
+    current_leader_epoch: Int32 = -1
+    leader_epoch: Int32 = 0
+
+
+@struct
+class OffsetForLeaderTopic(Struct):
+    topic: String = ""
+    partitions: list[OffsetForLeaderPartition] = field()
+
+
+@request(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="2-4", flexible="4+")
+class OffsetForLeaderEpochRequest(Message):
+    replica_id: Int32 = field(-2, since=3, ignorable=True)
+    topics: list[OffsetForLeaderTopic] = field()
+
+
+@struct
+class EpochEndOffset(Struct):
+    error_code: Int16 = 0
+    partition: Int32 = 0
+    leader_epoch: Int32 = -1
+    end_offset: Int64 = -1
+
+
+@struct
+class OffsetForLeaderTopicResult(Struct):
+    topic: String = ""
+    partitions: list[EpochEndOffset] = field()
+
+
+@response(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="2-4", flexible="4+")
+class OffsetForLeaderEpochResponse(Message):
+    throttle_time_ms: Int32 = 0
+    topics: list[OffsetForLeaderTopicResult] = field()

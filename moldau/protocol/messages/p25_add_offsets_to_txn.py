@@ -1,0 +1,22 @@
+"""AddOffsetsToTxn (25) v0-v4: add a consumer group's offsets to a transaction.
+
+Versions: 3 is flexible.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, request, response
+from moldau.protocol.types import Int16, Int32, Int64, String
+
+
+@request(ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+")
+class AddOffsetsToTxnRequest(Message):
+    transactional_id: String = ""
+    producer_id: Int64 = 0
+    producer_epoch: Int16 = 0
+    group_id: String = ""
+
+
+@response(ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+")
+class AddOffsetsToTxnResponse(Message):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0

@@ -1,0 +1,24 @@
+"""EndTxn (26) v0-v5: commit or abort a transaction.
+
+Versions: 5 returns the producer id and epoch to go on with.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, field, request, response
+from moldau.protocol.types import Bool, Int16, Int32, Int64, String
+
+
+@request(ApiKey.END_TXN, versions="0-5", flexible="3+")
+class EndTxnRequest(Message):
+    transactional_id: String = ""
+    producer_id: Int64 = 0
+    producer_epoch: Int16 = 0
+    committed: Bool = False
+
+
+@response(ApiKey.END_TXN, versions="0-5", flexible="3+")
+class EndTxnResponse(Message):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    producer_id: Int64 = field(-1, since=5, ignorable=True)
+    producer_epoch: Int16 = field(-1, since=5, ignorable=True)

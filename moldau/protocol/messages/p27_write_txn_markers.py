@@ -1,0 +1,53 @@
+"""WriteTxnMarkers (27) v1-v2: write transaction markers; sent by the transaction coordinator to
+leaders.
+
+Versions: 2 tells the transaction's version.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Bool, Int8, Int16, Int32, Int64, String
+
+
+@struct
+class WritableTxnMarkerTopic(Struct):
+    name: String = ""
+    partition_indexes: list[Int32] = field()
+
+
+@struct
+class WritableTxnMarker(Struct):
+    producer_id: Int64 = 0
+    producer_epoch: Int16 = 0
+    transaction_result: Bool = False
+    topics: list[WritableTxnMarkerTopic] = field()
+    coordinator_epoch: Int32 = 0
+    transaction_version: Int8 = field(0, since=2, ignorable=True)
+
+
+@request(ApiKey.WRITE_TXN_MARKERS, versions="1-2", flexible="1+")
+class WriteTxnMarkersRequest(Message):
+    markers: list[WritableTxnMarker] = field()
+
+
+@struct
+class WritableTxnMarkerPartitionResult(Struct):
+    partition_index: Int32 = 0
+    error_code: Int16 = 0
+
+
+@struct
+class WritableTxnMarkerTopicResult(Struct):
+    name: String = ""
+    partitions: list[WritableTxnMarkerPartitionResult] = field()
+
+
+@struct
+class WritableTxnMarkerResult(Struct):
+    producer_id: Int64 = 0
+    topics: list[WritableTxnMarkerTopicResult] = field()
+
+
+@response(ApiKey.WRITE_TXN_MARKERS, versions="1-2", flexible="1+")
+class WriteTxnMarkersResponse(Message):
+    markers: list[WritableTxnMarkerResult] = field()

@@ -1,0 +1,36 @@
+"""CreateAcls (30) v1-v3: create access control entries.
+
+Versions: 2 is flexible, 3 adds user resources.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Int8, Int16, Int32, String
+
+
+@struct
+class AclCreation(Struct):
+    resource_type: Int8 = 0
+    resource_name: String = ""
+    resource_pattern_type: Int8 = 3
+    principal: String = ""
+    host: String = ""
+    operation: Int8 = 0
+    permission_type: Int8 = 0
+
+
+@request(ApiKey.CREATE_ACLS, versions="1-3", flexible="2+")
+class CreateAclsRequest(Message):
+    creations: list[AclCreation] = field()
+
+
+@struct
+class AclCreationResult(Struct):
+    error_code: Int16 = 0
+    error_message: String | None = field("", nullable="0+")
+
+
+@response(ApiKey.CREATE_ACLS, versions="1-3", flexible="2+")
+class CreateAclsResponse(Message):
+    throttle_time_ms: Int32 = 0
+    results: list[AclCreationResult] = field()

@@ -1,0 +1,50 @@
+"""DeleteAcls (31) v1-v3: delete access control entries that match filters.
+
+Versions: 2 is flexible, 3 adds user resources.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Int8, Int16, Int32, String
+
+
+@struct
+class DeleteAclsFilter(Struct):
+    resource_type_filter: Int8 = 0
+    resource_name_filter: String | None = field("", nullable="0+")
+    pattern_type_filter: Int8 = 3
+    principal_filter: String | None = field("", nullable="0+")
+    host_filter: String | None = field("", nullable="0+")
+    operation: Int8 = 0
+    permission_type: Int8 = 0
+
+
+@request(ApiKey.DELETE_ACLS, versions="1-3", flexible="2+")
+class DeleteAclsRequest(Message):
+    filters: list[DeleteAclsFilter] = field()
+
+
+@struct
+class DeleteAclsMatchingAcl(Struct):
+    error_code: Int16 = 0
+    error_message: String | None = field("", nullable="0+")
+    resource_type: Int8 = 0
+    resource_name: String = ""
+    pattern_type: Int8 = 3
+    principal: String = ""
+    host: String = ""
+    operation: Int8 = 0
+    permission_type: Int8 = 0
+
+
+@struct
+class DeleteAclsFilterResult(Struct):
+    error_code: Int16 = 0
+    error_message: String | None = field("", nullable="0+")
+    matching_acls: list[DeleteAclsMatchingAcl] = field()
+
+
+@response(ApiKey.DELETE_ACLS, versions="1-3", flexible="2+")
+class DeleteAclsResponse(Message):
+    throttle_time_ms: Int32 = 0
+    filter_results: list[DeleteAclsFilterResult] = field()

@@ -1,0 +1,56 @@
+"""DescribeConfigs (32) v1-v4: describe the configuration of topics, brokers and others.
+
+Versions: 1 adds synonyms, 3 types and documentation.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Bool, Int8, Int16, Int32, String
+
+
+@struct
+class DescribeConfigsResource(Struct):
+    resource_type: Int8 = 0
+    resource_name: String = ""
+    configuration_keys: list[String] | None = field(nullable="0+")
+
+
+@request(ApiKey.DESCRIBE_CONFIGS, versions="1-4", flexible="4+")
+class DescribeConfigsRequest(Message):
+    resources: list[DescribeConfigsResource] = field()
+    include_synonyms: Bool = False
+    include_documentation: Bool = field(False, since=3)
+
+
+@struct
+class DescribeConfigsSynonym(Struct):
+    name: String = ""
+    value: String | None = field("", nullable="0+")
+    source: Int8 = 0
+
+
+@struct
+class DescribeConfigsResourceResult(Struct):
+    name: String = ""
+    value: String | None = field("", nullable="0+")
+    read_only: Bool = False
+    config_source: Int8 = -1
+    is_sensitive: Bool = False
+    synonyms: list[DescribeConfigsSynonym] = field()
+    config_type: Int8 = field(0, since=3, ignorable=True)
+    documentation: String | None = field("", since=3, nullable="0+", ignorable=True)
+
+
+@struct
+class DescribeConfigsResult(Struct):
+    error_code: Int16 = 0
+    error_message: String | None = field("", nullable="0+")
+    resource_type: Int8 = 0
+    resource_name: String = ""
+    configs: list[DescribeConfigsResourceResult] = field()
+
+
+@response(ApiKey.DESCRIBE_CONFIGS, versions="1-4", flexible="4+")
+class DescribeConfigsResponse(Message):
+    throttle_time_ms: Int32 = 0
+    results: list[DescribeConfigsResult] = field()

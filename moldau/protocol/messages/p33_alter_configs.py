@@ -1,0 +1,41 @@
+"""AlterConfigs (33) v0-v2: replace the whole configuration of resources.
+
+Versions: 1 is like 0. 2 is flexible.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Bool, Int8, Int16, Int32, String
+
+
+@struct
+class AlterableConfig(Struct):
+    name: String = ""
+    value: String | None = field("", nullable="0+")
+
+
+@struct
+class AlterConfigsResource(Struct):
+    resource_type: Int8 = 0
+    resource_name: String = ""
+    configs: list[AlterableConfig] = field()
+
+
+@request(ApiKey.ALTER_CONFIGS, versions="0-2", flexible="2+")
+class AlterConfigsRequest(Message):
+    resources: list[AlterConfigsResource] = field()
+    validate_only: Bool = False
+
+
+@struct
+class AlterConfigsResourceResponse(Struct):
+    error_code: Int16 = 0
+    error_message: String | None = field("", nullable="0+")
+    resource_type: Int8 = 0
+    resource_name: String = ""
+
+
+@response(ApiKey.ALTER_CONFIGS, versions="0-2", flexible="2+")
+class AlterConfigsResponse(Message):
+    throttle_time_ms: Int32 = 0
+    responses: list[AlterConfigsResourceResponse] = field()

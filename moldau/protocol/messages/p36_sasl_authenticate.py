@@ -1,0 +1,21 @@
+"""SaslAuthenticate (36) v0-v2: one step of the SASL exchange.
+
+Versions: 1 adds the session's lifetime.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, field, request, response
+from moldau.protocol.types import Bytes, Int16, Int64, String
+
+
+@request(ApiKey.SASL_AUTHENTICATE, versions="0-2", flexible="2+")
+class SaslAuthenticateRequest(Message):
+    auth_bytes: Bytes = b""
+
+
+@response(ApiKey.SASL_AUTHENTICATE, versions="0-2", flexible="2+")
+class SaslAuthenticateResponse(Message):
+    error_code: Int16 = 0
+    error_message: String | None = field("", nullable="0+")
+    auth_bytes: Bytes = b""
+    session_lifetime_ms: Int64 = field(0, since=1, ignorable=True)

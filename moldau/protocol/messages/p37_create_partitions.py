@@ -1,0 +1,40 @@
+"""CreatePartitions (37) v0-v3: add partitions to topics.
+
+Versions: 2 is flexible, 3 may be throttled.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Bool, Int16, Int32, String
+
+
+@struct
+class CreatePartitionsAssignment(Struct):
+    broker_ids: list[Int32] = field()
+
+
+@struct
+class CreatePartitionsTopic(Struct):
+    name: String = ""
+    count: Int32 = 0
+    assignments: list[CreatePartitionsAssignment] | None = field(nullable="0+")
+
+
+@request(ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+")
+class CreatePartitionsRequest(Message):
+    topics: list[CreatePartitionsTopic] = field()
+    timeout_ms: Int32 = 0
+    validate_only: Bool = False
+
+
+@struct
+class CreatePartitionsTopicResult(Struct):
+    name: String = ""
+    error_code: Int16 = 0
+    error_message: String | None = field(None, nullable="0+")
+
+
+@response(ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+")
+class CreatePartitionsResponse(Message):
+    throttle_time_ms: Int32 = 0
+    results: list[CreatePartitionsTopicResult] = field()

@@ -1,0 +1,37 @@
+"""CreateDelegationToken (38) v1-v3: create a delegation token.
+
+Versions: 3 lets one principal create for another.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Bytes, Int16, Int32, Int64, String
+
+
+@struct
+class CreatableRenewers(Struct):
+    principal_type: String = ""
+    principal_name: String = ""
+
+
+@request(ApiKey.CREATE_DELEGATION_TOKEN, versions="1-3", flexible="2+")
+class CreateDelegationTokenRequest(Message):
+    owner_principal_type: String | None = field("", since=3, nullable="3+")
+    owner_principal_name: String | None = field("", since=3, nullable="3+")
+    renewers: list[CreatableRenewers] = field()
+    max_lifetime_ms: Int64 = 0
+
+
+@response(ApiKey.CREATE_DELEGATION_TOKEN, versions="1-3", flexible="2+")
+class CreateDelegationTokenResponse(Message):
+    error_code: Int16 = 0
+    principal_type: String = ""
+    principal_name: String = ""
+    token_requester_principal_type: String = field("", since=3)
+    token_requester_principal_name: String = field("", since=3)
+    issue_timestamp_ms: Int64 = 0
+    expiry_timestamp_ms: Int64 = 0
+    max_timestamp_ms: Int64 = 0
+    token_id: String = ""
+    hmac: Bytes = b""
+    throttle_time_ms: Int32 = 0

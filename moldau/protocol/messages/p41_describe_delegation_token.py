@@ -1,0 +1,46 @@
+"""DescribeDelegationToken (41) v1-v3: describe delegation tokens.
+
+Versions: 3 tells who asked for the token.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Bytes, Int16, Int32, Int64, String
+
+
+@struct
+class DescribeDelegationTokenOwner(Struct):
+    principal_type: String = ""
+    principal_name: String = ""
+
+
+@request(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3", flexible="2+")
+class DescribeDelegationTokenRequest(Message):
+    owners: list[DescribeDelegationTokenOwner] | None = field(nullable="0+")
+
+
+@struct
+class DescribedDelegationTokenRenewer(Struct):
+    principal_type: String = ""
+    principal_name: String = ""
+
+
+@struct
+class DescribedDelegationToken(Struct):
+    principal_type: String = ""
+    principal_name: String = ""
+    token_requester_principal_type: String = field("", since=3)
+    token_requester_principal_name: String = field("", since=3)
+    issue_timestamp: Int64 = 0
+    expiry_timestamp: Int64 = 0
+    max_timestamp: Int64 = 0
+    token_id: String = ""
+    hmac: Bytes = b""
+    renewers: list[DescribedDelegationTokenRenewer] = field()
+
+
+@response(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3", flexible="2+")
+class DescribeDelegationTokenResponse(Message):
+    error_code: Int16 = 0
+    tokens: list[DescribedDelegationToken] = field()
+    throttle_time_ms: Int32 = 0

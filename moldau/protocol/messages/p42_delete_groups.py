@@ -1,0 +1,25 @@
+"""DeleteGroups (42) v0-v2: delete groups.
+
+Versions: 2 is flexible.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Int16, Int32, String
+
+
+@request(ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+")
+class DeleteGroupsRequest(Message):
+    groups_names: list[String] = field()
+
+
+@struct
+class DeletableGroupResult(Struct):
+    group_id: String = ""
+    error_code: Int16 = 0
+
+
+@response(ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+")
+class DeleteGroupsResponse(Message):
+    throttle_time_ms: Int32 = 0
+    results: list[DeletableGroupResult] = field()

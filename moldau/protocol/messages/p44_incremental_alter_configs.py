@@ -1,0 +1,42 @@
+"""IncrementalAlterConfigs (44) v0-v1: change single configuration values of resources.
+
+Versions: 1 is flexible.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Bool, Int8, Int16, Int32, String
+
+
+@struct
+class AlterableConfig(Struct):
+    name: String = ""
+    config_operation: Int8 = 0
+    value: String | None = field("", nullable="0+")
+
+
+@struct
+class AlterConfigsResource(Struct):
+    resource_type: Int8 = 0
+    resource_name: String = ""
+    configs: list[AlterableConfig] = field()
+
+
+@request(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible="1+")
+class IncrementalAlterConfigsRequest(Message):
+    resources: list[AlterConfigsResource] = field()
+    validate_only: Bool = False
+
+
+@struct
+class AlterConfigsResourceResponse(Struct):
+    error_code: Int16 = 0
+    error_message: String | None = field("", nullable="0+")
+    resource_type: Int8 = 0
+    resource_name: String = ""
+
+
+@response(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible="1+")
+class IncrementalAlterConfigsResponse(Message):
+    throttle_time_ms: Int32 = 0
+    responses: list[AlterConfigsResourceResponse] = field()

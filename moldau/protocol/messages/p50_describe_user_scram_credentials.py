@@ -1,0 +1,37 @@
+"""DescribeUserScramCredentials (50) v0: describe SCRAM credentials."""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Int8, Int16, Int32, String
+
+
+@struct
+class UserName(Struct):
+    name: String = ""
+
+
+@request(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+")
+class DescribeUserScramCredentialsRequest(Message):
+    users: list[UserName] | None = field(nullable="0+")
+
+
+@struct
+class CredentialInfo(Struct):
+    mechanism: Int8 = 0
+    iterations: Int32 = 0
+
+
+@struct
+class DescribeUserScramCredentialsResult(Struct):
+    user: String = ""
+    error_code: Int16 = 0
+    error_message: String | None = field("", nullable="0+")
+    credential_infos: list[CredentialInfo] = field()
+
+
+@response(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+")
+class DescribeUserScramCredentialsResponse(Message):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = field("", nullable="0+")
+    results: list[DescribeUserScramCredentialsResult] = field()

@@ -1,0 +1,62 @@
+"""Vote (52) v0-v2: ask for a vote in the controller quorum.
+
+Versions: 1 names voters by directory too, 2 adds the pre-vote.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uint16, Uuid
+
+
+@struct
+class PartitionData(Struct):
+    partition_index: Int32 = 0
+    replica_epoch: Int32 = 0
+    replica_id: Int32 = 0
+    replica_directory_id: Uuid = field(ZERO_UUID, since=1, ignorable=True)
+    voter_directory_id: Uuid = field(ZERO_UUID, since=1, ignorable=True)
+    last_offset_epoch: Int32 = 0
+    last_offset: Int64 = 0
+    pre_vote: Bool = field(False, since=2)
+
+
+@struct
+class TopicData(Struct):
+    topic_name: String = ""
+    partitions: list[PartitionData] = field()
+
+
+@request(ApiKey.VOTE, versions="0-2", flexible="0+")
+class VoteRequest(Message):
+    cluster_id: String | None = field(None, nullable="0+")
+    voter_id: Int32 = field(-1, since=1, ignorable=True)
+    topics: list[TopicData] = field()
+
+
+@struct
+class PartitionDataResponse(Struct):
+    partition_index: Int32 = 0
+    error_code: Int16 = 0
+    leader_id: Int32 = 0
+    leader_epoch: Int32 = 0
+    vote_granted: Bool = False
+
+
+@struct
+class TopicDataResponse(Struct):
+    topic_name: String = ""
+    partitions: list[PartitionDataResponse] = field()
+
+
+@struct
+class NodeEndpoint(Struct):
+    node_id: Int32 = field(0, since=1)
+    host: String = field("", since=1)
+    port: Uint16 = field(0, since=1)
+
+
+@response(ApiKey.VOTE, versions="0-2", flexible="0+")
+class VoteResponse(Message):
+    error_code: Int16 = 0
+    topics: list[TopicDataResponse] = field()
+    node_endpoints: list[NodeEndpoint] = field(since=1, tag=0)

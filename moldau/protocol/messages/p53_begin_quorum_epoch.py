@@ -1,0 +1,65 @@
+"""BeginQuorumEpoch (53) v0-v1: announce a new leader of the controller quorum.
+
+Versions: 1 names voters by directory and carries endpoints.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uint16, Uuid
+
+
+@struct
+class PartitionData(Struct):
+    partition_index: Int32 = 0
+    voter_directory_id: Uuid = field(ZERO_UUID, since=1, ignorable=True)
+    leader_id: Int32 = 0
+    leader_epoch: Int32 = 0
+
+
+@struct
+class TopicData(Struct):
+    topic_name: String = ""
+    partitions: list[PartitionData] = field()
+
+
+@struct
+class LeaderEndpoint(Struct):
+    name: String = field("", since=1)
+    host: String = field("", since=1)
+    port: Uint16 = field(0, since=1)
+
+
+@request(ApiKey.BEGIN_QUORUM_EPOCH, versions="0-1", flexible="1+")
+class BeginQuorumEpochRequest(Message):
+    cluster_id: String | None = field(None, nullable="0+")
+    voter_id: Int32 = field(-1, since=1, ignorable=True)
+    topics: list[TopicData] = field()
+    leader_endpoints: list[LeaderEndpoint] = field(since=1, ignorable=True)
+
+
+@struct
+class PartitionDataResponse(Struct):
+    partition_index: Int32 = 0
+    error_code: Int16 = 0
+    leader_id: Int32 = 0
+    leader_epoch: Int32 = 0
+
+
+@struct
+class TopicDataResponse(Struct):
+    topic_name: String = ""
+    partitions: list[PartitionDataResponse] = field()
+
+
+@struct
+class NodeEndpoint(Struct):
+    node_id: Int32 = field(0, since=1)
+    host: String = field("", since=1)
+    port: Uint16 = field(0, since=1)
+
+
+@response(ApiKey.BEGIN_QUORUM_EPOCH, versions="0-1", flexible="1+")
+class BeginQuorumEpochResponse(Message):
+    error_code: Int16 = 0
+    topics: list[TopicDataResponse] = field()
+    node_endpoints: list[NodeEndpoint] = field(since=1, tag=0)

@@ -1,0 +1,38 @@
+"""UpdateFeatures (57) v0-v2: change finalized feature levels.
+
+Versions: 1 can downgrade and dry-run, 2 answers for the whole request only.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Bool, Int8, Int16, Int32, String
+
+
+@struct
+class FeatureUpdateKey(Struct):
+    feature: String = ""
+    max_version_level: Int16 = 0
+    allow_downgrade: Bool = field(False, until=0)
+    upgrade_type: Int8 = field(1, since=1)
+
+
+@request(ApiKey.UPDATE_FEATURES, versions="0-2", flexible="0+")
+class UpdateFeaturesRequest(Message):
+    timeout_ms: Int32 = 60000
+    feature_updates: list[FeatureUpdateKey] = field()
+    validate_only: Bool = field(False, since=1)
+
+
+@struct
+class UpdatableFeatureResult(Struct):
+    feature: String = ""
+    error_code: Int16 = 0
+    error_message: String | None = field("", nullable="0+")
+
+
+@response(ApiKey.UPDATE_FEATURES, versions="0-2", flexible="0+")
+class UpdateFeaturesResponse(Message):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = field("", nullable="0+")
+    results: list[UpdatableFeatureResult] = field(until=1, ignorable=True)

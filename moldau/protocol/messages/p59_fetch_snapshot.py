@@ -1,0 +1,75 @@
+"""FetchSnapshot (59) v0-v1: read a snapshot of a replicated log in pieces.
+
+Versions: 1 carries the replica's directory id and endpoints.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Records, String, Uint16, Uuid
+
+
+@struct
+class SnapshotId(Struct):
+    end_offset: Int64 = 0
+    epoch: Int32 = 0
+
+
+@struct
+class PartitionSnapshot(Struct):
+    partition: Int32 = 0
+    current_leader_epoch: Int32 = 0
+    snapshot_id: SnapshotId = field()
+    position: Int64 = 0
+    replica_directory_id: Uuid = field(ZERO_UUID, since=1, tag=0, ignorable=True)
+
+
+@struct
+class TopicSnapshot(Struct):
+    name: String = ""
+    partitions: list[PartitionSnapshot] = field()
+
+
+@request(ApiKey.FETCH_SNAPSHOT, versions="0-1", flexible="0+")
+class FetchSnapshotRequest(Message):
+    cluster_id: String | None = field(None, nullable="0+", tag=0)
+    replica_id: Int32 = -1
+    max_bytes: Int32 = 2**31 - 1
+    topics: list[TopicSnapshot] = field()
+
+
+@struct
+class LeaderIdAndEpoch(Struct):
+    leader_id: Int32 = 0
+    leader_epoch: Int32 = 0
+
+
+@struct
+class PartitionSnapshotResponse(Struct):
+    index: Int32 = 0
+    error_code: Int16 = 0
+    snapshot_id: SnapshotId = field()
+    current_leader: LeaderIdAndEpoch = field(tag=0)
+    size: Int64 = 0
+    position: Int64 = 0
+    unaligned_records: Records | None = None
+
+
+@struct
+class TopicSnapshotResponse(Struct):
+    name: String = ""
+    partitions: list[PartitionSnapshotResponse] = field()
+
+
+@struct
+class NodeEndpoint(Struct):
+    node_id: Int32 = field(0, since=1)
+    host: String = field("", since=1)
+    port: Uint16 = field(0, since=1)
+
+
+@response(ApiKey.FETCH_SNAPSHOT, versions="0-1", flexible="0+")
+class FetchSnapshotResponse(Message):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    topics: list[TopicSnapshotResponse] = field()
+    node_endpoints: list[NodeEndpoint] = field(since=1, tag=0)

@@ -1,0 +1,36 @@
+"""DescribeCluster (60) v0-v2: describe the cluster's brokers or controllers.
+
+Versions: 1 adds the kind of endpoint, 2 fenced brokers.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Bool, Int8, Int16, Int32, String
+
+
+@request(ApiKey.DESCRIBE_CLUSTER, versions="0-2", flexible="0+")
+class DescribeClusterRequest(Message):
+    include_cluster_authorized_operations: Bool = False
+    endpoint_type: Int8 = field(1, since=1)
+    include_fenced_brokers: Bool = field(False, since=2)
+
+
+@struct
+class DescribeClusterBroker(Struct):
+    broker_id: Int32 = 0
+    host: String = ""
+    port: Int32 = 0
+    rack: String | None = field(None, nullable="0+")
+    is_fenced: Bool = field(False, since=2)
+
+
+@response(ApiKey.DESCRIBE_CLUSTER, versions="0-2", flexible="0+")
+class DescribeClusterResponse(Message):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = field(None, nullable="0+")
+    endpoint_type: Int8 = field(1, since=1)
+    cluster_id: String = ""
+    controller_id: Int32 = -1
+    brokers: list[DescribeClusterBroker] = field()
+    cluster_authorized_operations: Int32 = -2147483648

@@ -1,0 +1,44 @@
+"""BrokerRegistration (62) v0-v4: a broker registers with the controller.
+
+Versions: 1 adds ZooKeeper migration, 2 log directories. 3 adds the previous broker epoch. 4
+lets a feature's lowest level be zero.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uint16, Uuid
+
+
+@struct
+class Listener(Struct):
+    name: String = ""
+    host: String = ""
+    port: Uint16 = 0
+    security_protocol: Int16 = 0
+
+
+@struct
+class Feature(Struct):
+    name: String = ""
+    min_supported_version: Int16 = 0
+    max_supported_version: Int16 = 0
+
+
+@request(ApiKey.BROKER_REGISTRATION, versions="0-4", flexible="0+")
+class BrokerRegistrationRequest(Message):
+    broker_id: Int32 = 0
+    cluster_id: String = ""
+    incarnation_id: Uuid = ZERO_UUID
+    listeners: list[Listener] = field()
+    features: list[Feature] = field()
+    rack: String | None = field("", nullable="0+")
+    is_migrating_zk_broker: Bool = field(False, since=1)
+    log_dirs: list[Uuid] = field(since=2, ignorable=True)
+    previous_broker_epoch: Int64 = field(-1, since=3, ignorable=True)
+
+
+@response(ApiKey.BROKER_REGISTRATION, versions="0-4", flexible="0+")
+class BrokerRegistrationResponse(Message):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    broker_epoch: Int64 = -1

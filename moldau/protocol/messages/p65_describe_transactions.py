@@ -1,0 +1,34 @@
+"""DescribeTransactions (65) v0: describe transactions."""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Int16, Int32, Int64, String
+
+
+@request(ApiKey.DESCRIBE_TRANSACTIONS, versions="0", flexible="0+")
+class DescribeTransactionsRequest(Message):
+    transactional_ids: list[String] = field()
+
+
+@struct
+class TopicData(Struct):
+    topic: String = ""
+    partitions: list[Int32] = field()
+
+
+@struct
+class TransactionState(Struct):
+    error_code: Int16 = 0
+    transactional_id: String = ""
+    transaction_state: String = ""
+    transaction_timeout_ms: Int32 = 0
+    transaction_start_time_ms: Int64 = 0
+    producer_id: Int64 = 0
+    producer_epoch: Int16 = 0
+    topics: list[TopicData] = field()
+
+
+@response(ApiKey.DESCRIBE_TRANSACTIONS, versions="0", flexible="0+")
+class DescribeTransactionsResponse(Message):
+    throttle_time_ms: Int32 = 0
+    transaction_states: list[TransactionState] = field()

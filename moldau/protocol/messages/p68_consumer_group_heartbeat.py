@@ -1,0 +1,45 @@
+"""ConsumerGroupHeartbeat (68) v0-v1: join, stay in and leave a consumer group of the new protocol
+(KIP-848).
+
+Versions: 1 adds subscription by regular expression.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
+
+
+@struct
+class TopicPartitions(Struct):
+    topic_id: Uuid = ZERO_UUID
+    partitions: list[Int32] = field()
+
+
+@request(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions="0-1", flexible="0+")
+class ConsumerGroupHeartbeatRequest(Message):
+    group_id: String = ""
+    member_id: String = ""
+    member_epoch: Int32 = 0
+    instance_id: String | None = field(None, nullable="0+")
+    rack_id: String | None = field(None, nullable="0+")
+    rebalance_timeout_ms: Int32 = -1
+    subscribed_topic_names: list[String] | None = field(None, nullable="0+")
+    subscribed_topic_regex: String | None = field(None, since=1, nullable="1+")
+    server_assignor: String | None = field(None, nullable="0+")
+    topic_partitions: list[TopicPartitions] | None = field(None, nullable="0+")
+
+
+@struct
+class Assignment(Struct):
+    topic_partitions: list[TopicPartitions] = field()
+
+
+@response(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions="0-1", flexible="0+")
+class ConsumerGroupHeartbeatResponse(Message):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = field(None, nullable="0+")
+    member_id: String | None = field(None, nullable="0+")
+    member_epoch: Int32 = 0
+    heartbeat_interval_ms: Int32 = 0
+    assignment: Assignment | None = field(None, nullable="0+")

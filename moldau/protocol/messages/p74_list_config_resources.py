@@ -1,0 +1,26 @@
+"""ListConfigResources (74) v0-v1: list configuration resources.
+
+Versions: 0 lists client metrics subscriptions only, 1 all types.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import Int8, Int16, Int32, String
+
+
+@request(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible="0+")
+class ListConfigResourcesRequest(Message):
+    resource_types: list[Int8] = field(since=1)
+
+
+@struct
+class ConfigResource(Struct):
+    resource_name: String = ""
+    resource_type: Int8 = field(16, since=1, ignorable=True)
+
+
+@response(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible="0+")
+class ListConfigResourcesResponse(Message):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    config_resources: list[ConfigResource] = field()

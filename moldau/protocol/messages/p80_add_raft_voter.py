@@ -1,0 +1,32 @@
+"""AddRaftVoter (80) v0-v1: add a voter to the controller quorum.
+
+Versions: 1 can answer before the change is committed.
+"""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uint16, Uuid
+
+
+@struct
+class Listener(Struct):
+    name: String = ""
+    host: String = ""
+    port: Uint16 = 0
+
+
+@request(ApiKey.ADD_RAFT_VOTER, versions="0-1", flexible="0+")
+class AddRaftVoterRequest(Message):
+    cluster_id: String | None = field("", nullable="0+")
+    timeout_ms: Int32 = 0
+    voter_id: Int32 = 0
+    voter_directory_id: Uuid = ZERO_UUID
+    listeners: list[Listener] = field()
+    ack_when_committed: Bool = field(True, since=1)
+
+
+@response(ApiKey.ADD_RAFT_VOTER, versions="0-1", flexible="0+")
+class AddRaftVoterResponse(Message):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = field("", nullable="0+")

@@ -1,0 +1,43 @@
+"""UpdateRaftVoter (82) v0: a voter tells the leader its endpoints and versions."""
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uint16, Uuid
+
+
+@struct
+class Listener(Struct):
+    name: String = ""
+    host: String = ""
+    port: Uint16 = 0
+
+
+@struct
+class KRaftVersionFeature(Struct):
+    min_supported_version: Int16 = 0
+    max_supported_version: Int16 = 0
+
+
+@request(ApiKey.UPDATE_RAFT_VOTER, versions="0", flexible="0+")
+class UpdateRaftVoterRequest(Message):
+    cluster_id: String | None = field("", nullable="0+")
+    current_leader_epoch: Int32 = 0
+    voter_id: Int32 = 0
+    voter_directory_id: Uuid = ZERO_UUID
+    listeners: list[Listener] = field()
+    kraft_version_feature: KRaftVersionFeature = field()
+
+
+@struct
+class CurrentLeader(Struct):
+    leader_id: Int32 = -1
+    leader_epoch: Int32 = -1
+    host: String = ""
+    port: Int32 = 0
+
+
+@response(ApiKey.UPDATE_RAFT_VOTER, versions="0", flexible="0+")
+class UpdateRaftVoterResponse(Message):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    current_leader: CurrentLeader = field(tag=0)

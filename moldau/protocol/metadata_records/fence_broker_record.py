@@ -1,0 +1,11 @@
+"""FenceBrokerRecord (type 7, version 0): a broker is fenced; today BrokerRegistrationChangeRecord
+says it."""
+
+from moldau.protocol.schema import Message, metadata_record
+from moldau.protocol.types import Int32, Int64
+
+
+@metadata_record(7, versions="0", flexible="0+")
+class FenceBrokerRecord(Message):
+    id: Int32 = 0
+    epoch: Int64 = 0

@@ -1,0 +1,499 @@
+"""The declaration language of Kafka's messages, and the base classes the declarations build on.
+
+One class declares every version of a message: its fields in wire order, each with the versions it
+is part of. This module turns such a class into a slotted value class with a keyword constructor
+and into a `StructSpec`, the description that `compiler` and `interpreter` read. It never touches
+bytes itself. Invariant: a class's spec never changes once read, so that codecs compiled from it
+stay valid.
+
+    @request(ApiKey.ALTER_PARTITION, versions="2-3", flexible="0+")
+    class AlterPartitionRequest(Message):
+        broker_id: Int32 = 0
+        broker_epoch: Int64 = -1
+        topics: list[TopicData] = field()
+
+A field's default is the value it has when the constructor is not given one, and also the value a
+reader sees in versions that lack the field. Without an explicit default it is the type's own:
+zero, the empty string, an empty list, a fresh struct, no records.
+"""
+
+import struct as struct_module
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
+
+from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
+from moldau.protocol.types import ZERO_UUID, Buffer, Part, WireType
+
+MAX_ARRAY_ELEMENTS = 1_000_000
+"""The largest array a decoder accepts."""
+MAX_TAGGED_FIELDS = 10_000
+"""The largest number of tagged fields in one struct that a decoder accepts."""
+MAX_STRING_BYTES = 0x7FFF
+"""The longest string, in UTF-8 bytes, in either encoding."""
+NEVER_FLEXIBLE = 0x7FFF
+"""`FLEXIBLE_SINCE` of a message that has no flexible version."""
+
+
+class _Missing:
+    """Marks "no default was given", where None is a possible default."""
+
+    __slots__ = ()
+
+
+MISSING = _Missing()
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """A closed range of versions; `last` is `OPEN` in a range without an end."""
+
+    OPEN: ClassVar[int] = 0x7FFF
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Versions":
+        """Read "3", "2-5", "2+" or "none"."""
+        if text == "none":
+            return cls(cls.OPEN, -1)
+        if text.endswith("+"):
+            return cls(int(text[:-1]), cls.OPEN)
+        first, _, last = text.partition("-")
+        return cls(int(first), int(last or first))
+
+    def __contains__(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+
+@dataclass(frozen=True, slots=True)
+class FieldOptions:
+    """What `field()` was told."""
+
+    default: Any
+    since: int
+    until: int
+    nullable: str | None
+    tag: int | None
+    ignorable: bool
+    flexible: str | None
+
+
+def field(
+    default: Any = MISSING,
+    *,
+    since: int = 0,
+    until: int = Versions.OPEN,
+    nullable: str | None = None,
+    tag: int | None = None,
+    ignorable: bool = False,
+    flexible: str | None = None,
+) -> Any:
+    """Describe one field of a message.
+
+    Args:
+        default: value of an absent field; the type's own empty value when left out.
+        since: first version with the field.
+        until: last version with the field.
+        nullable: versions in which the field may be None, e.g. "2+".
+        tag: the field's tag; it then travels in the tagged section, and only when not default.
+        ignorable: where the field is absent, drop its value instead of refusing it.
+        flexible: "none" for the one string that stays in the old form in flexible versions.
+    """
+    return FieldOptions(default, since, until, nullable, tag, ignorable, flexible)
+
+
+@dataclass(frozen=True, slots=True)
+class StructType:
+    """A field type: a nested struct."""
+
+    struct: type["Struct"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """A field type: an array of `element`, which is no array itself."""
+
+    element: "WireType | StructType"
+
+
+FieldType: TypeAlias = WireType | StructType | ArrayType
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """One field as the codecs see it. `default` is a constant; `fresh_default` makes one if not."""
+
+    name: str
+    type: FieldType
+    versions: Versions
+    nullable: Versions
+    tag: int | None
+    ignorable: bool
+    flexible: bool
+    default: Any
+    fresh_default: Callable[[], Any] | None
+
+    def default_value(self) -> Any:
+        """Return the default, a new object each time when it is mutable."""
+        return self.default if self.fresh_default is None else self.fresh_default()
+
+
+@dataclass(frozen=True, slots=True)
+class StructSpec:
+    """A struct's fields, in wire order."""
+
+    name: str
+    fields: tuple[FieldSpec, ...]
+
+
+_EMPTY_VALUES: dict[str, Any] = {
+    "bool": False,
+    "float64": 0.0,
+    "uuid": ZERO_UUID,
+    "string": "",
+    "bytes": b"",
+    "records": None,
+}
+
+
+def _read_type(annotation: Any) -> FieldType:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        for fact in annotation.__metadata__:
+            if isinstance(fact, WireType):
+                return fact
+    elif origin is list:
+        element = _read_type(get_args(annotation)[0])
+        assert not isinstance(element, ArrayType), "arrays of arrays do not exist on the wire"
+        return ArrayType(element)
+    elif origin in (Union, UnionType):
+        members = [member for member in get_args(annotation) if member is not NoneType]
+        assert len(members) == 1, f"{annotation} is not one type or None"
+        return _read_type(members[0])
+    elif isinstance(annotation, type) and issubclass(annotation, Struct):
+        return StructType(annotation)
+    raise AssertionError(f"{annotation!r} is no wire type")
+
+
+def _read_field(name: str, annotation: Any, declared: Any) -> FieldSpec:
+    options = declared if isinstance(declared, FieldOptions) else field(declared)
+    field_type = _read_type(annotation)
+    default = options.default
+    fresh_default: Callable[[], Any] | None = None
+    if default is MISSING:
+        if isinstance(field_type, ArrayType):
+            default, fresh_default = None, list
+        elif isinstance(field_type, StructType):
+            default, fresh_default = None, field_type.struct
+        else:
+            default = _EMPTY_VALUES.get(field_type.name, 0)
+    return FieldSpec(
+        name=name,
+        type=field_type,
+        versions=Versions(options.since, options.until),
+        nullable=Versions.parse(options.nullable or "none"),
+        tag=options.tag,
+        ignorable=options.ignorable,
+        flexible=options.flexible != "none",
+        default=default,
+        fresh_default=fresh_default,
+    )
+
+
+class Struct:
+    """A value with named fields: the base of every nested struct, and of `Message`.
+
+    Fields are set by keyword, compared by value, and never checked: what cannot be encoded is
+    refused when it is encoded.
+    """
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    _declared: ClassVar[dict[str, tuple[Any, Any]]] = {}
+    _spec: ClassVar[StructSpec | None] = None
+
+    def __init__(self, **values: Any) -> None:
+        # The real constructor is compiled when the first instance is made, which keeps importing
+        # a module of twenty structs cheap.
+        cls = type(self)
+        cls.__init__ = _compile_constructor(cls)  # type: ignore[method-assign]
+        cls.__init__(self, **values)
+
+    @classmethod
+    def spec(cls) -> StructSpec:
+        """Return the class's fields as the codecs see them."""
+        if cls._spec is None:
+            cls._spec = StructSpec(
+                cls.__name__,
+                tuple(_read_field(name, *facts) for name, facts in cls._declared.items()),
+            )
+        return cls._spec
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self._declared)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._declared)
+        return f"{type(self).__name__}({values})"
+
+
+def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
+    parameters: list[str] = []
+    body: list[str] = []
+    names: dict[str, Any] = {"MISSING": MISSING}
+    for spec in cls.spec().fields:
+        if spec.fresh_default is None:
+            names[f"default_{spec.name}"] = spec.default
+            parameters.append(f"{spec.name}=default_{spec.name}")
+            body.append(f"    self.{spec.name} = {spec.name}")
+        else:
+            names[f"new_{spec.name}"] = spec.fresh_default
+            parameters.append(f"{spec.name}=MISSING")
+            made = f"new_{spec.name}() if {spec.name} is MISSING else {spec.name}"
+            body.append(f"    self.{spec.name} = {made}")
+    head = (
+        f"def __init__(self, *, {', '.join(parameters)}):"
+        if parameters
+        else ("def __init__(self):")
+    )
+    source = "\n".join([head, *(body or ["    pass"])])
+    exec(compile(source, f"<constructor of {cls.__name__}>", "exec"), names)
+    constructor: Callable[..., None] = names["__init__"]
+    return constructor
+
+
+Encoder: TypeAlias = Callable[[Any], list[Part]]
+Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
+
+_ENCODE_MISUSE = (
+    struct_module.error,
+    AttributeError,
+    OverflowError,
+    TypeError,
+    UnicodeEncodeError,
+)
+_DECODE_FAULTS = (struct_module.error, IndexError, OverflowError, UnicodeDecodeError)
+
+
+class Message(Struct):
+    """A struct with versions of its own: a request, response, header, record or payload.
+
+    `MIN_VERSION` and `MAX_VERSION` bound what the class can encode and decode; versions above
+    `LATEST_STABLE_VERSION` are defined by Kafka but not yet settled and must not be advertised by
+    default. `FLEXIBLE_SINCE` is the first version with compact lengths and tagged fields.
+    """
+
+    __slots__ = ()
+
+    API_KEY: ClassVar[int] = -1
+    MIN_VERSION: ClassVar[int] = 0
+    MAX_VERSION: ClassVar[int] = -1
+    LATEST_STABLE_VERSION: ClassVar[int] = -1
+    FLEXIBLE_SINCE: ClassVar[int] = NEVER_FLEXIBLE
+
+    _encoders: ClassVar[dict[int, Encoder]]
+    _decoders: ClassVar[dict[int, Decoder]]
+
+    def encode(self, version: int) -> list[Part]:
+        """Encode as `version`; a `records` value becomes a part of its own, untouched.
+
+        Raises:
+            LocalProtocolError: the version does not exist, a value does not fit its type, or a
+                field that the version lacks has a value other than its default.
+        """
+        encoder = self._encoders.get(version)
+        try:
+            if encoder is None:
+                encoder = self._compile_encoder(version)
+            return encoder(self)
+        except _ENCODE_MISUSE as error:
+            raise LocalProtocolError(
+                f"{type(self).__name__} v{version} cannot be encoded: {error}"
+            ) from error
+
+    def to_bytes(self, version: int) -> bytes:
+        """Encode as `version` into one bytes object; its `records` must be in memory.
+
+        Raises:
+            LocalProtocolError: as `encode`.
+        """
+        parts: list[Any] = self.encode(version)
+        try:
+            return b"".join(parts)
+        except TypeError as error:
+            raise LocalProtocolError(f"{type(self).__name__}: {error}") from error
+
+    @classmethod
+    def decode(cls, buffer: Buffer, version: int, position: int = 0) -> tuple[Self, int]:
+        """Decode the message that starts at `position`; return it and the position after it.
+
+        `records` fields are memoryviews of `buffer`. Bytes behind the message are the caller's.
+
+        Raises:
+            RemoteProtocolError: the bytes are not this message, or the version does not exist.
+        """
+        decoder = cls._decoders.get(version)
+        try:
+            if decoder is None:
+                decoder = cls._compile_decoder(version)
+            return decoder(buffer, position)
+        except _DECODE_FAULTS as error:
+            raise RemoteProtocolError(
+                f"{cls.__name__} v{version} cannot be decoded: {error}"
+            ) from error
+
+    @classmethod
+    def supports(cls, version: int) -> bool:
+        """Return whether the class can encode and decode `version`."""
+        return cls.MIN_VERSION <= version <= cls.MAX_VERSION
+
+    @classmethod
+    def _compile_encoder(cls, version: int) -> Encoder:
+        if not cls.supports(version):
+            raise LocalProtocolError(f"{cls.__name__} has no version {version}")
+        from moldau.protocol.compiler import compile_encoder
+
+        encoder = cls._encoders[version] = compile_encoder(cls, version)
+        return encoder
+
+    @classmethod
+    def _compile_decoder(cls, version: int) -> Decoder:
+        if not cls.supports(version):
+            raise RemoteProtocolError(f"{cls.__name__} has no version {version}")
+        from moldau.protocol.compiler import compile_decoder
+
+        decoder = cls._decoders[version] = compile_decoder(cls, version)
+        return decoder
+
+
+StructClass = TypeVar("StructClass", bound=type[Struct])
+MessageClass = TypeVar("MessageClass", bound=type[Message])
+
+
+def _slotted(cls: Any, **constants: Any) -> Any:
+    """Build the declared class again with slots in place of its class-level defaults."""
+    annotations = cls.__annotations__
+    body = {
+        name: value
+        for name, value in cls.__dict__.items()
+        if name not in annotations and name not in ("__dict__", "__weakref__")
+    }
+    body["__slots__"] = tuple(annotations)
+    body["__qualname__"] = cls.__qualname__
+    body["_declared"] = {
+        name: (annotation, cls.__dict__.get(name, MISSING))
+        for name, annotation in annotations.items()
+    }
+    body["_spec"] = None
+    body.update(constants)
+    return type(cls)(cls.__name__, cls.__bases__, body)
+
+
+@dataclass_transform(kw_only_default=True)
+def struct(cls: StructClass) -> StructClass:
+    """Declare a nested struct; its versions are those of the message it is part of."""
+    built: StructClass = _slotted(cls)
+    return built
+
+
+def _message(
+    cls: Any, versions: str, flexible: str, *, latest_stable: int | None = None, **constants: Any
+) -> Any:
+    supported = Versions.parse(versions)
+    return _slotted(
+        cls,
+        MIN_VERSION=supported.first,
+        MAX_VERSION=supported.last,
+        LATEST_STABLE_VERSION=supported.last if latest_stable is None else latest_stable,
+        FLEXIBLE_SINCE=Versions.parse(flexible).first,
+        _encoders={},
+        _decoders={},
+        **constants,
+    )
+
+
+@dataclass_transform(kw_only_default=True)
+def request(
+    api_key: int, *, versions: str, flexible: str, latest_stable: int | None = None
+) -> Callable[[MessageClass], MessageClass]:
+    """Declare an API's request.
+
+    Args:
+        api_key: the API's number.
+        versions: versions the class covers.
+        flexible: versions with compact lengths and tagged fields.
+        latest_stable: the last settled version, when a later one is declared too.
+    """
+
+    def declare(cls: MessageClass) -> MessageClass:
+        declared: MessageClass = _message(
+            cls, versions, flexible, latest_stable=latest_stable, API_KEY=api_key
+        )
+        return declared
+
+    return declare
+
+
+@dataclass_transform(kw_only_default=True)
+def response(
+    api_key: int, *, versions: str, flexible: str, latest_stable: int | None = None
+) -> Callable[[MessageClass], MessageClass]:
+    """Declare an API's response; the arguments are those of `request`."""
+    return request(api_key, versions=versions, flexible=flexible, latest_stable=latest_stable)
+
+
+@dataclass_transform(kw_only_default=True)
+def data(*, versions: str, flexible: str) -> Callable[[MessageClass], MessageClass]:
+    """Declare a message that belongs to no API: a header, or a payload inside something else."""
+
+    def declare(cls: MessageClass) -> MessageClass:
+        declared: MessageClass = _message(cls, versions, flexible)
+        return declared
+
+    return declare
+
+
+header = data
+
+
+@dataclass_transform(kw_only_default=True)
+def metadata_record(
+    type_id: int, *, versions: str, flexible: str
+) -> Callable[[MessageClass], MessageClass]:
+    """Declare a record of `__cluster_metadata`; `type_id` is its number in the record's frame."""
+
+    def declare(cls: MessageClass) -> MessageClass:
+        declared: MessageClass = _message(cls, versions, flexible, API_KEY=type_id)
+        return declared
+
+    return declare
+
+
+@dataclass_transform(kw_only_default=True)
+def coordinator_record(
+    type_id: int, *, versions: str, flexible: str
+) -> Callable[[MessageClass], MessageClass]:
+    """Declare the key or the value of a coordinator's record; `type_id` is what the key says."""
+
+    def declare(cls: MessageClass) -> MessageClass:
+        declared: MessageClass = _message(cls, versions, flexible, API_KEY=type_id)
+        return declared
+
+    return declare
