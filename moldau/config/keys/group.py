@@ -34,7 +34,7 @@ KEYS = (
     ),
     ConfigKey(
         "group.consumer.assignors",
-        LIST, ("uniform", "range"), None,
+        LIST, ("uniform", "range"), ListOf(may_be_empty=False),
         MEDIUM, STATIC, IGNORED,
         "The server-side assignors for consumer groups, the default one first.",
         note="group coordinators are not served yet",
@@ -142,7 +142,9 @@ KEYS = (
     ),
     ConfigKey(
         "group.coordinator.rebalance.protocols",
-        LIST, ("classic", "consumer", "streams"), ListOf("consumer", "classic", "share", "streams"),
+        LIST,
+        ("classic", "consumer", "streams"),
+        ListOf("consumer", "classic", "share", "streams", may_be_empty=False),
         MEDIUM, STATIC, IGNORED,
         "Which group protocols are offered.",
         note="group coordinators are not served yet",

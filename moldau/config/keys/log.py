@@ -70,7 +70,7 @@ KEYS = (
     ),
     ConfigKey(
         "cordoned.log.dirs",
-        LIST, (), None,
+        LIST, (), ListOf(),
         MEDIUM, BROKER, REFUSED,
         "Log directories that get no new partitions.",
         note="directories cannot be cordoned yet",
@@ -175,7 +175,7 @@ KEYS = (
     ),
     ConfigKey(
         "log.dir",
-        LIST, ("/tmp/kafka-logs",), None,
+        LIST, ("/tmp/kafka-logs",), ListOf(may_be_empty=False),
         HIGH, STATIC, SERVED,
         "One directory for partitions; log.dirs comes first.",
     ),
@@ -188,7 +188,7 @@ KEYS = (
     ),
     ConfigKey(
         "log.dirs",
-        LIST, None, None,
+        LIST, None, ListOf(may_be_empty=False),
         HIGH, STATIC, SERVED,
         "The directories partitions are spread over.",
     ),

@@ -20,7 +20,7 @@ from moldau.config.keys.words import (
     STATIC,
     STRING,
 )
-from moldau.config.validators import OneOf, Range
+from moldau.config.validators import ListOf, OneOf, Range
 
 # fmt: off
 KEYS = (
@@ -33,14 +33,14 @@ KEYS = (
     ),
     ConfigKey(
         "kafka.metrics.reporters",
-        LIST, (), None,
+        LIST, (), ListOf(),
         LOW, STATIC, IGNORED,
         "Reporters for Kafka's older metrics library.",
         note="metrics are read from the HTTP listener",
     ),
     ConfigKey(
         "metric.reporters",
-        LIST, ("org.apache.kafka.common.metrics.JmxReporter",), None,
+        LIST, ("org.apache.kafka.common.metrics.JmxReporter",), ListOf(),
         LOW, CLUSTER, IGNORED,
         "Classes that publish metrics.",
         note="metrics are read from the HTTP listener",

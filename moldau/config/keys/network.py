@@ -23,13 +23,13 @@ from moldau.config.keys.words import (
     STATIC,
     STRING,
 )
-from moldau.config.validators import Range
+from moldau.config.validators import ListOf, Range
 
 # fmt: off
 KEYS = (
     ConfigKey(
         "advertised.listeners",
-        LIST, None, None,
+        LIST, None, ListOf(may_be_empty=False),
         HIGH, STATIC, SERVED,
         (
             "The addresses registered with the controller for clients and other brokers; the "
@@ -38,7 +38,7 @@ KEYS = (
     ),
     ConfigKey(
         "config.providers",
-        LIST, (), None,
+        LIST, (), ListOf(),
         LOW, CLUSTER, IGNORED,
         "Aliases of plug-ins that resolve ${...} references in configuration files.",
         note="references in values are taken literally",
@@ -79,7 +79,7 @@ KEYS = (
     ),
     ConfigKey(
         "listeners",
-        LIST, ("PLAINTEXT://:9092",), None,
+        LIST, ("PLAINTEXT://:9092",), ListOf(may_be_empty=False),
         HIGH, BROKER, SERVED,
         (
             "The addresses to bind, as NAME://HOST:PORT; no host means every interface, port 0 a "

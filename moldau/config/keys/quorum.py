@@ -49,7 +49,7 @@ KEYS = (
     ),
     ConfigKey(
         "controller.listener.names",
-        LIST, REQUIRED, None,
+        LIST, REQUIRED, ListOf(may_be_empty=False),
         HIGH, STATIC, SERVED,
         "Which listeners belong to the controller, first the one that brokers connect to.",
     ),
@@ -170,7 +170,7 @@ KEYS = (
     ),
     ConfigKey(
         "early.start.listeners",
-        LIST, None, None,
+        LIST, None, ListOf(),
         HIGH, STATIC, IGNORED,
         "Listeners that open before the node has caught up with the metadata.",
         note="every listener opens when the node is ready",
@@ -272,7 +272,7 @@ KEYS = (
     ),
     ConfigKey(
         "process.roles",
-        LIST, REQUIRED, ListOf("broker", "controller"),
+        LIST, REQUIRED, ListOf("broker", "controller", may_be_empty=False),
         HIGH, STATIC, SERVED,
         "What this process is: broker, controller, or both.",
     ),

@@ -25,7 +25,7 @@ from moldau.config.keys.words import (
     STATIC,
     STRING,
 )
-from moldau.config.validators import OneOf, Range
+from moldau.config.validators import ListOf, OneOf, Range
 
 # fmt: off
 KEYS = (
@@ -38,7 +38,7 @@ KEYS = (
     ),
     ConfigKey(
         "sasl.enabled.mechanisms",
-        LIST, ("GSSAPI",), None,
+        LIST, ("GSSAPI",), ListOf(),
         MEDIUM, BROKER, IGNORED,
         "The SASL mechanisms offered.",
         note="SASL listeners are not served yet",
@@ -66,7 +66,7 @@ KEYS = (
     ),
     ConfigKey(
         "sasl.kerberos.principal.to.local.rules",
-        LIST, ("DEFAULT",), None,
+        LIST, ("DEFAULT",), ListOf(),
         MEDIUM, BROKER, IGNORED,
         "How a Kerberos name becomes a user name.",
         note="SASL listeners are not served yet",
@@ -276,7 +276,7 @@ KEYS = (
     ),
     ConfigKey(
         "sasl.oauthbearer.expected.audience",
-        LIST, (), None,
+        LIST, (), ListOf(),
         LOW, STATIC, IGNORED,
         "Audiences a token may be for.",
         note="SASL listeners are not served yet",

@@ -21,7 +21,7 @@ from moldau.config.keys.words import (
     STATIC,
     STRING,
 )
-from moldau.config.validators import Range
+from moldau.config.validators import ListOf, Range
 
 # fmt: off
 KEYS = (
@@ -34,7 +34,7 @@ KEYS = (
     ),
     ConfigKey(
         "group.share.assignors",
-        LIST, ("simple",), None,
+        LIST, ("simple",), ListOf(may_be_empty=False),
         MEDIUM, STATIC, IGNORED,
         "The server-side assignors for share groups.",
         note="share groups are not served",

@@ -20,7 +20,7 @@ from moldau.config.keys.words import (
     STATIC,
     STRING,
 )
-from moldau.config.validators import OneOf
+from moldau.config.validators import ListOf, OneOf
 
 # fmt: off
 KEYS = (
@@ -40,7 +40,7 @@ KEYS = (
     ),
     ConfigKey(
         "ssl.cipher.suites",
-        LIST, (), None,
+        LIST, (), ListOf(),
         MEDIUM, BROKER, IGNORED,
         "The cipher suites offered; all of them when empty.",
         note="TLS listeners are not served yet",
@@ -54,7 +54,7 @@ KEYS = (
     ),
     ConfigKey(
         "ssl.enabled.protocols",
-        LIST, ("TLSv1.2", "TLSv1.3"), None,
+        LIST, ("TLSv1.2", "TLSv1.3"), ListOf(),
         MEDIUM, BROKER, IGNORED,
         "The TLS versions offered.",
         note="TLS listeners are not served yet",

@@ -1,0 +1,157 @@
+"""Makes a fresh machine ready: `.venv` with everything in it, and optional tools where they are easy to get.
+
+Owns: `.venv`, `.cache`, the stamp that tells whether they are current. Standard library only.
+Must not: fail because an optional tool is missing; it says so in one line instead.
+Invariant: a second run with unchanged inputs does nothing, whatever the files' times are.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+VENV_PYTHON = VENV / "bin" / "python"
+STAMP = VENV / ".moldau-stamp"
+CACHE = ROOT / ".cache"
+KAFKA_VERSION = "4.3.0"
+KAFKA_JARS = CACHE / ("kafka-" + KAFKA_VERSION)
+MINIMUM = (3, 11)
+OPTIONAL_TOOL_TIMEOUT_SECONDS = 300
+
+
+def main():
+    """Brings the environment up to date; returns the exit code."""
+    if sys.version_info < MINIMUM:
+        return run_with_newer_python()
+    digest = input_digest()
+    if STAMP.exists() and STAMP.read_text().strip() == digest and VENV_PYTHON.exists():
+        return 0
+    if not VENV_PYTHON.exists() and not create_venv():
+        say("cannot create .venv: install your system's python3-venv package (or uv), then try again")
+        return 1
+    if not install():
+        say("installation failed; the lines above say why")
+        return 1
+    report_native_codec()
+    fetch_kcat()
+    fetch_kafka_jars()
+    STAMP.write_text(digest + "\n")
+    return 0
+
+
+def say(text):
+    """One line for whoever watches."""
+    print("setup: " + text, flush=True)
+
+
+def run_with_newer_python():
+    """Starts over with a newer interpreter, when there is one."""
+    for minor in range(20, MINIMUM[1] - 1, -1):
+        found = shutil.which("python3.%d" % minor)  # noqa: UP031 - parsed by old versions too
+        if found and os.environ.get("MOLDAU_BOOTSTRAP") != "again":
+            os.environ["MOLDAU_BOOTSTRAP"] = "again"
+            return subprocess.call([found, str(Path(__file__).resolve())])
+    say("Python %d.%d or newer is needed, this is %s" % (MINIMUM + (sys.version.split()[0],)))  # noqa: UP031, RUF005
+    return 1
+
+
+def input_digest():
+    """What the installation depends on: the project files, native sources, and the interpreter."""
+    digest = hashlib.sha256(sys.version.encode())
+    inputs = [ROOT / "pyproject.toml", ROOT / "setup.py", Path(__file__).resolve()]
+    inputs += sorted((ROOT / "moldau").rglob("*.pyx"))
+    for path in inputs:
+        if path.exists():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def create_venv():
+    """Tries the venv module, then virtualenv put beside it by pip, then uv."""
+    say("creating .venv with Python " + sys.version.split()[0])
+    if quiet([sys.executable, "-m", "venv", str(VENV)]):
+        return True
+    shutil.rmtree(VENV, ignore_errors=True)
+    target = CACHE / "virtualenv"
+    if quiet([sys.executable, "-m", "pip", "install", "-q", "--target", str(target), "virtualenv"]):
+        environment = dict(os.environ, PYTHONPATH=str(target))
+        if quiet([sys.executable, "-m", "virtualenv", str(VENV)], environment):
+            return True
+        shutil.rmtree(VENV, ignore_errors=True)
+    uv = shutil.which("uv")
+    if uv:
+        return quiet([uv, "venv", "--seed", "--python", sys.executable, str(VENV)])
+    return False
+
+
+def install():
+    """Installs the project in editable form with everything its development needs."""
+    say("installing moldau[dev] from the package registry (a minute or two)")
+    command = [str(VENV_PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    return subprocess.call([*command, "-e", ".[dev]"], cwd=str(ROOT)) == 0
+
+
+def report_native_codec():
+    """Says loudly when the record codec runs in plain Python."""
+    if not quiet([str(VENV_PYTHON), "-c", "import moldau.protocol.records._native"]):
+        say("WARNING: NO NATIVE RECORD CODEC (no C compiler?): records are handled in slower plain Python")
+
+
+def fetch_kcat():
+    """Gets Debian's kcat for the interop tests, when that takes no more than asking."""
+    if shutil.which("kcat"):
+        return
+    apt_get = shutil.which("apt-get")
+    if apt_get and hasattr(os, "geteuid") and os.geteuid() == 0:
+        environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+        quiet([apt_get, "update", "-q"], environment)
+        if quiet([apt_get, "install", "-y", "-q", "kcat"], environment):
+            return
+    say("no kcat here: its interop tests will be skipped")
+
+
+def fetch_kafka_jars():
+    """Gets Apache Kafka's own tools for the interop tests, when Java and Maven are there."""
+    if list(KAFKA_JARS.glob("kafka-tools-*.jar")):
+        return
+    maven = shutil.which("mvn")
+    if not maven or not shutil.which("java"):
+        say("no Java and Maven here: interop tests with Apache Kafka's tools will be skipped")
+        return
+    say("fetching Apache Kafka " + KAFKA_VERSION + "'s tools with Maven")
+    partial = CACHE / ("kafka-" + KAFKA_VERSION + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    pom = ROOT / "tests" / "interop" / "java" / "pom.xml"
+    goal = "dependency:copy-dependencies"
+    if quiet([maven, "-q", "-B", "-f", str(pom), goal, "-DoutputDirectory=" + str(partial)]):
+        shutil.rmtree(KAFKA_JARS, ignore_errors=True)
+        partial.rename(KAFKA_JARS)
+    else:
+        shutil.rmtree(partial, ignore_errors=True)
+        say("Maven could not fetch them: interop tests with Apache Kafka's tools will be skipped")
+
+
+def quiet(command, environment=None):
+    """Runs a command without its output; whether it succeeded in time."""
+    try:
+        finished = subprocess.run(
+            command,
+            cwd=str(ROOT),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=OPTIONAL_TOOL_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return finished.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

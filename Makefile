@@ -1,0 +1,37 @@
+# Every target says what it does: `make help`. Nothing but python3 (3.11 or newer) and make is needed.
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test fmt lint type interop docs clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Create .venv and install everything from the package registry (fast when up to date)
+	@$(PYTHON) .ci/bootstrap.py
+
+test: setup lint ## Everything: lint, types, import contracts and all tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+
+fmt: setup ## Format the code and fix what can be fixed mechanically
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+lint: setup type ## Style, types and import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+
+type: setup ## Static types, strictly
+	$(BIN)/mypy
+
+interop: setup ## Only the tests against real Kafka clients and tools
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/interop $(PYTEST_ARGS)
+
+docs: setup ## Write the generated part of docs/compatibility.md anew
+	$(BIN)/python -m moldau.config.document docs/compatibility.md
+
+clean: ## Remove the virtual environment and every cache
+	rm -rf .venv .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
