@@ -130,7 +130,7 @@ class FrameReader:
     """One connection's incoming side. Feed it through `get_buffer` and `buffer_updated`.
 
     States: reading small frames from the chunk; filling a large frame; blocked (a large frame waits
-    for memory, see `is_blocked`); failed (after RemoteProtocolError nothing more is accepted).
+    for memory, see `is_blocked`); failed (`error` is set: nothing more is accepted).
 
     `detached` frames (for clients) are independent bytes nobody needs to release.
     """
@@ -139,7 +139,6 @@ class FrameReader:
         "_chunk",
         "_detached",
         "_end",
-        "_failed",
         "_large",
         "_large_filled",
         "_large_length",
@@ -147,6 +146,7 @@ class FrameReader:
         "_memory",
         "_peek",
         "_start",
+        "error",
         "is_blocked",
     )
 
@@ -167,7 +167,7 @@ class FrameReader:
         self._large_length = 0
         self._large_filled = 0
         self._peek = False
-        self._failed = False
+        self.error: RemoteProtocolError | None = None
         self.is_blocked = False
 
     @property
@@ -203,7 +203,8 @@ class FrameReader:
     def buffer_updated(self, byte_count: int) -> list[memoryview]:
         """Account for received bytes; the frames they complete, writable and without length prefix.
 
-        Raises RemoteProtocolError for a length that is negative, zero or over the maximum.
+        Raises RemoteProtocolError for a length that is negative, zero or over the maximum. When good
+        frames precede it they are returned, `error` is set, and the next call raises.
         """
         large = self._large
         if large is None:
@@ -253,7 +254,6 @@ class FrameReader:
             self._drop_chunk()
         else:
             self._chunk = None
-        self._failed = True
 
     # -- inner workings -------------------------------------------------------------------------
 
@@ -287,21 +287,21 @@ class FrameReader:
 
     def _cut(self) -> list[memoryview]:
         frames: list[memoryview] = []
-        if self._failed:
-            self._end = self._start
-            return frames
         chunk = self._chunk
         if chunk is None:
             return frames
+        if self.error is not None:
+            self._end = self._start
+            raise self.error
         start, end = self._start, self._end
         whole = memoryview(chunk)
         reserved = 0
         while end - start >= 4:
             (length,) = _LENGTH.unpack_from(chunk, start)
             if not 0 < length <= self._max_frame_bytes:
-                self._start = start
-                self._account(chunk, frames, reserved)
-                self._fail(length)
+                self.error = self._refuse(length)
+                end = start  # what follows has no meaning
+                break
             frame_end = start + 4 + length
             if frame_end <= end:
                 frames.append(whole[start + 4 : frame_end])
@@ -313,11 +313,15 @@ class FrameReader:
                 if not self._begin_large(chunk, length, reserved):
                     break
                 start = end
+                break
             else:
                 self._peek = False
                 break
         self._start = start
+        self._end = end
         self._account(chunk, frames, reserved)
+        if self.error is not None and not frames:
+            raise self.error
         if start == end and self._chunk is chunk and chunk.outstanding_count == 0:
             self._drop_chunk()
         if self._detached:
@@ -329,11 +333,10 @@ class FrameReader:
             chunk.outstanding_count += len(frames)
             self._memory.reserved_bytes += reserved
 
-    def _fail(self, length: int) -> None:
-        self._failed = True
+    def _refuse(self, length: int) -> RemoteProtocolError:
         if length <= 0:
-            raise RemoteProtocolError(f"frame length {length} is not positive")
-        raise RemoteProtocolError(
+            return RemoteProtocolError(f"frame length {length} is not positive")
+        return RemoteProtocolError(
             f"frame length {length} is over the limit of {self._max_frame_bytes} bytes"
         )
 

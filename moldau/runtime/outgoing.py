@@ -1,0 +1,358 @@
+"""The outgoing side of one server connection: bytes and file regions, strictly in order.
+
+Owns: the queue of what is still to be sent, and the duplicate of the socket that sendfile writes
+to. Must not: know requests; hand a buffer that is reused later to the transport (uvloop keeps
+references). Invariant: what was queued first leaves first. A connection begins by writing through
+its transport; with its first big region it moves to the duplicate for good, at a moment when the
+transport's own buffer is empty, so that the two never write to the socket by turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from moldau.runtime.files import File, FileRegion
+
+SENDFILE_MIN_BYTES: Final = 32 * 1024
+"""Below this a region is read and joined with the bytes around it (cheaper than extra system
+calls).
+"""
+
+PUMP_LIMIT_BYTES: Final = 4 * 1024 * 1024
+"""What one connection may send before the loop serves others."""
+
+READ_PIECE_BYTES: Final = 256 * 1024
+"""How much of a region is in memory at a time where sendfile cannot be used."""
+
+PREFETCH_BYTES: Final = 4 * 1024 * 1024
+"""How much of a cold region is brought into the page cache at a time."""
+
+_MSG_MORE: Final = getattr(socket, "MSG_MORE", 0)
+_HAS_SENDFILE: Final = hasattr(os, "sendfile")
+
+Offload = Callable[..., Awaitable[Any]]
+
+
+class OutgoingOwner(Protocol):
+    """Whom the stream tells about its fate."""
+
+    def on_drained(self) -> None:
+        """Everything queued has been taken by the kernel."""
+
+    def on_progress(self) -> None:
+        """The peer took some bytes."""
+
+    def on_send_failed(self, error: OSError) -> None:
+        """The stream is broken in the middle of a response: the connection has to go."""
+
+
+class OutgoingStream:
+    """Sends bytes and FileRegions over a transport with back-pressure from the socket.
+
+    States: through the transport; switching (waiting for the transport's buffer to empty); direct
+    on the duplicate; closed. `pending_bytes` counts what is queued here, file regions included.
+    """
+
+    __slots__ = (
+        "_blocked",
+        "_can_sendfile",
+        "_closed",
+        "_closing",
+        "_direct",
+        "_head_sent",
+        "_loop",
+        "_offload",
+        "_owner",
+        "_paused",
+        "_prefetch",
+        "_prefetched",
+        "_queue",
+        "_switching",
+        "_transport",
+        "pending_bytes",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        owner: OutgoingOwner,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        offload: Offload | None = None,
+    ) -> None:
+        """`offload` runs a blocking function elsewhere; without it cold regions are read on the
+        loop.
+        """
+        self._transport = transport
+        self._owner = owner
+        self._loop = loop
+        self._offload = offload
+        self._queue: deque[bytes | FileRegion] = deque()
+        self._head_sent = 0
+        self._direct: socket.socket | None = None
+        self._switching = False
+        self._paused = False
+        self._blocked = False
+        self._closing = False
+        self._closed = False
+        self._prefetch: asyncio.Task[None] | None = None
+        self._prefetched = 0
+        self.pending_bytes = 0
+        self._can_sendfile = (
+            _HAS_SENDFILE
+            and transport.get_extra_info("socket") is not None
+            and transport.get_extra_info("sslcontext") is None
+        )
+        # With a limit of zero the transport says pause as soon as it buffers anything, and resume
+        # when it is empty: exactly what the switch to the duplicate needs to know.
+        transport.set_write_buffer_limits(high=0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the kernel (or the transport) has everything."""
+        return not self._queue and not self._paused
+
+    @property
+    def uses_sendfile(self) -> bool:
+        """Whether regions are sent without passing through this process's memory."""
+        return self._can_sendfile
+
+    def write(self, data: bytes) -> None:
+        """Send immutable bytes after everything queued before."""
+        if not data or self._closed:
+            return
+        if self._direct is None and not self._queue and not self._paused:
+            self._transport.write(data)
+            return
+        self._queue.append(data)
+        self.pending_bytes += len(data)
+        if not self._blocked:
+            self._pump()
+
+    def write_region(self, region: FileRegion) -> None:
+        """Send a file region after everything queued before, and release it when sent."""
+        if self._closed or not region.length:
+            region.release()
+            return
+        if self._can_sendfile and region.file.fileno() >= 0 and self._direct is None:
+            self._switching = True
+        self._queue.append(region)
+        self.pending_bytes += region.length
+        if not self._blocked:
+            self._pump()
+
+    def write_before_region(self, data: bytes) -> None:
+        """Queue bytes that a region follows: they share a packet where the system can."""
+        if data and not self._closed:
+            self._queue.append(data)
+            self.pending_bytes += len(data)
+
+    def close_when_sent(self) -> None:
+        """Close the connection once all that is queued has left (idempotent)."""
+        self._closing = True
+        if not self._queue and not self._closed:
+            self._transport.close()
+
+    def pause_writing(self) -> None:
+        """From the protocol: the transport buffers."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """From the protocol: the transport's buffer is empty."""
+        self._paused = False
+        self._owner.on_progress()
+        if self._queue:
+            if not self._blocked:
+                self._pump()
+        elif not self._closed:
+            self._owner.on_drained()
+
+    def detach(self) -> None:
+        """The connection is lost: drop everything (idempotent)."""
+        self._closed = True
+        for part in self._queue:
+            if not isinstance(part, bytes):
+                part.release()
+        self._queue.clear()
+        self.pending_bytes = 0
+        if self._prefetch is not None:
+            # The thread ends by itself (it holds the file); only its report is not wanted any more.
+            self._prefetch = None
+        direct, self._direct = self._direct, None
+        if direct is not None:
+            if self._blocked:
+                self._loop.remove_writer(direct.fileno())
+            direct.close()
+
+    # -- inner workings -------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Send from the queue until it is empty, the socket is full, or others deserve a turn."""
+        try:
+            if self._direct is None and self._switching and not self._paused:
+                self._switch()
+            if self._direct is not None:
+                self._pump_direct(self._direct)
+            else:
+                self._pump_transport()
+        except OSError as error:
+            self._owner.on_send_failed(error)
+            return
+        if self._queue or self._closed or self._paused:
+            return
+        if self._closing:
+            self._transport.close()
+        else:
+            self._owner.on_drained()
+
+    def _switch(self) -> None:
+        assert self._transport.get_write_buffer_size() == 0, "bytes left in the transport"
+        original: socket.socket = self._transport.get_extra_info("socket")
+        duplicate = socket.socket(fileno=os.dup(original.fileno()))
+        duplicate.setblocking(False)
+        self._direct = duplicate
+        self._switching = False
+
+    def _pump_transport(self) -> None:
+        queue = self._queue
+        while queue and not self._paused and not self._blocked:
+            head = queue[0]
+            if isinstance(head, bytes):
+                queue.popleft()
+                self.pending_bytes -= len(head)
+                self._transport.write(head)
+                continue
+            if self._needs_prefetch(head, READ_PIECE_BYTES):
+                return
+            size = min(READ_PIECE_BYTES, head.length - self._head_sent)
+            piece = head.file.pread(size, head.position + self._head_sent)
+            if len(piece) != size:
+                raise OSError(f"{head.file.name} ends inside a response")
+            self._advance_region(head, size)
+            self._transport.write(piece)
+
+    def _pump_direct(self, direct: socket.socket) -> None:
+        queue = self._queue
+        budget = PUMP_LIMIT_BYTES
+        progress = False
+        try:
+            while queue and not self._blocked:
+                head = queue[0]
+                if budget <= 0:
+                    self._wait_writable(direct)
+                elif isinstance(head, bytes):
+                    budget -= self._send_bytes(direct, head)
+                else:
+                    if self._needs_prefetch(head, PREFETCH_BYTES):
+                        break
+                    budget -= self._send_region(direct, head)
+                progress = True
+        except BlockingIOError:
+            self._wait_writable(direct)
+        if progress:
+            self._owner.on_progress()
+
+    def _send_bytes(self, direct: socket.socket, head: bytes) -> int:
+        queue = self._queue
+        flags = _MSG_MORE if len(queue) > 1 and not isinstance(queue[1], bytes) else 0
+        if self._head_sent:
+            with memoryview(head) as view:
+                sent = direct.send(view[self._head_sent :], flags)
+        else:
+            sent = direct.send(head, flags)
+        self.pending_bytes -= sent
+        self._head_sent += sent
+        if self._head_sent == len(head):
+            queue.popleft()
+            self._head_sent = 0
+        return sent
+
+    def _send_region(self, direct: socket.socket, region: FileRegion) -> int:
+        if region.file.fileno() < 0:
+            return self._send_region_copy(direct, region)
+        offset = region.position + self._head_sent
+        count = min(region.length - self._head_sent, PUMP_LIMIT_BYTES)
+        sent = os.sendfile(direct.fileno(), region.file.fileno(), offset, count)
+        if sent == 0:
+            raise OSError(f"{region.file.name} ends inside a response")
+        self._advance_region(region, sent)
+        return sent
+
+    def _send_region_copy(self, direct: socket.socket, region: FileRegion) -> int:
+        """A region without a descriptor, on a connection that has already left its transport."""
+        size = min(READ_PIECE_BYTES, region.length - self._head_sent)
+        piece = region.file.pread(size, region.position + self._head_sent)
+        if len(piece) != size:
+            raise OSError(f"{region.file.name} ends inside a response")
+        sent = direct.send(piece)
+        self._advance_region(region, sent)
+        return sent
+
+    def _advance_region(self, region: FileRegion, sent: int) -> None:
+        self.pending_bytes -= sent
+        self._head_sent += sent
+        if self._head_sent == region.length:
+            self._queue.popleft()
+            self._head_sent = 0
+            self._prefetched = 0
+            region.release()
+
+    def _wait_writable(self, direct: socket.socket) -> None:
+        self._blocked = True
+        self._loop.add_writer(direct.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        if self._direct is not None:
+            self._loop.remove_writer(self._direct.fileno())
+            self._blocked = False
+            self._pump()
+
+    def _needs_prefetch(self, region: FileRegion, step_bytes: int) -> bool:
+        """Start reading ahead where bytes may have to come from a disk; True while that runs."""
+        if not region.is_cold or self._offload is None or self._head_sent < self._prefetched:
+            return False
+        step = min(max(step_bytes, PREFETCH_BYTES), region.length - self._head_sent)
+        # Held separately: the connection may be lost, and the region released, while the thread
+        # reads.
+        region.file.acquire()
+        self._blocked = True
+        self._prefetch = self._loop.create_task(
+            self._run_prefetch(self._offload, region.file, region.position + self._head_sent, step)
+        )
+        return True
+
+    async def _run_prefetch(
+        self, offload: Offload, file: File, position: int, size_bytes: int
+    ) -> None:
+        failure: OSError | None = None
+        try:
+            await offload(_touch, file, position, size_bytes)
+        except OSError as error:
+            failure = error
+        finally:
+            file.release()
+        if self._closed:
+            return
+        self._prefetch = None
+        self._blocked = False
+        if failure is not None:
+            self._owner.on_send_failed(failure)
+            return
+        self._prefetched = self._head_sent + size_bytes
+        self._pump()
+
+
+def _touch(file: File, position: int, size_bytes: int) -> None:
+    """Read a stretch of a file for the page cache's sake."""
+    scratch = bytearray(min(READ_PIECE_BYTES, size_bytes))
+    end = position + size_bytes
+    while position < end:
+        count = file.pread_into(scratch, position)
+        if count == 0:
+            return
+        position += count

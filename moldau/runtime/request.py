@@ -1,0 +1,173 @@
+"""One request on the server side, which is at the same time its place in the order of responses.
+
+Owns: the request's frame until the response has been built, and the response until it leaves.
+Must not: interpret bodies, or be touched from another thread than its connection's loop.
+Invariant: answered exactly once; the frame's bytes are released exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from moldau.protocol.headers import RequestHeader, encode_response
+from moldau.runtime.files import FileRegion
+
+if TYPE_CHECKING:
+    from moldau.runtime.server_connection import ServerConnection
+
+
+class ReadableSource(Protocol):
+    """A records field's contents that are not bytes yet."""
+
+    def __len__(self) -> int: ...
+
+    def read(self) -> bytes:
+        """The bytes."""
+
+
+Part: TypeAlias = bytes | bytearray | memoryview | FileRegion | ReadableSource
+
+
+class EncodableMessage(Protocol):
+    """What can be sent as a response (every protocol message)."""
+
+    def to_bytes(self, version: int) -> bytes:
+        """The body in one piece."""
+
+
+class Request:
+    """A decoded request header, the undecoded body, and the way to answer.
+
+    `body` is the frame after the header: writable, valid until the request is answered or
+    `release_body` is called. Answering may happen inside the handler or any time later; responses
+    leave in request order.
+    """
+
+    __slots__ = (
+        "_frame",
+        "_parts",
+        "body",
+        "connection",
+        "handled_ms",
+        "header",
+        "header_size",
+        "received_ms",
+        "responded_ms",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        header: RequestHeader,
+        header_size: int,
+        frame: memoryview,
+        received_ms: float,
+    ) -> None:
+        self.connection = connection
+        self.header = header
+        self.header_size = header_size
+        self.size_bytes = len(frame)
+        self.body = frame[header_size:]
+        self.received_ms = received_ms
+        self.handled_ms = received_ms
+        self.responded_ms = 0.0
+        self._frame: memoryview | None = frame
+        self._parts: Sequence[Part] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"Request(api_key={self.api_key}, api_version={self.api_version}, "
+            f"correlation_id={self.correlation_id}, client_id={self.client_id!r})"
+        )
+
+    @property
+    def api_key(self) -> int:
+        """The API asked for; a plain number when we do not know it."""
+        return self.header.api_key
+
+    @property
+    def api_version(self) -> int:
+        """The version of the request, not checked against anything."""
+        return self.header.api_version
+
+    @property
+    def correlation_id(self) -> int:
+        """The client's number for this request, to be repeated in the response."""
+        return self.header.correlation_id
+
+    @property
+    def client_id(self) -> str | None:
+        """The name the client gave itself."""
+        return self.header.client_id
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has been answered."""
+        return self._parts is not None
+
+    @property
+    def is_connection_lost(self) -> bool:
+        """Whether nobody is there any more to read the answer (answering is still required)."""
+        return self.connection.is_closed
+
+    def respond(self, message: EncodableMessage, *, api_version: int | None = None) -> None:
+        """Answer with a message, encoded in the request's version unless another is named.
+
+        Raises LocalProtocolError when the message cannot be encoded in that version; nothing is
+        sent then.
+        """
+        version = self.header.api_version if api_version is None else api_version
+        self.respond_parts(
+            encode_response(
+                message,  # type: ignore[arg-type]
+                api_version=version,
+                correlation_id=self.header.correlation_id,
+            )
+        )
+
+    def respond_parts(self, parts: Sequence[Part]) -> None:
+        """Answer with an encoded response, size prefix and header included.
+
+        Parts may refer to the request's own frame: it is kept until they have been copied out.
+        """
+        assert self._parts is None, "a request is answered once"
+        self._parts = parts
+        self.connection.on_response(self)
+
+    def respond_nothing(self) -> None:
+        """Be done without a response (Produce with acks=0); later responses need not wait."""
+        self.respond_parts(())
+
+    def close(self, reason: str) -> None:
+        """Close the connection instead of answering, for a peer that broke the protocol."""
+        self.connection.close(reason)
+        self.discard()
+
+    def release_body(self) -> None:
+        """Give the frame back early: for requests that wait long and need its bytes no more
+        (idempotent).
+
+        After it neither `body` nor any slice of it may be read.
+        """
+        frame = self._frame
+        if frame is not None:
+            self._frame = None
+            self.body.release()
+            self.connection.release_frame(frame)
+
+    def take_parts(self) -> Sequence[Part]:
+        """For the connection: the response's parts, once."""
+        parts = self._parts
+        assert parts is not None
+        self._parts = ()
+        return parts
+
+    def discard(self) -> None:
+        """For the connection: the response will not be sent; drop what it holds."""
+        for part in self._parts or ():
+            if isinstance(part, FileRegion):
+                part.release()
+        self._parts = ()
+        self.release_body()

@@ -1,0 +1,199 @@
+"""Logs: the format of lines, levels that change at run time, and a brake for repetitive lines.
+
+Owns: the handler on the "moldau" logger. Everyone logs through
+`logging.getLogger("moldau.<area>")`. Must not: import structlog before `enhance` (it costs more
+than the rest of the start-up), or touch the root logger. Invariant: one event is one line, whatever
+the message contains.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any, Final, Literal, TextIO
+
+from moldau.runtime.clock import Clock
+
+ROOT: Final = "moldau"
+
+LogFormat = Literal["console", "json"]
+
+_STANDARD: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__.keys()) | {
+    "message",
+    "asctime",
+    "taskName",
+}
+
+
+def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What the caller passed as `extra=`."""
+    return {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+
+
+class ConsoleFormatter(logging.Formatter):
+    """`2026-01-31 12:00:00.123 WARNING server: text key=value`, in local time."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        area = record.name.removeprefix(ROOT + ".")
+        text = _one_line(record.getMessage())
+        line = f"{when}.{int(record.msecs):03d} {record.levelname:<7} {area}: {text}"
+        for key, value in extra_fields(record).items():
+            line += f" {key}={_one_line(str(value))}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: timestamp (ISO 8601, UTC), level, logger, event, extra fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        entry: dict[str, Any] = {
+            "timestamp": f"{when}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        for key, value in extra_fields(record).items():
+            entry.setdefault(key, value)
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str, ensure_ascii=False)
+
+
+def configure_logging(
+    log_format: LogFormat = "console",
+    level: str | int = "INFO",
+    *,
+    stream: TextIO | None = None,
+) -> None:
+    """Send our logs to `stream` (standard error unless told), replacing an earlier configuration.
+
+    Raises ValueError for an unknown level.
+    """
+    logger = logging.getLogger(ROOT)
+    logger.setLevel(_parse_level(level))
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else ConsoleFormatter())
+    for old in logger.handlers[:]:
+        logger.removeHandler(old)
+    logger.addHandler(handler)
+    logger.propagate = False
+
+
+def enhance() -> None:
+    """Let structlog render the lines from now on: colours on a terminal, key order, tracebacks.
+
+    Called once a node listens. The lines of JSON keep their fields.
+    """
+    import structlog
+
+    for handler in logging.getLogger(ROOT).handlers:
+        formatter = handler.formatter
+        if not isinstance(handler, logging.StreamHandler):
+            continue
+        if not isinstance(formatter, JsonFormatter | ConsoleFormatter):
+            continue
+        is_json = isinstance(formatter, JsonFormatter)
+        colors = bool(getattr(handler.stream, "isatty", lambda: False)())
+        shared: list[Any] = [
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.stdlib.ExtraAdder(),
+            structlog.processors.TimeStamper(
+                fmt="iso" if is_json else "%Y-%m-%d %H:%M:%S.%f", utc=is_json
+            ),
+        ]
+        renderers: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
+        if is_json:
+            renderers += [
+                structlog.processors.format_exc_info,
+                structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
+            ]
+        else:
+            renderers += [structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0)]
+        handler.setFormatter(
+            structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=renderers)
+        )
+
+
+def set_level(logger_name: str, level: str | int) -> None:
+    """Change one logger's level ("moldau" for all, "moldau.storage", …; "UNSET" to inherit again).
+
+    Raises ValueError for a level that does not exist or a logger that is not ours.
+    """
+    if logger_name != ROOT and not logger_name.startswith(ROOT + "."):
+        raise ValueError(f"{logger_name!r} is not one of our loggers ({ROOT}.…)")
+    logging.getLogger(logger_name).setLevel(
+        logging.NOTSET if level == "UNSET" else _parse_level(level)
+    )
+
+
+def get_levels() -> dict[str, str]:
+    """The effective level of every logger of ours that exists."""
+    levels = {ROOT: logging.getLevelName(logging.getLogger(ROOT).getEffectiveLevel())}
+    for name, logger in sorted(logging.root.manager.loggerDict.items()):
+        if name.startswith(ROOT + ".") and isinstance(logger, logging.Logger):
+            levels[name] = logging.getLevelName(logger.getEffectiveLevel())
+    return levels
+
+
+class RateLimitedLog:
+    """A logger for lines a stranger can provoke: a few per interval, then a count of the rest."""
+
+    __slots__ = ("_allowed", "_clock", "_interval_ms", "_left", "_logger", "_suppressed", "_until")
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        clock: Clock,
+        *,
+        allowed_count: int = 10,
+        interval_ms: float = 10_000.0,
+    ) -> None:
+        """At most `allowed_count` lines every `interval_ms`."""
+        self._logger = logger
+        self._clock = clock
+        self._allowed = allowed_count
+        self._interval_ms = interval_ms
+        self._left = allowed_count
+        self._until = clock.monotonic_ms() + interval_ms
+        self._suppressed = 0
+
+    def warning(self, message: str, *args: object) -> None:
+        """Log, unless the interval's share is used up."""
+        now = self._clock.monotonic_ms()
+        if now >= self._until:
+            if self._suppressed:
+                self._logger.warning("%d similar lines were left out", self._suppressed)
+            self._suppressed = 0
+            self._left = self._allowed
+            self._until = now + self._interval_ms
+        if self._left <= 0:
+            self._suppressed += 1
+            return
+        self._left -= 1
+        self._logger.warning(message, *args)
+
+
+def _one_line(text: str) -> str:
+    """Control characters would let a peer forge lines: show them escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def _parse_level(level: str | int) -> int:
+    if isinstance(level, int):
+        return level
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ValueError(f"{level!r} is no log level (DEBUG, INFO, WARNING, ERROR, CRITICAL)")
+    return number

@@ -1,0 +1,264 @@
+"""A lean metrics registry under Kafka's JMX names.
+
+Owns: counters, gauges, histograms and meters, by name and labels.
+Must not: lock, start threads, format an exposition, or allocate on the hot path (`Counter.value +=
+n` is the idea). Invariant: one name has one kind; a name never has more than `MAX_SERIES_PER_NAME`
+label sets: further ones share a single overflow series, so that strangers (topics, client ids)
+cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+MAX_SERIES_PER_NAME: Final = 10_000
+"""Label sets one metric name may have."""
+
+OVERFLOW_LABEL: Final = "other"
+"""The value every label of the shared overflow series has."""
+
+DEFAULT_BUCKETS_MS: Final = (
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0,
+    2500.0, 5000.0, 10_000.0, 30_000.0,
+)  # fmt: skip
+"""Upper bounds of a histogram of milliseconds."""
+
+METER_TICK_MS: Final = 5000.0
+"""Meters fold their counts into the rates this often, as the well-known exponential meters do."""
+
+LabelValues: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class Counter:
+    """A count that only grows. Hot code adds to `value` directly."""
+
+    __slots__ = ("value",)
+    kind: Final = "counter"
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, amount: int = 1) -> None:
+        """Count."""
+        self.value += amount
+
+
+class Gauge:
+    """A value of this moment: set by its owner, or asked of a function when collected."""
+
+    __slots__ = ("_function", "_value")
+    kind: Final = "gauge"
+
+    def __init__(self, function: Callable[[], float] | None = None) -> None:
+        self._function = function
+        self._value = 0.0
+
+    def set(self, value: float) -> None:
+        """Replace the value (or the function)."""
+        self._function = None
+        self._value = value
+
+    def bind(self, function: Callable[[], float]) -> None:
+        """Ask `function` from now on."""
+        self._function = function
+
+    @property
+    def value(self) -> float:
+        """The value now."""
+        return self._value if self._function is None else self._function()
+
+
+class Histogram:
+    """Counts of observations by bucket; percentiles are interpolated inside a bucket."""
+
+    __slots__ = ("bounds", "count", "counts", "maximum", "total")
+    kind: Final = "histogram"
+
+    def __init__(self, bounds: tuple[float, ...] = DEFAULT_BUCKETS_MS) -> None:
+        """`bounds` are the buckets' inclusive upper ends, ascending; a last bucket is unbounded."""
+        assert list(bounds) == sorted(set(bounds)), "bucket bounds ascend"
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.count = 0
+        self.total = 0.0
+        self.maximum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one observation."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.count += 1
+        self.total += value
+        if value > self.maximum:
+            self.maximum = value
+
+    @property
+    def mean(self) -> float:
+        """The average of all observations, 0 without any."""
+        return self.total / self.count if self.count else 0.0
+
+    def percentile(self, fraction: float) -> float:
+        """The value below which `fraction` (0 to 1) of the observations lie, 0 without any."""
+        if not self.count:
+            return 0.0
+        rank = fraction * self.count
+        seen = 0
+        lower = 0.0
+        for bound, count in zip((*self.bounds, self.maximum), self.counts, strict=True):
+            upper = min(bound, self.maximum)
+            if count and seen + count >= rank:
+                return lower + (upper - lower) * max(rank - seen, 0.0) / count
+            seen += count
+            lower = upper
+        return self.maximum
+
+
+class Meter:
+    """A rate of events: a total, and exponentially weighted rates per second."""
+
+    __slots__ = ("_folded", "_last_tick_ms", "_now_ms", "_rates", "count")
+    kind: Final = "meter"
+    _MINUTES: Final = (1.0, 5.0, 15.0)
+
+    def __init__(self, monotonic_ms: Callable[[], float]) -> None:
+        self.count = 0
+        self._now_ms = monotonic_ms
+        self._last_tick_ms = monotonic_ms()
+        self._folded = 0
+        self._rates: list[float] | None = None
+
+    def mark(self, amount: int = 1) -> None:
+        """Count events. Hot code may add to `count` directly."""
+        self.count += amount
+
+    def rate(self, minutes: float = 1.0) -> float:
+        """Events per second, averaged over the last 1, 5 or 15 minutes with fading weight."""
+        self._fold()
+        return 0.0 if self._rates is None else self._rates[self._MINUTES.index(minutes)]
+
+    @property
+    def value(self) -> int:
+        """All events."""
+        return self.count
+
+    def _fold(self) -> None:
+        elapsed = self._now_ms() - self._last_tick_ms
+        if elapsed < METER_TICK_MS:
+            return
+        self._last_tick_ms += elapsed
+        recent = (self.count - self._folded) * 1000.0 / elapsed
+        self._folded = self.count
+        if self._rates is None:
+            self._rates = [recent] * len(self._MINUTES)
+            return
+        for index, minutes in enumerate(self._MINUTES):
+            weight = 1.0 - math.exp(-elapsed / (minutes * 60_000.0))
+            self._rates[index] += weight * (recent - self._rates[index])
+
+
+Instrument: TypeAlias = Counter | Gauge | Histogram | Meter
+InstrumentT = TypeVar("InstrumentT", Counter, Gauge, Histogram, Meter)
+
+
+class Metric(NamedTuple):
+    """One series as the exporter sees it. `name` is `kafka.server:type=…,name=…`."""
+
+    name: str
+    labels: LabelValues
+    instrument: Instrument
+
+
+class _Family:
+    __slots__ = ("factory", "kind", "series")
+
+    def __init__(self, kind: str, factory: Callable[[], Instrument]) -> None:
+        self.kind = kind
+        self.factory = factory
+        self.series: dict[LabelValues, Instrument] = {}
+
+
+class Registry:
+    """All metrics of one process. Ask once and keep the instrument; asking is not for hot paths."""
+
+    __slots__ = ("_families", "_monotonic_ms", "max_series_per_name", "overflow_count")
+
+    def __init__(
+        self,
+        monotonic_ms: Callable[[], float],
+        *,
+        max_series_per_name: int = MAX_SERIES_PER_NAME,
+    ) -> None:
+        """`monotonic_ms` is the clock's, for the meters."""
+        self._families: dict[str, _Family] = {}
+        self._monotonic_ms = monotonic_ms
+        self.max_series_per_name = max_series_per_name
+        self.overflow_count = 0
+
+    def counter(self, name: str, **labels: str) -> Counter:
+        """The counter of that name and labels, made when new."""
+        return self._get(Counter, name, Counter, labels)
+
+    def gauge(self, name: str, function: Callable[[], float] | None = None, **labels: str) -> Gauge:
+        """The gauge of that name and labels; a given function replaces the earlier one."""
+        gauge = self._get(Gauge, name, Gauge, labels)
+        if function is not None:
+            gauge.bind(function)
+        return gauge
+
+    def histogram(
+        self, name: str, *, bounds: tuple[float, ...] = DEFAULT_BUCKETS_MS, **labels: str
+    ) -> Histogram:
+        """The histogram of that name and labels; the first caller's bounds hold for the name."""
+        return self._get(Histogram, name, lambda: Histogram(bounds), labels)
+
+    def meter(self, name: str, **labels: str) -> Meter:
+        """The meter of that name and labels, made when new."""
+        return self._get(Meter, name, lambda: Meter(self._monotonic_ms), labels)
+
+    def remove(self, name: str, **labels: str) -> None:
+        """Forget one series, when its topic, client or partition is gone."""
+        family = self._families.get(name)
+        if family is not None:
+            family.series.pop(_key(labels), None)
+
+    def remove_labelled(self, **labels: str) -> None:
+        """Forget every series that carries all these labels."""
+        wanted = set(_key(labels))
+        for family in self._families.values():
+            for key in [key for key in family.series if wanted.issubset(key)]:
+                del family.series[key]
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series, grouped by name; safe against metrics being made meanwhile."""
+        for name, family in sorted(self._families.items()):
+            for labels, instrument in list(family.series.items()):
+                yield Metric(name, labels, instrument)
+
+    def _get(
+        self,
+        kind: type[InstrumentT],
+        name: str,
+        factory: Callable[[], InstrumentT],
+        labels: Mapping[str, str],
+    ) -> InstrumentT:
+        family = self._families.get(name)
+        if family is None:
+            family = self._families[name] = _Family(kind.kind, factory)
+        assert family.kind == kind.kind, f"{name} is a {family.kind}, not a {kind.kind}"
+        key = _key(labels)
+        instrument = family.series.get(key)
+        if instrument is None:
+            if len(family.series) >= self.max_series_per_name:
+                self.overflow_count += 1
+                key = _key(dict.fromkeys(labels, OVERFLOW_LABEL))
+                instrument = family.series.get(key)
+            if instrument is None:
+                instrument = family.series[key] = family.factory()
+        assert isinstance(instrument, kind)
+        return instrument
+
+
+def _key(labels: Mapping[str, str]) -> LabelValues:
+    return tuple(sorted(labels.items()))
