@@ -152,6 +152,9 @@ def _read_lines(
         data = filesystem.read_bytes(path)
     except FileNotFoundError:
         return []
+    if not data:
+        # Kafka makes its checkpoint files empty and fills them at the first checkpoint.
+        return []
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
