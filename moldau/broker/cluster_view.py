@@ -1,7 +1,7 @@
 """What the metadata image looks like from one listener: the shapes Metadata-like answers share.
 
-Owns the rules by which an image becomes a client's view: which address of a broker a client that came
-in through a listener is told, when a leader counts as absent, what a topic's entry carries.
+Owns the rules by which an image becomes a client's view: which address of a broker a client that
+came in through a listener is told, when a leader counts as absent, what a topic's entry carries.
 Must not send or change anything. Invariant: a view is built from one image, never from two.
 """
 
@@ -67,7 +67,8 @@ def partition_state(
     alive: Mapping[int, BrokerRegistration],
     listener_name: str,
 ) -> tuple[ErrorCode, int, list[int]]:
-    """The error, the leader to name and the offline replicas of one partition, seen from a listener.
+    """The error, the leader to name and the offline replicas of one partition, seen from a
+    listener.
 
     A leader that is fenced or gone is LEADER_NOT_AVAILABLE; one that has no such listener is
     LISTENER_NOT_FOUND (KIP-302's reading of listeners).

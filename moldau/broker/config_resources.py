@@ -1,7 +1,8 @@
 """Resources that carry configuration, as config requests name them.
 
-Owns the numbering of resource types and the checks of a resource's name that need no controller. Must
-not change configuration. Invariant: a resource that passes `problem` exists, as far as this broker knows.
+Owns the numbering of resource types and the checks of a resource's name that need no controller.
+Must not change configuration. Invariant: a resource that passes `problem` exists, as far as this
+broker knows.
 """
 
 from __future__ import annotations

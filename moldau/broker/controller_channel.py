@@ -1,13 +1,12 @@
 """The way from a broker to the active controller.
 
-Owns the port through which a broker asks the controller for a change and waits for its answer, and the
-form it takes when both live in one process. Must not interpret requests. Invariant: a request is either
-answered, or fails with ControllerUnavailable; it is never silently dropped.
+Owns the port through which a broker asks the controller for a change and waits for its answer, and
+the form it takes when both live in one process. Must not interpret requests. Invariant: a request
+is either answered, or fails with ControllerUnavailable; it is never silently dropped.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final, Protocol
 
 from moldau.protocol.schema import Message

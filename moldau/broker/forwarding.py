@@ -1,7 +1,7 @@
 """Requests that only the controller may serve, forwarded to it by the broker that got them.
 
-Owns the round trip and the error a client sees when no controller answers. Must not decide anything the
-controller decides. Invariant: what authorisation refuses here never reaches the controller.
+Owns the round trip and the error a client sees when no controller answers. Must not decide anything
+the controller decides. Invariant: what authorisation refuses here never reaches the controller.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class RegistrationRefused(Exception):
 class BrokerDescription:
     """What a broker tells the controller about itself.
 
-    `listeners` are the advertised ones; `previous_broker_epoch` is the epoch of the last clean shutdown,
-    -1 when there was none (KIP-966).
+    `listeners` are the advertised ones; `previous_broker_epoch` is the epoch of the last clean
+    shutdown, -1 when there was none (KIP-966).
     """
 
     broker_id: int
@@ -85,7 +85,7 @@ class BrokerDescription:
 
 
 class BrokerLifecycle:
-    """Registers, then beats until told to stop. One task owns it; transitions: LEGAL_TRANSITIONS."""
+    """Registers, then beats until told to stop; one task owns it (states: LEGAL_TRANSITIONS)."""
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
 """The broker's copy of the cluster's metadata.
 
-Owns the current image, the delta under construction and the list of publishers that are told of each
-change. Must not change metadata: it only replays what the log has committed. Invariant: publishers see
-every image in log order, each exactly once, and `image` is the last one they were told of.
+Owns the current image, the delta under construction and the list of publishers that are told of
+each change. Must not change metadata: it only replays what the log has committed. Invariant:
+publishers see every image in log order, each exactly once, and `image` is the last one they were
+told of.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class TooManyWaiters(Exception):
 class MetadataLoader:
     """Builds images from committed batches and hands them to the publishers.
 
-    A metadata transaction (KIP-868) is held back until its end record: publishers never see half of one.
+    A metadata transaction (KIP-868) is held back until its end record: publishers never see half of
+    one.
     """
 
     def __init__(self, broker_id: int) -> None:
@@ -108,7 +110,7 @@ class MetadataLoader:
         self._publish(delta, provenance)
 
     def controller_id_for_clients(self) -> int:
-        """The node that clients should take for the controller: a broker, which forwards (KIP-590)."""
+        """The node clients should take for the controller: a broker, which forwards (KIP-590)."""
         alive = [
             broker_id
             for broker_id, registration in self.image.cluster.brokers.items()

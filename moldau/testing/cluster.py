@@ -1,8 +1,8 @@
 """`Cluster`: nodes as real processes on this machine, for tests, demos and notebooks.
 
-Owns a directory with one sub-directory per node, and the processes. Must not reach into a node: what a
-test does to the cluster, an operator could do. Invariant: leaving the context ends every process and,
-unless told to keep it, removes the directory.
+Owns a directory with one sub-directory per node, and the processes. Must not reach into a node:
+what a test does to the cluster, an operator could do. Invariant: leaving the context ends every
+process and, unless told to keep it, removes the directory.
 """
 
 from __future__ import annotations
@@ -158,9 +158,7 @@ class Cluster:
         home = self.directory / f"node-{node_id}"
         home.mkdir(exist_ok=True)
         config_path = home / "server.properties"
-        self._nodes[node_id] = NodeProcess(
-            config_path, home / "node.log", ["--format-if-needed"]
-        )
+        self._nodes[node_id] = NodeProcess(config_path, home / "node.log", ["--format-if-needed"])
         if not config_path.exists():
             self._write_config(node_id, "0")
 

@@ -1,7 +1,7 @@
 """One node as a child process: start, wait until ready, signal, collect its output.
 
-Owns the process and its log file. Must not know what a cluster is. Invariant: after `stop` or `kill`
-returns, no process is left.
+Owns the process and its log file. Must not know what a cluster is. Invariant: after `stop` or
+`kill` returns, no process is left.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NodeFailed(RuntimeError):
 
 
 class NodeProcess:
-    """A running `python -m moldau.broker`. Transitions: new → started → stopped, and again started."""
+    """A running `python -m moldau.broker`. Transitions: new → started → stopped → started …"""
 
     def __init__(self, config_path: Path, log_path: Path, arguments: Sequence[str] = ()) -> None:
         self.config_path = config_path
@@ -83,7 +83,7 @@ class NodeProcess:
         """Wait for the `ready: HOST:PORT` line and return its address.
 
         Raises:
-            NodeFailed: the node ended or the deadline passed first; the text has the end of its log.
+            NodeFailed: the node ended or the deadline passed; the text has the end of its log.
         """
         process = self._process
         assert process is not None, "started"

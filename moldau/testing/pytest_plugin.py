@@ -1,7 +1,7 @@
 """The pytest plugin: `moldau_cluster` for the session, `moldau_topic` fresh for every test.
 
-Must not import the rest of Moldau before a fixture asks for it: the plugin is loaded in every pytest
-run of the environment it is installed in.
+Must not import the rest of Moldau before a fixture asks for it: the plugin is loaded in every run
+of pytest in the environment it is installed in.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Metadata v0–v13: brokers, topics and partitions as the client's listener sees them.
 
-Behaviour: null topics (an empty list in v0) means all topics; a topic is named or, from v10 on, given by
-id; a missing topic is created when both the client and `auto.create.topics.enable` allow it, and the
-answer waits for it (bounded), so that most clients need no second round.
+Behaviour: null topics (an empty list in v0) means all topics; a topic is named or, from v10 on,
+given by id; a missing topic is created when both the client and `auto.create.topics.enable` allow
+it, and the answer waits for it (bounded), so that most clients need no second round.
 Known gaps: none on one node.
 """
 
@@ -60,9 +60,7 @@ async def answer(
     return _respond(services, context, request, image, wanted, creation_errors)
 
 
-def _wanted_topics(
-    request: MetadataRequest, api_version: int
-) -> list[MetadataRequestTopic] | None:
+def _wanted_topics(request: MetadataRequest, api_version: int) -> list[MetadataRequestTopic] | None:
     if request.topics is None or (api_version == 0 and not request.topics):
         return None
     return request.topics

@@ -1,8 +1,9 @@
 """ApiVersions v0–v4: which APIs and versions this listener serves, and the cluster's features.
 
-Behaviour: from v3 on a client names its software (KIP-511; an illegal name is INVALID_REQUEST) and is told
-the supported and finalized features (KIP-584). An unknown version is the request router's business; a
-feature whose lowest version is 0 is told to v4 clients only, since older ones reject it (KIP-1022).
+Behaviour: from v3 on a client names its software (KIP-511; an illegal name is INVALID_REQUEST) and
+is told the supported and finalized features (KIP-584). An unknown version is the request router's
+business; a feature whose lowest version is 0 is told to v4 clients only, since older ones reject it
+(KIP-1022).
 Known gaps: none.
 """
 

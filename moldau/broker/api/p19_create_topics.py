@@ -1,8 +1,9 @@
 """CreateTopics v2–v7: forwarded to the controller.
 
-Behaviour: allowed by CREATE on the cluster or on the topic; who may not DESCRIBE_CONFIGS is not shown the
-created topic's configuration; a name given twice in one request is INVALID_REQUEST for that name; the
-answer comes after this broker has seen the new topics, so that the next request finds them.
+Behaviour: allowed by CREATE on the cluster or on the topic; who may not DESCRIBE_CONFIGS is not
+shown the created topic's configuration; a name given twice in one request is INVALID_REQUEST for
+that name; the answer comes after this broker has seen the new topics, so that the next request
+finds them.
 Known gaps: none on one node.
 """
 

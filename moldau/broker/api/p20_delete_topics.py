@@ -1,7 +1,7 @@
 """DeleteTopics v1–v6: forwarded to the controller.
 
-Behaviour: by name (v1–v5), by name or id (v6). A client that may not DESCRIBE a topic is not told whether
-its id exists. Known gaps: none.
+Behaviour: by name (v1–v5), by name or id (v6). A client that may not DESCRIBE a topic is not told
+whether its id exists. Known gaps: none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""DescribeConfigs v1–v4: effective values of topics, brokers and loggers, with where they come from.
+"""DescribeConfigs v1–v4: effective values of topics, brokers and loggers, with where they come
+from.
 
-Behaviour: synonyms when asked for (KIP-226), types and documentation from v3 on (KIP-569); sensitive values
-are never told; for a broker the broker asked must be the one named, "" gives the cluster's dynamic
-defaults. Known gaps: client metrics and group resources are refused until those parts exist.
+Behaviour: synonyms when asked for (KIP-226), types and documentation from v3 on (KIP-569);
+sensitive values are never told; for a broker the broker asked must be the one named, "" gives the
+cluster's dynamic defaults. Known gaps: client metrics and group resources are refused until those
+parts exist.
 """
 
 from __future__ import annotations
@@ -43,9 +45,7 @@ async def answer(
 ) -> DescribeConfigsResponse:
     """Describe each resource; what is wrong with one does not touch the others."""
     return DescribeConfigsResponse(
-        results=[
-            _describe(services, context, request, resource) for resource in request.resources
-        ]
+        results=[_describe(services, context, request, resource) for resource in request.resources]
     )
 
 
@@ -56,9 +56,9 @@ def _describe(
     resource: DescribeConfigsResource,
 ) -> DescribeConfigsResult:
     resource_type, name = resource.resource_type, resource.resource_name
-    refused = authorized_for(
-        context, Operation.DESCRIBE_CONFIGS, resource_type, name
-    ) or problem(services, resource_type, name)
+    refused = authorized_for(context, Operation.DESCRIBE_CONFIGS, resource_type, name) or problem(
+        services, resource_type, name
+    )
     if refused is not None:
         return DescribeConfigsResult(
             error_code=refused[0],

@@ -1,7 +1,8 @@
 """AlterConfigs v0–v2: replace a resource's whole configuration (superseded by KIP-339, still used).
 
-Behaviour: every dynamic key that the request does not name goes back to its default. Loggers cannot be
-altered this way. A resource named twice is INVALID_REQUEST. Known gaps: as IncrementalAlterConfigs.
+Behaviour: every dynamic key that the request does not name goes back to its default. Loggers cannot
+be altered this way. A resource named twice is INVALID_REQUEST. Known gaps: as
+IncrementalAlterConfigs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeLogDirs v1–v5: what lies in each log directory, and how full its volume is (KIP-827).
 
-Behaviour: null topics mean all; an offline directory is listed with KAFKA_STORAGE_ERROR. Known gaps: no
-replica is ever moved between directories yet, so no future replica is listed.
+Behaviour: null topics mean all; an offline directory is listed with KAFKA_STORAGE_ERROR. Known
+gaps: no replica is ever moved between directories yet, so no future replica is listed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CreatePartitions v0–v3: forwarded to the controller.
 
-Behaviour: a topic only grows; fewer or as many partitions as it has is INVALID_PARTITIONS; a topic named
-twice in one request is INVALID_REQUEST. Known gaps: none.
+Behaviour: a topic only grows; fewer or as many partitions as it has is INVALID_PARTITIONS; a topic
+named twice in one request is INVALID_REQUEST. Known gaps: none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs v0–v1 (KIP-339): set, delete, append and subtract single keys.
 
-Behaviour: topics and brokers go to the controller; levels of loggers are changed by the broker that is
-named, at once and until it restarts (KIP-412). A resource named twice is INVALID_REQUEST.
+Behaviour: topics and brokers go to the controller; levels of loggers are changed by the broker that
+is named, at once and until it restarts (KIP-412). A resource named twice is INVALID_REQUEST.
 Known gaps: client metrics and group resources are refused until those parts exist.
 """
 

@@ -1,7 +1,8 @@
 """DescribeCluster v0–v2: the brokers of the cluster and its id.
 
-Behaviour: endpoint type 1 (brokers) is answered by brokers; type 2 (controllers) belongs to the controller
-listener and gets MISMATCHED_ENDPOINT_TYPE here; fenced brokers are listed from v2 on when asked for.
+Behaviour: endpoint type 1 (brokers) is answered by brokers; type 2 (controllers) belongs to the
+controller listener and gets MISMATCHED_ENDPOINT_TYPE here; fenced brokers are listed from v2 on
+when asked for.
 Known gaps: none.
 """
 

@@ -1,7 +1,8 @@
-"""ListConfigResources v0–v1 (KIP-1142): the names of everything that can carry dynamic configuration.
+"""ListConfigResources v0–v1 (KIP-1142): the names of everything that can carry dynamic
+configuration.
 
-Behaviour: v0 asks for client-metrics subscriptions only; v1 for any of topics, brokers, broker loggers,
-client metrics and groups, an empty list meaning all; a type that does not exist answers
+Behaviour: v0 asks for client-metrics subscriptions only; v1 for any of topics, brokers, broker
+loggers, client metrics and groups, an empty list meaning all; a type that does not exist answers
 UNSUPPORTED_VERSION. Known gaps: none.
 """
 
@@ -29,7 +30,9 @@ async def answer(
     services: BrokerServices, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
     """List names per resource type."""
-    if not context.authorized(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME):
+    if not context.authorized(
+        Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME
+    ):
         return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if context.api_version == 0:
         wanted: Iterable[int] = (ConfigResourceType.CLIENT_METRICS,)

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions v0 (KIP-966): partitions with their eligible leaders, page by page.
 
-Behaviour: topics come in name order; the cursor names the first topic and partition of the next page; an
-empty list of topics means all. Known gaps: none.
+Behaviour: topics come in name order; the cursor names the first topic and partition of the next
+page; an empty list of topics means all. Known gaps: none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from moldau.broker.request_context import RequestContext
 from moldau.broker.services import BrokerServices
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p75_describe_topic_partitions import (
-    CursorResponse,
+    Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponseTopic,
@@ -48,7 +48,7 @@ async def answer(
         first = start_partition if name == start_name else 0
         indexes = [index for index in sorted(topic.partitions) if index >= first]
         if budget == 0:
-            response.next_cursor = CursorResponse(topic_name=name, partition_index=0)
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         page = indexes[:budget]
         budget -= len(page)
@@ -63,9 +63,7 @@ async def answer(
             )
         )
         if len(page) < len(indexes):
-            response.next_cursor = CursorResponse(
-                topic_name=name, partition_index=indexes[len(page)]
-            )
+            response.next_cursor = Cursor(topic_name=name, partition_index=indexes[len(page)])
             break
     return response
 

@@ -1,0 +1,188 @@
+"""The HTTP listener: metrics, health and read-only JSON, on a thread and loop of its own.
+
+Owns the thread, the aiohttp application and its routes. Must not run anything on the data loop but
+the short functions of `views` and `metrics`, handed over one at a time. Invariant: whatever an HTTP
+client does, the data loop never waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from moldau.broker.http import views
+from moldau.broker.services import BrokerServices
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+logger = logging.getLogger("moldau.broker.http")
+
+START_TIMEOUT_S: Final = 10.0
+DATA_LOOP_TIMEOUT_S: Final = 5.0
+MAX_REQUEST_BODY_BYTES: Final = 65_536
+MAX_HANDED_OVER: Final = 16
+
+Result = TypeVar("Result")
+
+
+class HttpListener:
+    """Serves `/metrics`, `/healthz`, `/readyz` and `/api/v1/…`.
+
+    Args:
+        services: the broker that is shown.
+        render_metrics: Prometheus text, called on the data loop.
+        is_ready: whether the broker is registered, unfenced and serving.
+        data_loop: where `services` may be looked at.
+    """
+
+    def __init__(
+        self,
+        services: BrokerServices,
+        *,
+        render_metrics: Callable[[], bytes],
+        is_ready: Callable[[], bool],
+        data_loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._services = services
+        self._render_metrics = render_metrics
+        self._is_ready = is_ready
+        self._data_loop = data_loop
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._handed_over = asyncio.Semaphore(MAX_HANDED_OVER)
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Bind and serve; `port` 0 lets the system choose (then see `self.port`).
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        started: Future[int] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(host, port, started), name="moldau-http", daemon=True
+        )
+        self._thread.start()
+        self.port = await asyncio.wait_for(asyncio.wrap_future(started), START_TIMEOUT_S)
+        logger.info("HTTP listener on %s:%d", host, self.port)
+
+    async def close(self) -> None:
+        """Stop serving and end the thread."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if self._loop is not None and self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        await asyncio.get_running_loop().run_in_executor(None, thread.join)
+
+    def _run(self, host: str, port: int, started: Future[int]) -> None:
+        try:
+            asyncio.run(self._serve(host, port, started))
+        except OSError as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    async def _serve(self, host: str, port: int, started: Future[int]) -> None:
+        from aiohttp import web
+
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        runner = web.AppRunner(self._application(), access_log=None)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port, backlog=64)
+            await site.start()
+            started.set_result(runner.addresses[0][1])
+            await self._stop.wait()
+        finally:
+            await runner.cleanup()
+
+    def _application(self) -> web.Application:
+        from aiohttp import web
+
+        application = web.Application(client_max_size=MAX_REQUEST_BODY_BYTES)
+        application.add_routes(
+            [
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/api/v1/cluster", self._cluster),
+                web.get("/api/v1/topics", self._topics),
+                web.get("/api/v1/topics/{topic}", self._topic),
+                web.get("/api/v1/log-directories", self._log_directories),
+            ]
+        )
+        return application
+
+    async def _on_data_loop(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Run a short function on the data loop and bring its result back."""
+        from aiohttp import web
+
+        async def call() -> Result:
+            return function(*arguments)
+
+        async with self._handed_over:
+            future = asyncio.run_coroutine_threadsafe(call(), self._data_loop)
+            try:
+                async with asyncio.timeout(DATA_LOOP_TIMEOUT_S):
+                    return await asyncio.wrap_future(future)
+            except TimeoutError:
+                raise web.HTTPServiceUnavailable(text="the broker is busy\n") from None
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        body = await self._on_data_loop(self._render_metrics)
+        return web.Response(
+            body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        """Alive: the data loop answers."""
+        from aiohttp import web
+
+        await self._on_data_loop(lambda: None)
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        if await self._on_data_loop(self._is_ready):
+            return web.Response(text="ready\n")
+        return web.Response(status=503, text="not ready\n")
+
+    async def _cluster(self, _request: web.Request) -> web.Response:
+        return _json(await self._on_data_loop(views.cluster, self._services))
+
+    async def _topics(self, request: web.Request) -> web.Response:
+        after = request.query.get("after", "")
+        return _json(await self._on_data_loop(views.topics, self._services, after))
+
+    async def _topic(self, request: web.Request) -> web.Response:
+        name = request.match_info["topic"]
+        first = request.query.get("first_partition", "0")
+        if not first.isascii() or not first.isdigit() or len(first) > 9:
+            return _json({"error": f"first_partition={first!r} is not a partition number"}, 400)
+        document = await self._on_data_loop(views.topic, self._services, name, int(first))
+        if document is None:
+            return _json({"error": f"there is no topic {name!r}"}, 404)
+        return _json(document)
+
+    async def _log_directories(self, _request: web.Request) -> web.Response:
+        return _json(await self._on_data_loop(views.log_directories, self._services))
+
+
+def _json(document: Any, status: int = 200) -> web.Response:
+    import orjson
+    from aiohttp import web
+
+    return web.Response(
+        status=status, body=orjson.dumps(document) + b"\n", content_type="application/json"
+    )
