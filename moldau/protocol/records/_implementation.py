@@ -9,7 +9,7 @@ import os
 from importlib import import_module
 from typing import Any, Final
 
-from moldau.protocol.records import pure
+from moldau.protocol.records import columns_pure, pure
 
 native: Any = None
 if os.environ.get("MOLDAU_PURE_PYTHON", "") in ("", "0"):
@@ -25,8 +25,12 @@ if native is None:
     scan_records = pure.scan_records
     encode_record = pure.encode_record
     encode_records = pure.encode_records
+    decode_column_sections = columns_pure.decode_column_sections
+    encode_rows = columns_pure.encode_rows
 else:
     decode_records = native.decode_records
     scan_records = native.scan_records
     encode_record = native.encode_record
     encode_records = native.encode_records
+    decode_column_sections = native.decode_column_sections
+    encode_rows = native.encode_rows

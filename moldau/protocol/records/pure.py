@@ -30,6 +30,8 @@ class _Malformed(ValueError):
 def encode_varint(value: int) -> bytes:
     """Zigzag varint of an int32 or int64."""
     zigzag = (value << 1) ^ (value >> 63)
+    if not 0 <= zigzag <= 0xFFFFFFFFFFFFFFFF:
+        raise OverflowError(f"{value} exceeds 64 bits")
     out = bytearray()
     while zigzag > 0x7F:
         out.append(zigzag & 0x7F | 0x80)
@@ -113,6 +115,8 @@ def _read_headers(
 
 
 def _read_nullable(data: bytes, position: int) -> tuple[bytes | None, int]:
+    if data[position] == 1:
+        return None, position + 1
     size, position = read_varint(data, position)
     if size >= 0:
         end = position + size
@@ -136,61 +140,92 @@ def decode_records(
     header key from its bytes. Raises: InvalidBatch: BAD_COUNT or BAD_RECORD.
     """
     data = records_section if type(records_section) is bytes else bytes(records_section)
-    size = len(data)
-    check_plausible_count(size, record_count)
+    check_plausible_count(len(data), record_count)
     records: list[Record] = []
-    position = 0
-    index = 0
     try:
-        for index in range(record_count):  # noqa: B007 (the handler below reads it)
-            if position >= size:
-                break
-            # The short forms of each varint are spelled out: a call costs more than the parse.
-            byte = data[position]
-            if byte < 0x80 and not byte & 1:
-                end = position + 1 + (byte >> 1)
-                position += 2
-            else:
-                length, position = read_varint(data, position)
-                end = position + length
-                position += 1
-                if length < 0:
-                    raise _Malformed("negative record length")
-            if end > size:
-                raise _Malformed("the record's length exceeds the batch")
-            byte = data[position]
-            if byte < 0x80:
-                timestamp_ms = base_timestamp_ms + ((byte >> 1) ^ -(byte & 1))
-                position += 1
-            else:
-                delta, position = read_varlong(data, position)
-                timestamp_ms = base_timestamp_ms + delta
-            offset_delta, position = read_varint(data, position)
-            byte = data[position]
-            key: bytes | None
-            if byte == 1:
-                key = None
-                position += 1
-            else:
-                key, position = _read_nullable(data, position)
-            value, position = _read_nullable(data, position)
-            byte = data[position]
-            headers: Any = ()
-            if byte == 0:
-                position += 1
-            else:
-                count, position = read_varint(data, position)
-                headers, position = _read_headers(data, position, count, key_of)
-            if position != end or not _MIN_INT64 <= timestamp_ms <= _MAX_INT64:
-                raise _Malformed("the record's fields do not end where its length says")
-            if append_time_ms is not None:
-                timestamp_ms = append_time_ms
-            records.append(Record(base_offset + offset_delta, timestamp_ms, key, value, headers))
+        position = _decode_into(records, data, record_count, base_offset, base_timestamp_ms, key_of)
     except (IndexError, _Malformed) as error:
         detail = error if isinstance(error, _Malformed) else "the record ends early"
-        raise InvalidBatch(InvalidBatchReason.BAD_RECORD, str(detail), record_index=index) from None
-    check_consumed(len(records), record_count, size - position)
+        raise InvalidBatch(
+            InvalidBatchReason.BAD_RECORD, str(detail), record_index=len(records)
+        ) from None
+    check_consumed(len(records), record_count, len(data) - position)
+    if append_time_ms is not None:
+        for record in records:
+            record.timestamp_ms = append_time_ms
     return records
+
+
+def _decode_into(
+    records: list[Record],
+    data: bytes,
+    record_count: int,
+    base_offset: int,
+    base_timestamp_ms: int,
+    key_of: Callable[[bytes], Any],
+) -> int:
+    """Append up to `record_count` records, fewer when the data ends between two; where it stopped.
+
+    Varints of one and two bytes are spelled out where they are common: a call costs more than the
+    parse. Reading on past a record's end does no harm (the data is bytes), it ends in _Malformed.
+    """
+    position = 0
+    size = len(data)
+    key: bytes | None
+    value: bytes | None
+    for _ in range(record_count):
+        if position >= size:
+            break
+        if (byte := data[position]) < 0x80:
+            length = (byte >> 1) ^ -(byte & 1)
+            position += 1
+        elif (high := data[position + 1]) < 0x80:
+            length = (byte & 0x7F | high << 7) >> 1 if not byte & 1 else -1
+            position += 2
+        else:
+            length, position = read_varint(data, position)
+        end = position + length
+        if length < 0 or end > size:
+            raise _Malformed("the record's length exceeds the batch")
+        position += 1  # the record's attributes: no bit is defined
+        if (byte := data[position]) < 0x80:
+            timestamp_ms = base_timestamp_ms + ((byte >> 1) ^ -(byte & 1))
+            position += 1
+        else:
+            delta, position = read_varlong(data, position)
+            timestamp_ms = base_timestamp_ms + delta
+        if (byte := data[position]) & 1 == 0 and byte >= 0x80 and data[position + 1] < 0x80:
+            offset = base_offset + ((byte & 0x7F | data[position + 1] << 7) >> 1)
+            position += 2
+        else:
+            delta, position = read_varint(data, position)
+            offset = base_offset + delta
+        if (byte := data[position]) & 1 == 0 and byte < 0x80:
+            start = position + 1
+            position = start + (byte >> 1)
+            key = data[start:position]
+        else:
+            key, position = _read_nullable(data, position)
+        if (byte := data[position]) & 1 == 0 and byte < 0x80:
+            start = position + 1
+            position = start + (byte >> 1)
+            value = data[start:position]
+        elif byte & 1 == 0 and (high := data[position + 1]) < 0x80:
+            start = position + 2
+            position = start + ((byte & 0x7F | high << 7) >> 1)
+            value = data[start:position]
+        else:
+            value, position = _read_nullable(data, position)
+        headers: tuple[tuple[Any, bytes | None], ...] = ()
+        if data[position]:
+            count, position = read_varint(data, position)
+            headers, position = _read_headers(data, position, count, key_of)
+        else:
+            position += 1
+        if position != end or not _MIN_INT64 <= timestamp_ms <= _MAX_INT64:
+            raise _Malformed("the record's fields do not end where its length says")
+        records.append(Record(offset, timestamp_ms, key, value, headers))
+    return position
 
 
 def check_plausible_count(size: int, record_count: int) -> None:
@@ -261,14 +296,14 @@ def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     return b"".join(parts)
 
 
-def encode_record(
+def encode_record_parts(
     offset_delta: int,
     timestamp_delta_ms: int,
     key: Buffer | None,
     value: Buffer | None,
-    headers: Sequence[tuple[str, bytes | None]],
+    encoded_headers: bytes,
 ) -> bytes:
-    """One encoded record, its length first. Buffers must be of bytes (item size 1)."""
+    """One encoded record, its length first, from headers encoded before."""
     varints = _VARINTS
     body = b"".join(
         (
@@ -279,10 +314,25 @@ def encode_record(
             b"" if key is None else key,
             b"\x01" if value is None else varints[len(value)],
             b"" if value is None else value,
-            _encode_headers(headers) if headers else b"\x00",
+            encoded_headers,
         )
     )
     return varints[len(body)] + body
+
+
+def encode_record(
+    offset_delta: int,
+    timestamp_delta_ms: int,
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Sequence[tuple[str, bytes | None]],
+) -> bytes:
+    """One encoded record, its length first. Buffers must be of bytes (item size 1).
+
+    Raises: TypeError on what is not bytes-like, OverflowError on numbers beyond 64 bits.
+    """
+    encoded_headers = _encode_headers(headers) if headers else b"\x00"
+    return encode_record_parts(offset_delta, timestamp_delta_ms, key, value, encoded_headers)
 
 
 def encode_records(
