@@ -14,8 +14,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from moldau.broker.http import views
+from moldau.broker.http import metrics, views
 from moldau.broker.services import BrokerServices
+from moldau.runtime.telemetry import Registry
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -35,7 +36,7 @@ class HttpListener:
 
     Args:
         services: the broker that is shown.
-        render_metrics: Prometheus text, called on the data loop.
+        registry: the metrics, looked at on the data loop.
         is_ready: whether the broker is registered, unfenced and serving.
         data_loop: where `services` may be looked at.
     """
@@ -44,12 +45,12 @@ class HttpListener:
         self,
         services: BrokerServices,
         *,
-        render_metrics: Callable[[], bytes],
+        registry: Registry,
         is_ready: Callable[[], bool],
         data_loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._services = services
-        self._render_metrics = render_metrics
+        self._registry = registry
         self._is_ready = is_ready
         self._data_loop = data_loop
         self._thread: threading.Thread | None = None
@@ -139,9 +140,10 @@ class HttpListener:
     async def _metrics(self, _request: web.Request) -> web.Response:
         from aiohttp import web
 
-        body = await self._on_data_loop(self._render_metrics)
+        samples = await self._on_data_loop(metrics.snapshot, self._registry)
         return web.Response(
-            body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+            body=metrics.render(samples),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 
     async def _healthz(self, _request: web.Request) -> web.Response:
