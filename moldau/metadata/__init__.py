@@ -1,0 +1,1 @@
+"""What the cluster is (`image`) and who may change it (`controller`)."""

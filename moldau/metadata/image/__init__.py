@@ -1,0 +1,69 @@
+"""What the cluster is: one immutable image per offset of the metadata log, and the deltas between
+them.
+
+One record family is one image and one delta (features, cluster, topics, configs, client quotas,
+producer ids, access rules, SCRAM credentials, delegation tokens).
+"""
+
+from moldau.metadata.image.client_quotas import ClientQuotasImage
+from moldau.metadata.image.cluster import ClusterDelta, ClusterImage
+from moldau.metadata.image.configs import (
+    ConfigResource,
+    ConfigResourceType,
+    ConfigsDelta,
+    ConfigsImage,
+)
+from moldau.metadata.image.errors import InvalidMetadataRecord
+from moldau.metadata.image.features import FeaturesDelta, FeaturesImage
+from moldau.metadata.image.metadata_delta import MetadataDelta
+from moldau.metadata.image.metadata_image import MetadataImage
+from moldau.metadata.image.producer_ids import ProducerIdsImage
+from moldau.metadata.image.security import AclsImage, DelegationTokensImage, ScramImage
+from moldau.metadata.image.topics import TopicImage, TopicsImage
+from moldau.metadata.image.topics_delta import LocalChanges, TopicDelta, TopicsDelta
+from moldau.metadata.image.values import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    NO_LEADER,
+    UNASSIGNED_DIRECTORY,
+    BrokerRegistration,
+    ControllerRegistration,
+    Endpoint,
+    LevelRange,
+    PartitionRegistration,
+    Provenance,
+)
+
+__all__ = [
+    "LOST_DIRECTORY",
+    "MIGRATING_DIRECTORY",
+    "NO_LEADER",
+    "UNASSIGNED_DIRECTORY",
+    "AclsImage",
+    "BrokerRegistration",
+    "ClientQuotasImage",
+    "ClusterDelta",
+    "ClusterImage",
+    "ConfigResource",
+    "ConfigResourceType",
+    "ConfigsDelta",
+    "ConfigsImage",
+    "ControllerRegistration",
+    "DelegationTokensImage",
+    "Endpoint",
+    "FeaturesDelta",
+    "FeaturesImage",
+    "InvalidMetadataRecord",
+    "LevelRange",
+    "LocalChanges",
+    "MetadataDelta",
+    "MetadataImage",
+    "PartitionRegistration",
+    "ProducerIdsImage",
+    "Provenance",
+    "ScramImage",
+    "TopicDelta",
+    "TopicImage",
+    "TopicsDelta",
+    "TopicsImage",
+]

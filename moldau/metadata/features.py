@@ -1,0 +1,131 @@
+"""The feature levels a cluster may run at, and the record versions each metadata level implies.
+
+Owns: the one table of features with their supported and default levels (those of Apache Kafka 4.3's
+`version-mapping`), and the choice of record versions by `metadata.version`.
+Must not: hold any cluster's finalized levels (that is FeaturesImage). Invariant: every level that
+this release finalizes by itself lies inside the range it advertises as supported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+METADATA_VERSION: Final = "metadata.version"
+KRAFT_VERSION: Final = "kraft.version"
+TRANSACTION_VERSION: Final = "transaction.version"
+GROUP_VERSION: Final = "group.version"
+ELIGIBLE_LEADER_REPLICAS_VERSION: Final = "eligible.leader.replicas.version"
+SHARE_VERSION: Final = "share.version"
+STREAMS_VERSION: Final = "streams.version"
+
+MINIMUM_METADATA_LEVEL: Final = 7
+LATEST_METADATA_LEVEL: Final = 30
+LATEST_KRAFT_LEVEL: Final = 1
+
+_DIRECTORY_ASSIGNMENT_LEVEL: Final = 17
+_MIGRATION_LEVEL: Final = 8
+_TRANSACTIONS_LEVEL: Final = 13
+_CONTROLLER_REGISTRATION_LEVEL: Final = 15
+_ELIGIBLE_LEADER_REPLICAS_LEVEL: Final = 23
+_CORDONED_DIRECTORIES_LEVEL: Final = 30
+
+METADATA_RELEASES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        7: "3.3-IV3",
+        8: "3.4-IV0",
+        9: "3.5-IV0",
+        10: "3.5-IV1",
+        11: "3.5-IV2",
+        12: "3.6-IV0",
+        13: "3.6-IV1",
+        14: "3.6-IV2",
+        15: "3.7-IV0",
+        16: "3.7-IV1",
+        17: "3.7-IV2",
+        18: "3.7-IV3",
+        19: "3.7-IV4",
+        20: "3.8-IV0",
+        21: "3.9-IV0",
+        22: "4.0-IV0",
+        23: "4.0-IV1",
+        24: "4.0-IV2",
+        25: "4.0-IV3",
+        26: "4.1-IV0",
+        27: "4.1-IV1",
+        28: "4.2-IV0",
+        29: "4.2-IV1",
+        30: "4.3-IV0",
+    }
+)
+"""What people call each metadata level."""
+
+
+class FeatureRange(NamedTuple):
+    """The levels of one feature that a node understands, and the one a new cluster starts with."""
+
+    minimum_level: int
+    maximum_level: int
+    default_level: int
+
+
+SUPPORTED_FEATURES: Final[Mapping[str, FeatureRange]] = MappingProxyType(
+    {
+        METADATA_VERSION: FeatureRange(
+            MINIMUM_METADATA_LEVEL, LATEST_METADATA_LEVEL, LATEST_METADATA_LEVEL
+        ),
+        KRAFT_VERSION: FeatureRange(0, LATEST_KRAFT_LEVEL, LATEST_KRAFT_LEVEL),
+        TRANSACTION_VERSION: FeatureRange(0, 2, 2),
+        GROUP_VERSION: FeatureRange(0, 1, 1),
+        ELIGIBLE_LEADER_REPLICAS_VERSION: FeatureRange(0, 1, 1),
+        SHARE_VERSION: FeatureRange(0, 1, 1),
+        STREAMS_VERSION: FeatureRange(0, 1, 1),
+    }
+)
+"""What this release can run at. `kraft.version` lives in the quorum's control records, not in the
+image.
+"""
+
+
+def supports_transactions(metadata_level: int) -> bool:
+    """Whether Begin/EndTransactionRecord may be written (KIP-868)."""
+    return metadata_level >= _TRANSACTIONS_LEVEL
+
+
+def supports_controller_registration(metadata_level: int) -> bool:
+    """Whether controllers register themselves in the log (KIP-919)."""
+    return metadata_level >= _CONTROLLER_REGISTRATION_LEVEL
+
+
+def supports_directory_assignment(metadata_level: int) -> bool:
+    """Whether partitions name the log directory of each replica (KIP-858)."""
+    return metadata_level >= _DIRECTORY_ASSIGNMENT_LEVEL
+
+
+def register_broker_record_version(metadata_level: int) -> int:
+    """The RegisterBrokerRecord version of a metadata level."""
+    if metadata_level >= _CORDONED_DIRECTORIES_LEVEL:
+        return 4
+    if metadata_level >= _DIRECTORY_ASSIGNMENT_LEVEL:
+        return 3
+    return 2 if metadata_level >= _MIGRATION_LEVEL else 1
+
+
+def broker_registration_change_record_version(metadata_level: int) -> int:
+    """The BrokerRegistrationChangeRecord version of a metadata level."""
+    if metadata_level >= _CORDONED_DIRECTORIES_LEVEL:
+        return 3
+    return 2 if metadata_level >= _DIRECTORY_ASSIGNMENT_LEVEL else 1
+
+
+def partition_record_version(metadata_level: int) -> int:
+    """The PartitionRecord and PartitionChangeRecord version of a metadata level."""
+    if metadata_level >= _ELIGIBLE_LEADER_REPLICAS_LEVEL:
+        return 2
+    return 1 if metadata_level >= _DIRECTORY_ASSIGNMENT_LEVEL else 0
+
+
+def metadata_release(metadata_level: int) -> str:
+    """A metadata level as people write it, such as "4.3-IV0"."""
+    return METADATA_RELEASES.get(metadata_level, f"level {metadata_level}")

@@ -1,0 +1,226 @@
+"""Registered brokers and controllers: image and delta.
+
+Owns: what the registration records say. Must not: judge whether a registration was right to happen.
+Invariant: a record about a broker names the broker epoch that the image holds; anything else means
+that the log and the image have parted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from moldau.metadata.features import (
+    register_broker_record_version,
+    supports_controller_registration,
+)
+from moldau.metadata.image.errors import InvalidMetadataRecord
+from moldau.metadata.image.overlay import overlay
+from moldau.metadata.image.values import (
+    BrokerRegistration,
+    ControllerRegistration,
+    Endpoint,
+    LevelRange,
+)
+from moldau.protocol.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    FenceBrokerRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from moldau.protocol.metadata_records.register_broker_record import BrokerEndpoint, BrokerFeature
+from moldau.protocol.metadata_records.register_controller_record import (
+    ControllerEndpoint,
+    ControllerFeature,
+)
+from moldau.protocol.schema import Message
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterImage:
+    """Brokers and controllers by id."""
+
+    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    controllers: Mapping[int, ControllerRegistration] = field(default_factory=dict)
+
+    def write(self, metadata_level: int) -> Iterator[tuple[Message, int]]:
+        """The records that make this image."""
+        version = register_broker_record_version(metadata_level)
+        for broker_id in sorted(self.brokers):
+            yield _broker_record(self.brokers[broker_id], version), version
+        if supports_controller_registration(metadata_level):
+            for controller_id in sorted(self.controllers):
+                yield _controller_record(self.controllers[controller_id]), 0
+
+
+class ClusterDelta:
+    """Changes to registrations; None stands for a broker that was unregistered."""
+
+    __slots__ = ("_image", "changed_brokers", "changed_controllers")
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+        self.changed_brokers: dict[int, BrokerRegistration | None] = {}
+        self.changed_controllers: dict[int, ControllerRegistration | None] = {}
+
+    def broker(self, broker_id: int) -> BrokerRegistration | None:
+        """The registration as it is with the changes so far."""
+        if broker_id in self.changed_brokers:
+            return self.changed_brokers[broker_id]
+        return self._image.brokers.get(broker_id)
+
+    def replay_register_broker(self, record: RegisterBrokerRecord) -> None:
+        """A broker (re)registered."""
+        cordoned = record.cordoned_log_dirs
+        self.changed_brokers[record.broker_id] = BrokerRegistration(
+            broker_id=record.broker_id,
+            broker_epoch=record.broker_epoch,
+            incarnation_id=record.incarnation_id,
+            listeners=_listeners(record.end_points),
+            supported_features=_features(record.features),
+            rack=record.rack,
+            fenced=record.fenced,
+            in_controlled_shutdown=record.in_controlled_shutdown,
+            is_migrating_zk_broker=record.is_migrating_zk_broker,
+            directories=tuple(sorted(record.log_dirs)),
+            cordoned_directories=None if cordoned is None else tuple(sorted(cordoned)),
+        )
+
+    def replay_unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+        """A broker is gone for good."""
+        self._expect(record.broker_id, record.broker_epoch, record)
+        self.changed_brokers[record.broker_id] = None
+
+    def replay_fence_broker(self, record: FenceBrokerRecord) -> None:
+        """Old form of a fencing."""
+        registration = self._expect(record.id, record.epoch, record)
+        self.changed_brokers[record.id] = replace(registration, fenced=True)
+
+    def replay_unfence_broker(self, record: UnfenceBrokerRecord) -> None:
+        """Old form of an unfencing."""
+        registration = self._expect(record.id, record.epoch, record)
+        self.changed_brokers[record.id] = replace(registration, fenced=False)
+
+    def replay_broker_registration_change(self, record: BrokerRegistrationChangeRecord) -> None:
+        """Fencing (1), unfencing (-1), the begin of a controlled shutdown (1), new directories."""
+        registration = self._expect(record.broker_id, record.broker_epoch, record)
+        changes: dict[str, Any] = {}
+        if record.fenced:
+            changes["fenced"] = record.fenced > 0
+        if record.in_controlled_shutdown:
+            changes["in_controlled_shutdown"] = record.in_controlled_shutdown > 0
+        if record.log_dirs:
+            changes["directories"] = tuple(sorted(record.log_dirs))
+        if record.cordoned_log_dirs is not None:
+            changes["cordoned_directories"] = tuple(sorted(record.cordoned_log_dirs))
+        self.changed_brokers[record.broker_id] = replace(registration, **changes)
+
+    def replay_register_controller(self, record: RegisterControllerRecord) -> None:
+        """A controller (re)registered."""
+        self.changed_controllers[record.controller_id] = ControllerRegistration(
+            controller_id=record.controller_id,
+            incarnation_id=record.incarnation_id,
+            zk_migration_ready=record.zk_migration_ready,
+            listeners=_listeners(record.end_points),
+            supported_features=_features(record.features),
+        )
+
+    def finish_snapshot(self) -> None:
+        """Unregister what the snapshot did not mention."""
+        for broker_id in self._image.brokers:
+            self.changed_brokers.setdefault(broker_id, None)
+        for controller_id in self._image.controllers:
+            self.changed_controllers.setdefault(controller_id, None)
+
+    def apply(self) -> ClusterImage:
+        """The image with the changes made."""
+        return ClusterImage(
+            overlay(self._image.brokers, self.changed_brokers),
+            overlay(self._image.controllers, self.changed_controllers),
+        )
+
+    def _expect(self, broker_id: int, broker_epoch: int, record: Message) -> BrokerRegistration:
+        registration = self.broker(broker_id)
+        if registration is None:
+            raise InvalidMetadataRecord(f"no such broker is registered: {record}")
+        if registration.broker_epoch != broker_epoch:
+            raise InvalidMetadataRecord(
+                f"broker {broker_id} has broker epoch {registration.broker_epoch}: {record}"
+            )
+        return registration
+
+
+def _listeners(end_points: Any) -> Mapping[str, Endpoint]:
+    return {
+        each.name: Endpoint(each.host, each.port, each.security_protocol) for each in end_points
+    }
+
+
+def _features(features: Any) -> Mapping[str, LevelRange]:
+    return {
+        each.name: LevelRange(each.min_supported_version, each.max_supported_version)
+        for each in features
+    }
+
+
+def _broker_record(registration: BrokerRegistration, version: int) -> RegisterBrokerRecord:
+    cordoned: list[UUID] | None = None
+    if version >= 4 and registration.cordoned_directories is not None:
+        cordoned = list(registration.cordoned_directories)
+    return RegisterBrokerRecord(
+        broker_id=registration.broker_id,
+        is_migrating_zk_broker=version >= 2 and registration.is_migrating_zk_broker,
+        incarnation_id=registration.incarnation_id,
+        broker_epoch=registration.broker_epoch,
+        end_points=[
+            BrokerEndpoint(
+                name=name,
+                host=endpoint.host,
+                port=endpoint.port,
+                security_protocol=endpoint.security_protocol,
+            )
+            for name, endpoint in sorted(registration.listeners.items())
+        ],
+        features=[
+            BrokerFeature(
+                name=name,
+                min_supported_version=levels.minimum_level,
+                max_supported_version=levels.maximum_level,
+            )
+            for name, levels in sorted(registration.supported_features.items())
+        ],
+        rack=registration.rack,
+        fenced=registration.fenced,
+        in_controlled_shutdown=version >= 1 and registration.in_controlled_shutdown,
+        log_dirs=list(registration.directories) if version >= 3 else [],
+        cordoned_log_dirs=cordoned,
+    )
+
+
+def _controller_record(registration: ControllerRegistration) -> RegisterControllerRecord:
+    return RegisterControllerRecord(
+        controller_id=registration.controller_id,
+        incarnation_id=registration.incarnation_id,
+        zk_migration_ready=registration.zk_migration_ready,
+        end_points=[
+            ControllerEndpoint(
+                name=name,
+                host=endpoint.host,
+                port=endpoint.port,
+                security_protocol=endpoint.security_protocol,
+            )
+            for name, endpoint in sorted(registration.listeners.items())
+        ],
+        features=[
+            ControllerFeature(
+                name=name,
+                min_supported_version=levels.minimum_level,
+                max_supported_version=levels.maximum_level,
+            )
+            for name, levels in sorted(registration.supported_features.items())
+        ],
+    )

@@ -1,0 +1,115 @@
+"""Dynamic configuration by resource: image and delta.
+
+Owns: what ConfigRecord says. Must not: know what a key means. Invariant: a resource without a key
+is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from moldau.protocol.metadata_records import ConfigRecord
+from moldau.protocol.schema import Message
+
+_NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class ConfigResourceType(IntEnum):
+    """What a configuration belongs to; the wire's numbers."""
+
+    UNKNOWN = 0
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigResource(NamedTuple):
+    """A resource's type and name; brokers are named by id, "" being the default of all of them."""
+
+    resource_type: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsImage:
+    """The keys that were set for each resource."""
+
+    configs_by_resource: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+
+    def get(self, resource_type: int, name: str) -> Mapping[str, str]:
+        """What was set for one resource; empty when nothing was."""
+        return self.configs_by_resource.get(ConfigResource(resource_type, name), _NO_CONFIG)
+
+    def names(self, resource_type: int) -> list[str]:
+        """The resources of one type that have a configuration, sorted."""
+        return sorted(
+            each.name for each in self.configs_by_resource if each.resource_type == resource_type
+        )
+
+    def write(self) -> Iterator[tuple[Message, int]]:
+        """The records that make this image."""
+        for resource in sorted(self.configs_by_resource):
+            for key, value in sorted(self.configs_by_resource[resource].items()):
+                yield (
+                    ConfigRecord(
+                        resource_type=resource.resource_type,
+                        resource_name=resource.name,
+                        name=key,
+                        value=value,
+                    ),
+                    0,
+                )
+
+
+class ConfigsDelta:
+    """Changed keys by resource; None stands for a key that was removed."""
+
+    __slots__ = ("_image", "changes")
+
+    def __init__(self, image: ConfigsImage) -> None:
+        self._image = image
+        self.changes: dict[ConfigResource, dict[str, str | None]] = {}
+
+    def replay_config(self, record: ConfigRecord) -> None:
+        """Set one key, or remove it (null)."""
+        resource = ConfigResource(record.resource_type, record.resource_name)
+        self.changes.setdefault(resource, {})[record.name] = record.value
+
+    def remove_topic(self, topic_name: str) -> None:
+        """A deleted topic takes its configuration with it; the log has no records for that."""
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic_name)
+        keys = {
+            **self._image.configs_by_resource.get(resource, {}),
+            **self.changes.get(resource, {}),
+        }
+        if keys:
+            self.changes[resource] = dict.fromkeys(keys)
+
+    def finish_snapshot(self) -> None:
+        """Remove what the snapshot did not mention."""
+        for resource, config in self._image.configs_by_resource.items():
+            changes = self.changes.setdefault(resource, {})
+            for key in config:
+                changes.setdefault(key, None)
+
+    def apply(self) -> ConfigsImage:
+        """The image with the changes made."""
+        by_resource = dict(self._image.configs_by_resource)
+        for resource, changes in self.changes.items():
+            config = dict(by_resource.get(resource, _NO_CONFIG))
+            for key, value in changes.items():
+                if value is None:
+                    config.pop(key, None)
+                else:
+                    config[key] = value
+            if config:
+                by_resource[resource] = config
+            else:
+                by_resource.pop(resource, None)
+        return ConfigsImage(by_resource)

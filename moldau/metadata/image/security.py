@@ -1,0 +1,224 @@
+"""Access rules and credentials: images and deltas of ACLs, SCRAM credentials and delegation tokens.
+
+Owns: what their records say, so that logs and snapshots with them can be read and written again.
+Must not: authorize or authenticate. Invariant: secrets never appear in a `repr`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from moldau.metadata.image.errors import InvalidMetadataRecord
+from moldau.metadata.image.overlay import overlay
+from moldau.protocol.metadata_records import (
+    AccessControlEntryRecord,
+    DelegationTokenRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+from moldau.protocol.schema import Message
+
+
+class AccessControlEntry(NamedTuple):
+    """One rule; the numbers are those of the wire (CreateAcls)."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+@dataclass(frozen=True, slots=True)
+class AclsImage:
+    """Rules by their id."""
+
+    entries_by_id: Mapping[UUID, AccessControlEntry] = field(default_factory=dict)
+
+    def write(self) -> Iterator[tuple[Message, int]]:
+        """The records that make this image."""
+        for entry_id in sorted(self.entries_by_id):
+            entry = self.entries_by_id[entry_id]
+            yield AccessControlEntryRecord(id=entry_id, **entry._asdict()), 0
+
+
+class AclsDelta:
+    """Changed rules; None stands for one that was removed."""
+
+    __slots__ = ("_image", "changes")
+
+    def __init__(self, image: AclsImage) -> None:
+        self._image = image
+        self.changes: dict[UUID, AccessControlEntry | None] = {}
+
+    def replay_access_control_entry(self, record: AccessControlEntryRecord) -> None:
+        """A new rule."""
+        self.changes[record.id] = AccessControlEntry(
+            record.resource_type,
+            record.resource_name,
+            record.pattern_type,
+            record.principal,
+            record.host,
+            record.operation,
+            record.permission_type,
+        )
+
+    def replay_remove_access_control_entry(self, record: RemoveAccessControlEntryRecord) -> None:
+        """A rule is gone."""
+        known = self.changes.get(record.id, self._image.entries_by_id.get(record.id))
+        if known is None:
+            raise InvalidMetadataRecord(f"no such rule: {record}")
+        self.changes[record.id] = None
+
+    def finish_snapshot(self) -> None:
+        """Remove what the snapshot did not mention."""
+        for entry_id in self._image.entries_by_id:
+            self.changes.setdefault(entry_id, None)
+
+    def apply(self) -> AclsImage:
+        """The image with the changes made."""
+        return AclsImage(overlay(self._image.entries_by_id, self.changes))
+
+
+class ScramKey(NamedTuple):
+    """A user and the mechanism's number (1 SCRAM-SHA-256, 2 SCRAM-SHA-512)."""
+
+    user: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """What a broker needs to check a password (KIP-84, KIP-900)."""
+
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScramImage:
+    """Credentials by user and mechanism."""
+
+    credentials: Mapping[ScramKey, ScramCredential] = field(default_factory=dict)
+
+    def write(self) -> Iterator[tuple[Message, int]]:
+        """The records that make this image."""
+        for key in sorted(self.credentials):
+            credential = self.credentials[key]
+            record = UserScramCredentialRecord(
+                name=key.user,
+                mechanism=key.mechanism,
+                salt=credential.salt,
+                stored_key=credential.stored_key,
+                server_key=credential.server_key,
+                iterations=credential.iterations,
+            )
+            yield record, 0
+
+
+class ScramDelta:
+    """Changed credentials; None stands for one that was removed."""
+
+    __slots__ = ("_image", "changes")
+
+    def __init__(self, image: ScramImage) -> None:
+        self._image = image
+        self.changes: dict[ScramKey, ScramCredential | None] = {}
+
+    def replay_user_scram_credential(self, record: UserScramCredentialRecord) -> None:
+        """A new or replaced credential."""
+        self.changes[ScramKey(record.name, record.mechanism)] = ScramCredential(
+            bytes(record.salt),
+            bytes(record.stored_key),
+            bytes(record.server_key),
+            record.iterations,
+        )
+
+    def replay_remove_user_scram_credential(self, record: RemoveUserScramCredentialRecord) -> None:
+        """A credential is gone."""
+        self.changes[ScramKey(record.name, record.mechanism)] = None
+
+    def finish_snapshot(self) -> None:
+        """Remove what the snapshot did not mention."""
+        for key in self._image.credentials:
+            self.changes.setdefault(key, None)
+
+    def apply(self) -> ScramImage:
+        """The image with the changes made."""
+        return ScramImage(overlay(self._image.credentials, self.changes))
+
+
+class DelegationToken(NamedTuple):
+    """One token (KIP-48); times in milliseconds since 1970."""
+
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issue_timestamp: int
+    max_timestamp: int
+    expiration_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationTokensImage:
+    """Tokens by token id."""
+
+    tokens_by_id: Mapping[str, DelegationToken] = field(default_factory=dict)
+
+    def write(self) -> Iterator[tuple[Message, int]]:
+        """The records that make this image."""
+        for token_id in sorted(self.tokens_by_id):
+            token = self.tokens_by_id[token_id]
+            record = DelegationTokenRecord(
+                owner=token.owner,
+                requester=token.requester,
+                renewers=list(token.renewers),
+                issue_timestamp=token.issue_timestamp,
+                max_timestamp=token.max_timestamp,
+                expiration_timestamp=token.expiration_timestamp,
+                token_id=token_id,
+            )
+            yield record, 0
+
+
+class DelegationTokensDelta:
+    """Changed tokens; None stands for one that was removed."""
+
+    __slots__ = ("_image", "changes")
+
+    def __init__(self, image: DelegationTokensImage) -> None:
+        self._image = image
+        self.changes: dict[str, DelegationToken | None] = {}
+
+    def replay_delegation_token(self, record: DelegationTokenRecord) -> None:
+        """A new or renewed token."""
+        self.changes[record.token_id] = DelegationToken(
+            record.owner,
+            record.requester,
+            tuple(record.renewers),
+            record.issue_timestamp,
+            record.max_timestamp,
+            record.expiration_timestamp,
+        )
+
+    def replay_remove_delegation_token(self, record: RemoveDelegationTokenRecord) -> None:
+        """A token is gone."""
+        self.changes[record.token_id] = None
+
+    def finish_snapshot(self) -> None:
+        """Remove what the snapshot did not mention."""
+        for token_id in self._image.tokens_by_id:
+            self.changes.setdefault(token_id, None)
+
+    def apply(self) -> DelegationTokensImage:
+        """The image with the changes made."""
+        return DelegationTokensImage(overlay(self._image.tokens_by_id, self.changes))
