@@ -252,6 +252,14 @@ class FileRegion:
             self.file.release()
 
 
+def source_bytes(source: object) -> bytes:
+    """The bytes of a records source (a FileRegion or anything with a `read` of its own kind)."""
+    read = getattr(source, "read", None)
+    assert read is not None, f"{type(source).__name__} cannot be read as a part of a message"
+    data: bytes = read()
+    return data
+
+
 class MappedFile(Protocol):
     """A whole file mapped for reading and writing (the indexes)."""
 

@@ -8,32 +8,15 @@ Invariant: answered exactly once; the frame's bytes are released exactly once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from moldau.protocol.headers import RequestHeader, encode_response
+from moldau.protocol.schema import Message
+from moldau.protocol.types import Part
 from moldau.runtime.files import FileRegion
 
 if TYPE_CHECKING:
     from moldau.runtime.server_connection import ServerConnection
-
-
-class ReadableSource(Protocol):
-    """A records field's contents that are not bytes yet."""
-
-    def __len__(self) -> int: ...
-
-    def read(self) -> bytes:
-        """The bytes."""
-
-
-Part: TypeAlias = bytes | bytearray | memoryview | FileRegion | ReadableSource
-
-
-class EncodableMessage(Protocol):
-    """What can be sent as a response (every protocol message)."""
-
-    def to_bytes(self, version: int) -> bytes:
-        """The body in one piece."""
 
 
 class Request:
@@ -112,7 +95,7 @@ class Request:
         """Whether nobody is there any more to read the answer (answering is still required)."""
         return self.connection.is_closed
 
-    def respond(self, message: EncodableMessage, *, api_version: int | None = None) -> None:
+    def respond(self, message: Message, *, api_version: int | None = None) -> None:
         """Answer with a message, encoded in the request's version unless another is named.
 
         Raises LocalProtocolError when the message cannot be encoded in that version; nothing is
@@ -121,7 +104,7 @@ class Request:
         version = self.header.api_version if api_version is None else api_version
         self.respond_parts(
             encode_response(
-                message,  # type: ignore[arg-type]
+                message,
                 api_version=version,
                 correlation_id=self.header.correlation_id,
             )

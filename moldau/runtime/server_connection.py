@@ -12,13 +12,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from enum import IntFlag
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.framing import FrameReader
 from moldau.protocol.headers import decode_request_header
 from moldau.runtime.clock import TimerHandle
-from moldau.runtime.files import FileRegion
+from moldau.runtime.files import FileRegion, source_bytes
 from moldau.runtime.outgoing import SENDFILE_MIN_BYTES, OutgoingStream
 from moldau.runtime.request import Request
 
@@ -167,13 +167,13 @@ class ServerConnection(asyncio.BufferedProtocol):
     # -- asyncio's side -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports do not derive from asyncio's classes: nothing to check at run time.
+        self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("", 0)
         local = transport.get_extra_info("sockname") or ("", 0)
         self.client_host, self.client_port = str(peer[0]), int(peer[1])
         server = self._server
-        self._stream = OutgoingStream(transport, self, server.loop, offload=server.offload)
+        self._stream = OutgoingStream(self.transport, self, server.loop, offload=server.offload)
         self.connection_id = (
             f"{local[0]}:{local[1]}-{peer[0]}:{peer[1]}-{server.next_connection_index()}"
         )
@@ -337,7 +337,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             if isinstance(part, bytes | bytearray | memoryview):
                 pending.append(part)
             elif not isinstance(part, FileRegion):
-                pending.append(part.read())
+                pending.append(source_bytes(part))
             elif part.length < SENDFILE_MIN_BYTES and not part.is_cold:
                 pending.append(part.read())
                 part.release()

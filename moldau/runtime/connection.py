@@ -1,0 +1,474 @@
+"""The client side of one socket: pipelined requests, answered in order.
+
+Owns: correlation ids, the queue of requests awaiting responses, their deadlines, version
+negotiation. Must not: choose brokers, retry, or know what messages mean (but ApiVersions).
+Invariant: responses belong to requests in order. As soon as that cannot be relied on (a foreign
+correlation id, undecodable bytes, a request timed out) the connection is closed and everything
+pending fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES, FrameReader, ReceiveMemory
+from moldau.protocol.headers import decode_response, encode_request
+from moldau.protocol.schema import Message
+from moldau.runtime.clock import Clock, SystemClock, TimerHandle
+from moldau.runtime.files import source_bytes
+from moldau.runtime.network import (
+    DEFAULT_CONNECT_TIMEOUT_MS,
+    OS_DEFAULT_BYTES,
+    Network,
+    set_socket_options,
+)
+
+DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000.0
+"""Default of `request.timeout.ms`."""
+
+DEFAULT_MAX_IN_FLIGHT: Final = 64
+"""Requests awaiting their response on one connection; `send` waits for a place."""
+
+JOIN_LIMIT_BYTES: Final = 64 * 1024
+"""Requests of one loop iteration are joined into one write up to this size."""
+
+CLIENT_SOFTWARE_NAME: Final = "moldau"
+
+_MAX_CORRELATION_ID: Final = 2**31 - 1
+
+
+class ConnectionLost(ConnectionError):
+    """The connection ended before the response; the request may or may not have been served."""
+
+
+class RequestTimedOut(TimeoutError):
+    """No response within the request's time; the connection was closed."""
+
+
+class UnsupportedByPeer(LocalProtocolError):
+    """The peer serves no version of the API that we speak."""
+
+
+class _Pending:
+    __slots__ = ("api_key", "api_version", "correlation_id", "deadline_ms", "future")
+
+    def __init__(
+        self,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        deadline_ms: float,
+        future: asyncio.Future[Message],
+    ) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.deadline_ms = deadline_ms
+        self.future = future
+
+
+class Connection(asyncio.BufferedProtocol):
+    """An open connection to one node. Use `await Connection.connect(…)`.
+
+    States: open → closed, once and for good. Memoryviews in responses refer to that response's own
+    bytes and stay valid as long as they are referenced.
+    """
+
+    __slots__ = (
+        "_api_versions",
+        "_client_id",
+        "_clock",
+        "_close_callbacks",
+        "_correlation_id",
+        "_deadline_timer",
+        "_failure",
+        "_loop",
+        "_max_in_flight",
+        "_outbox",
+        "_pending",
+        "_places",
+        "_reader",
+        "_request_timeout_ms",
+        "_timer_due_ms",
+        "_transport",
+        "_versions",
+        "_writable",
+        "host",
+        "port",
+    )
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str | None,
+        clock: Clock | None = None,
+        request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
+        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+        max_response_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+    ) -> None:
+        """For `connect`; not to be called otherwise."""
+        self.host = host
+        self.port = port
+        self._client_id = client_id
+        self._clock = clock or SystemClock()
+        self._request_timeout_ms = request_timeout_ms
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(
+            ReceiveMemory(pool_limit_bytes=0), max_frame_bytes=max_response_bytes, detached=True
+        )
+        self._transport: asyncio.Transport | None = None
+        self._correlation_id = 0
+        self._pending: deque[_Pending] = deque()
+        self._max_in_flight = max_in_flight
+        self._places = asyncio.Semaphore(max_in_flight)
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._outbox: list[bytes] = []
+        self._deadline_timer: TimerHandle | None = None
+        self._timer_due_ms = 0.0
+        self._failure: BaseException | None = None
+        self._close_callbacks: list[Callable[[Connection], object]] = []
+        self._versions: Mapping[int, tuple[int, int]] = MappingProxyType({})
+        self._api_versions: Any = None
+
+    @classmethod
+    async def connect(
+        cls,
+        network: Network,
+        host: str,
+        port: int,
+        *,
+        client_id: str | None = None,
+        clock: Clock | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        connect_timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS,
+        request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
+        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+        max_response_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        negotiate: bool = True,
+    ) -> Connection:
+        """Connect and learn which versions the peer serves (KIP-511) unless `negotiate` is off.
+
+        Raises OSError (refused, unreachable, unknown host), TimeoutError, RemoteProtocolError.
+        """
+        _transport, connection = await network.connect(
+            lambda: cls(
+                host,
+                port,
+                client_id=client_id,
+                clock=clock,
+                request_timeout_ms=request_timeout_ms,
+                max_in_flight=max_in_flight,
+                max_response_bytes=max_response_bytes,
+            ),
+            host,
+            port,
+            ssl_context=ssl_context,
+            timeout_ms=connect_timeout_ms,
+        )
+        if negotiate:
+            try:
+                await connection._negotiate()
+            except BaseException:
+                # Cancelled too: nobody else knows this connection yet.
+                connection.close()
+                raise
+        return connection
+
+    # -- use ------------------------------------------------------------------------------------
+
+    @property
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        """The lowest and highest version the peer serves, by API; empty without negotiation."""
+        return self._versions
+
+    @property
+    def api_versions(self) -> Any:
+        """The peer's whole ApiVersionsResponse (features, finalized levels), or None."""
+        return self._api_versions
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._failure is not None
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests awaiting their responses."""
+        return len(self._pending)
+
+    def best_version(
+        self, api_key: int, request_class: type[Message], *, max_version: int | None = None
+    ) -> int:
+        """The highest version both sides speak, at most `max_version`.
+
+        Raises UnsupportedByPeer. Without negotiation our own highest version is assumed.
+        """
+        highest = request_class.MAX_VERSION
+        if max_version is not None:
+            highest = min(highest, max_version)
+        if not self._versions:
+            return highest
+        served = self._versions.get(api_key)
+        if served is None:
+            raise UnsupportedByPeer(f"{self._peer} does not serve {_api_name(api_key)}")
+        version = min(highest, served[1])
+        if version < max(request_class.MIN_VERSION, served[0]):
+            raise UnsupportedByPeer(
+                f"{self._peer} serves {_api_name(api_key)} {served[0]} to {served[1]}, we speak "
+                f"{request_class.MIN_VERSION} to {highest}"
+            )
+        return version
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        api_version: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> Any:
+        """Send a request and return its response message.
+
+        Waits for a place among the requests in flight. When the caller is cancelled the response is
+        thrown away; the connection and the requests behind it are not affected.
+
+        Raises ConnectionLost, RequestTimedOut, RemoteProtocolError, UnsupportedByPeer,
+        LocalProtocolError.
+        """
+        async with self._places:
+            if not self._writable.is_set():
+                await self._writable.wait()
+            return await self._submit(message, api_version, timeout_ms)
+
+    def submit(
+        self,
+        message: Message,
+        *,
+        api_version: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> asyncio.Future[Message]:
+        """Send a request at once and return the future of its response, for callers that limit
+        themselves.
+
+        Raises as `send`, and LocalProtocolError when twice the in-flight limit is reached.
+        """
+        if len(self._pending) >= 2 * self._max_in_flight:
+            raise LocalProtocolError(f"{len(self._pending)} requests are in flight already")
+        return self._submit(message, api_version, timeout_ms)
+
+    def send_and_forget(self, message: Message, *, api_version: int | None = None) -> None:
+        """Send a request that has no response (Produce with acks=0). Raises as `send`."""
+        self._write(message, self._version_of(message, api_version))
+
+    def on_close(self, callback: Callable[[Connection], object]) -> None:
+        """Call `callback(connection)` once when the connection has ended."""
+        self._close_callbacks.append(callback)
+
+    def close(self) -> None:
+        """Close at once; pending requests fail with ConnectionLost (idempotent)."""
+        self._fail(ConnectionLost(f"the connection to {self._peer} was closed"))
+
+    # -- asyncio's side -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's classes: nothing to check at run time.
+        self._transport = cast(asyncio.Transport, transport)
+        set_socket_options(transport, OS_DEFAULT_BYTES)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        reason = f": {exc}" if exc is not None else ""
+        self._fail(ConnectionLost(f"the connection to {self._peer} was lost{reason}"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._failure is not None:
+            return
+        try:
+            frames = self._reader.buffer_updated(nbytes)
+            for frame in frames:
+                self._accept(frame)
+            if self._reader.error is not None:
+                raise self._reader.error
+        except RemoteProtocolError as error:
+            self._fail(error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # -- inner workings -------------------------------------------------------------------------
+
+    @property
+    def _peer(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def _version_of(self, message: Message, api_version: int | None) -> int:
+        if api_version is not None:
+            return api_version
+        return self.best_version(message.API_KEY, type(message))
+
+    def _submit(
+        self, message: Message, api_version: int | None, timeout_ms: float | None
+    ) -> asyncio.Future[Message]:
+        version = self._version_of(message, api_version)
+        correlation_id = self._write(message, version)
+        if timeout_ms is None:
+            timeout_ms = self._request_timeout_ms
+        deadline = self._clock.monotonic_ms() + timeout_ms
+        future: asyncio.Future[Message] = self._loop.create_future()
+        self._pending.append(_Pending(message.API_KEY, version, correlation_id, deadline, future))
+        if self._deadline_timer is None or deadline < self._timer_due_ms:
+            self._arm_deadline(deadline)
+        return future
+
+    def _write(self, message: Message, version: int) -> int:
+        """Encode and queue a request; its correlation id."""
+        if self._failure is not None:
+            raise ConnectionLost(f"the connection to {self._peer} is closed") from self._failure
+        correlation_id = self._correlation_id
+        parts = encode_request(
+            message,
+            api_version=version,
+            correlation_id=correlation_id,
+            client_id=self._client_id,
+        )
+        self._correlation_id = 0 if correlation_id == _MAX_CORRELATION_ID else correlation_id + 1
+        # Joined now, not when it is written: the caller may reuse the buffers its records came
+        # from.
+        data = b"".join(part if isinstance(part, _BYTES) else source_bytes(part) for part in parts)
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(data)
+        return correlation_id
+
+    def _flush(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        transport = self._transport
+        if transport is None or self._failure is not None:
+            return
+        if len(outbox) > 1 and sum(map(len, outbox)) <= JOIN_LIMIT_BYTES:
+            transport.write(b"".join(outbox))
+            return
+        for data in outbox:
+            transport.write(data)
+
+    def _accept(self, frame: memoryview) -> None:
+        if not self._pending:
+            raise RemoteProtocolError(f"{self._peer} sent a response nobody asked for")
+        if self._failure is not None:
+            return
+        pending = self._pending[0]
+        received_id = int.from_bytes(frame[:4], "big", signed=True)
+        if received_id != pending.correlation_id or len(frame) < 4:
+            raise RemoteProtocolError(
+                f"{self._peer} answered request {received_id} "
+                f"where {pending.correlation_id} was to be answered"
+            )
+        message: Message | None = None
+        if not pending.future.done():
+            _, message = decode_response(pending.api_key, pending.api_version, frame)
+        self._pending.popleft()
+        if message is not None:
+            pending.future.set_result(message)
+
+    def _arm_deadline(self, due_ms: float) -> None:
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        self._timer_due_ms = due_ms
+        delay = max(due_ms - self._clock.monotonic_ms(), 0.0)
+        self._deadline_timer = self._clock.call_later(delay, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._deadline_timer = None
+        if not self._pending:
+            return
+        now = self._clock.monotonic_ms()
+        earliest = min(pending.deadline_ms for pending in self._pending)
+        if earliest > now:
+            self._arm_deadline(earliest)
+            return
+        for pending in self._pending:
+            if pending.deadline_ms <= now and not pending.future.done():
+                pending.future.set_exception(
+                    RequestTimedOut(
+                        f"{self._peer} did not answer {_api_name(pending.api_key)} in time"
+                    )
+                )
+        self._fail(ConnectionLost(f"{self._peer} was given up: a request timed out"))
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is not None:
+            return
+        self._failure = error
+        self._reader.close()
+        self._outbox.clear()
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
+        self._writable.set()
+        for pending in self._pending:
+            if not pending.future.done():
+                pending.future.set_exception(type(error)(*error.args))
+                # Whoever was cancelled meanwhile never looks: that is no warning's business.
+                pending.future.exception()
+        self._pending.clear()
+        if self._transport is not None:
+            self._transport.abort()
+        callbacks, self._close_callbacks = self._close_callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+    async def _negotiate(self) -> None:
+        from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
+
+        request = ApiVersionsRequest(
+            client_software_name=CLIENT_SOFTWARE_NAME, client_software_version=_version()
+        )
+        response = await self.send(request, api_version=ApiVersionsRequest.MAX_VERSION)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            # The answer is a version 0 body; a recent enough peer names the versions it would take.
+            highest = 0
+            for entry in response.api_keys:
+                if entry.api_key == ApiKey.API_VERSIONS:
+                    highest = min(entry.max_version, ApiVersionsRequest.MAX_VERSION)
+            response = await self.send(request, api_version=highest)
+        if response.error_code != ErrorCode.NONE:
+            raise RemoteProtocolError(
+                f"{self._peer} refuses ApiVersions with error {response.error_code}"
+            )
+        self._api_versions = response
+        self._versions = MappingProxyType(
+            {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
+        )
+
+
+_BYTES: Final = (bytes, bytearray, memoryview)
+
+
+def _api_name(api_key: int) -> str:
+    try:
+        return ApiKey(api_key).name
+    except ValueError:
+        return f"API {api_key}"
+
+
+def _version() -> str:
+    import moldau
+
+    return str(getattr(moldau, "__version__", "0"))
