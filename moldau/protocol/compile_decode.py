@@ -33,7 +33,7 @@ class DecoderBuilder(SourceBuilder):
         self.indent()
         self.line("end = len(buffer)")
         if self._has_records(self.message.spec()):
-            self.line("view = memoryview(buffer)")
+            self.line("view = buffer if type(buffer) is memoryview else memoryview(buffer)")
         message = self._struct(self.message)
         self._flush()
         self.line("if position > end:")
@@ -164,9 +164,22 @@ class DecoderBuilder(SourceBuilder):
         self.line(f"    position = {stop}")
         self.dedent()
 
-    def _long(self, variable: str, helper: str = "long_count") -> None:
+    def _long(self, variable: str, helper: str = "long_count", two_bytes: bool = False) -> None:
+        """Read the rest of a longer varint; in place when two bytes are likely."""
         self.line(f"if {variable} > 127:")
-        self.line(f"    {variable}, position = {helper}(buffer, position, {variable})")
+        self.indent()
+        if two_bytes:
+            second = self.variable("m")
+            self.line(f"{second} = buffer[position]")
+            self.line(f"if {second} < 128:")
+            self.line(f"    {variable} = {variable} & 127 | {second} << 7")
+            self.line("    position += 1")
+            self.line("else:")
+            self.indent()
+        self.line(f"{variable}, position = {helper}(buffer, position, {variable})")
+        if two_bytes:
+            self.dedent()
+        self.dedent()
 
     # Values
 
@@ -185,7 +198,9 @@ class DecoderBuilder(SourceBuilder):
         else:
             self._bytes_like(kind, target, name, nullable, compact)
 
-    def _length(self, old: WireType, helper: str, compact: bool) -> tuple[str, int]:
+    def _length(
+        self, old: WireType, helper: str, compact: bool, two_bytes: bool = False
+    ) -> tuple[str, int]:
         """Read a length; return its variable and the value that stands for length zero."""
         length = self.variable("n")
         if not compact:
@@ -194,7 +209,7 @@ class DecoderBuilder(SourceBuilder):
             return length, 0
         self._read(WireType("uint8", "B", 1), length)
         self._flush()
-        self._long(length, helper)
+        self._long(length, helper, two_bytes)
         return length, 1
 
     def _null(self, target: str, name: str, nullable: bool) -> None:
@@ -209,7 +224,9 @@ class DecoderBuilder(SourceBuilder):
         if kind.name == "string":
             length, zero = self._length(WireType("int16", "h", 2), "long_string", compact)
         else:
-            length, zero = self._length(WireType("int32", "i", 4), "long_count", compact)
+            length, zero = self._length(
+                WireType("int32", "i", 4), "long_count", compact, two_bytes=True
+            )
         self.line(f"if {length} > {zero}:")
         self.indent()
         stop = self.variable("q")

@@ -13,6 +13,7 @@ from moldau.protocol.schema import (
     FieldSpec,
     FieldType,
     Message,
+    Struct,
     StructSpec,
     StructType,
 )
@@ -58,6 +59,10 @@ class EncoderBuilder(SourceBuilder):
         else:
             self.line(f"if {varint} < 128:")
             self.line("    " + self._packed(self._letters + "B", [*self._values, varint]))
+            if helper == "varint":
+                two = [*self._values, f"{varint} & 127 | 128", f"{varint} >> 7"]
+                self.line(f"elif {varint} < 16384:")
+                self.line("    " + self._packed(self._letters + "BB", two))
             self.line("else:")
             self.indent()
             if self._letters:
@@ -93,6 +98,9 @@ class EncoderBuilder(SourceBuilder):
             return f"{value} != {self.constant('default', field.default_value())}"
         if field.default is None:
             return f"{value} is not None"
+        if isinstance(field.default, Struct):
+            default = self.constant("default", field.default)
+            return f"{value} is not {default} and {value} != {default}"
         if type(field.default) in (int, str, bytes):
             return f"{value} != {field.default!r}"
         return f"{value} != {self.constant('default', field.default)}"
@@ -127,7 +135,7 @@ class EncoderBuilder(SourceBuilder):
             return
         conditions = [self._differs(field, f"{value}.{field.name}") for field in tagged]
         letters, values = self._letters, self._values
-        self.line("if " + " or ".join(conditions) + ":")
+        self.line("if " + " or ".join(f"({one})" for one in conditions) + ":")
         self.indent()
         self._flush()
         section = self.variable("tags")

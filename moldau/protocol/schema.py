@@ -14,7 +14,9 @@ stay valid.
 
 A field's default is the value it has when the constructor is not given one, and also the value a
 reader sees in versions that lack the field. Without an explicit default it is the type's own:
-zero, the empty string, an empty list, a fresh struct, no records.
+zero, the empty string, an empty list, no records, or a struct of defaults. A struct of defaults
+that holds no list is one shared instance that refuses assignment: to change it, assign a new
+struct to the field. (A fetch response has three such structs per partition.)
 """
 
 import struct as struct_module
@@ -198,7 +200,8 @@ def _read_field(name: str, annotation: Any, declared: Any) -> FieldSpec:
         if isinstance(field_type, ArrayType):
             default, fresh_default = None, list
         elif isinstance(field_type, StructType):
-            default, fresh_default = None, field_type.struct
+            default = field_type.struct.shared_default()
+            fresh_default = field_type.struct if default is None else None
         else:
             default = _EMPTY_VALUES.get(field_type.name, 0)
     return FieldSpec(
@@ -226,6 +229,7 @@ class Struct:
 
     _declared: ClassVar[dict[str, tuple[Any, Any]]] = {}
     _spec: ClassVar[StructSpec | None] = None
+    _shared_default: "ClassVar[Struct | None]" = None
 
     def __init__(self, **values: Any) -> None:
         # The real constructor is compiled when the first instance is made, which keeps importing
@@ -244,14 +248,36 @@ class Struct:
             )
         return cls._spec
 
+    @classmethod
+    def shared_default(cls) -> Self | None:
+        """Return the class's read-only instance of defaults; None when a default is mutable."""
+        if cls._shared_default is None and not any(
+            field.fresh_default for field in cls.spec().fields
+        ):
+            body = {"__slots__": (), "__setattr__": _refuse_change, "__delattr__": _refuse_change}
+            read_only: Any = type(cls.__name__, (cls,), body)
+            made = object.__new__(read_only)
+            for field in cls.spec().fields:
+                object.__setattr__(made, field.name, field.default)
+            cls._shared_default = made
+        return cls._shared_default  # type: ignore[return-value]
+
     def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
+        if not isinstance(other, Struct) or other._declared is not self._declared:
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self._declared)
+        return self is other or all(
+            getattr(self, name) == getattr(other, name) for name in self._declared
+        )
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._declared)
         return f"{type(self).__name__}({values})"
+
+
+def _refuse_change(self: Struct, name: str, *_: Any) -> None:
+    raise AttributeError(
+        f"{name} belongs to a shared default: assign a new {type(self).__name__} to its field"
+    )
 
 
 def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
@@ -402,6 +428,7 @@ def _slotted(cls: Any, **constants: Any) -> Any:
         for name, annotation in annotations.items()
     }
     body["_spec"] = None
+    body["_shared_default"] = None
     body.update(constants)
     return type(cls)(cls.__name__, cls.__bases__, body)
 

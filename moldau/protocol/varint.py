@@ -65,7 +65,11 @@ def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
 
 def unsigned_varint(value: int) -> bytes:
     """Encode an integer that is not negative."""
-    assert value >= 0, f"{value} is negative"
+    if value < 0x80:
+        assert value >= 0, f"{value} is negative"
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
