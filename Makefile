@@ -30,8 +30,8 @@ type: setup ## Static types, strictly
 interop: setup ## Only the tests against real Kafka clients and tools
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/interop $(PYTEST_ARGS)
 
-docs: setup ## Write the generated part of docs/compatibility.md anew
-	$(BIN)/python -m moldau.config.document docs/compatibility.md
+docs: setup ## Write the generated parts of docs/compatibility.md anew
+	$(BIN)/python docs/generate.py
 
 clean: ## Remove the virtual environment and every cache
 	rm -rf .venv .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Makes a fresh machine ready: `.venv` with everything in it, and optional tools where they are easy to get.
+"""Makes a fresh machine ready: `.venv` with everything, and optional tools that are easy to get.
 
 Owns: `.venv`, `.cache`, the stamp that tells whether they are current. Standard library only.
 Must not: fail because an optional tool is missing; it says so in one line instead.
@@ -31,7 +31,7 @@ def main():
     if STAMP.exists() and STAMP.read_text().strip() == digest and VENV_PYTHON.exists():
         return 0
     if not VENV_PYTHON.exists() and not create_venv():
-        say("cannot create .venv: install your system's python3-venv package (or uv), then try again")
+        say("cannot create .venv: install your system's python3-venv package, or uv")
         return 1
     if not install():
         say("installation failed; the lines above say why")
@@ -98,7 +98,7 @@ def install():
 def report_native_codec():
     """Says loudly when the record codec runs in plain Python."""
     if not quiet([str(VENV_PYTHON), "-c", "import moldau.protocol.records._native"]):
-        say("WARNING: NO NATIVE RECORD CODEC (no C compiler?): records are handled in slower plain Python")
+        say("WARNING: NO NATIVE RECORD CODEC (no C compiler?), plain Python is slower")
 
 
 def fetch_kcat():

@@ -19,6 +19,7 @@ from moldau.config.keys.words import (
     LOW,
     MAX_INT,
     MEDIUM,
+    REFUSED,
     SERVED,
     STATIC,
     STRING,
@@ -39,9 +40,9 @@ KEYS = (
     ConfigKey(
         "config.providers",
         LIST, (), ListOf(),
-        LOW, CLUSTER, IGNORED,
+        LOW, CLUSTER, REFUSED,
         "Aliases of plug-ins that resolve ${...} references in configuration files.",
-        note="references in values are taken literally",
+        note="references in values would be taken literally",
     ),
     ConfigKey(
         "connections.max.idle.ms",

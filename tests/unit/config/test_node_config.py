@@ -1,0 +1,266 @@
+"""Loading a node's configuration: sources, checks, addresses, redaction."""
+
+from __future__ import annotations
+
+import pytest
+
+from moldau.config import ConfigError, Endpoint, HostPort, NodeConfig, Password, SecurityProtocol
+from tests.unit.config.samples import MINIMAL, node, node_with
+
+PLAINTEXT = SecurityProtocol.PLAINTEXT
+
+
+def test_minimal_node_has_kafkas_defaults_and_no_warnings():
+    config = node()
+    assert config.warnings == ()
+    assert config["log.segment.bytes"] == 1 << 30
+    assert config.get_boolean("auto.create.topics.enable") is True
+    assert config.get_int("num.partitions") == 1
+    assert config.get_string("compression.type") == "producer"
+    assert (config.node_id, config.is_broker, config.is_controller) == (1, True, True)
+    assert config["broker.id"] == 1
+    assert config.rack is None
+    assert config.log_directories == ("data",)
+    assert config.metadata_log_directory == "data"
+    assert len(config) == len(list(config))
+
+
+def test_later_sources_win(tmp_path):
+    path = tmp_path / "server.properties"
+    lines = [f"{name}={text}" for name, text in MINIMAL.items()]
+    path.write_text("\n".join([*lines, "num.partitions=2", "log.segment.bytes=2000000"]))
+    environ = {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_LOG_SEGMENT_BYTES": "3000000", "HOME": "/x"}
+    config = NodeConfig.load(str(path), {"log.segment.bytes": "4000000"}, environ)
+    assert config["num.partitions"] == 3
+    assert config["log.segment.bytes"] == 4000000
+    assert NodeConfig.load(str(path))["num.partitions"] == 2
+
+
+def test_environment_names_translate_and_foreign_variables_are_left_alone():
+    environ = {"KAFKA_" + name.upper().replace(".", "_"): text for name, text in MINIMAL.items()}
+    environ |= {
+        "KAFKA_HEAP_OPTS": "-Xmx1G",
+        "KAFKA_PORT": "tcp://10.0.0.1:9092",
+        "KAFKA_PORT_9092_TCP_ADDR": "10.0.0.1",
+        "KAFKA_SERVICE_HOST": "10.0.0.1",
+        "KAFKA_SOMETHING_ELSE": "x",
+        "KAFKA_": "x",
+        "KAFKA_NUM_PARTITONS": "3",
+        "KAFKA_RSM_CONFIG_A__B___C": "x",
+    }
+    config = NodeConfig.load(None, None, environ)
+    assert config.node_id == 1
+    assert "rsm.config.a_b-c" in config.explicit
+    assert [warning for warning in config.warnings if "rsm.config" not in warning] == [
+        "num.partitons is not a known key and has no effect; did you mean num.partitions?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"node.id": None}, "node.id: is required"),
+        ({"node.id": "-1"}, "node.id=-1: must be at least 0"),
+        ({"node.id": "one"}, "node.id=one: must be a 32-bit whole number, at least 0"),
+        ({"broker.id": "2"}, "broker.id=2: must equal node.id"),
+        ({"process.roles": None}, "process.roles: is required"),
+        ({"process.roles": ""}, "process.roles=: must be a non-empty list"),
+        ({"process.roles": "broker,brokr"}, "out of broker, controller"),
+        ({"process.roles": "broker"}, "is a controller listener, but process.roles has no contr"),
+        ({"process.roles": "controller"}, "is not a controller listener, but process.roles has"),
+        (
+            {"process.roles": "broker", "listeners": "PLAINTEXT://:1"},
+            "process.roles=broker: must be broker,controller: only one combined node",
+        ),
+        ({"controller.listener.names": None}, "controller.listener.names: is required"),
+        ({"controller.listener.names": "OTHER"}, "must contain the controller listener OTHER"),
+        ({"controller.quorum.bootstrap.servers": None}, "or controller.quorum.voters"),
+        ({"controller.quorum.bootstrap.servers": "localhost"}, "must be HOST:PORT"),
+        ({"controller.quorum.bootstrap.servers": "h:70000"}, "between 0 and 65535"),
+        ({"controller.quorum.voters": "2@h:1"}, "must contain node.id 1"),
+        ({"controller.quorum.voters": "1@h:1,1@h:2"}, "voter 1 is listed twice"),
+        ({"controller.quorum.voters": "h:1"}, "must be ID@HOST:PORT"),
+        ({"controller.quorum.voters": "1@0.0.0.0:1"}, "must be a routable address"),
+        ({"controller.quorum.voters": "1@h:1,2@h:2"}, "only one combined node is served yet"),
+        ({"listeners": "PLAINTEXT://:1"}, "must contain the controller listener CONTROLLER"),
+        ({"listeners": "CONTROLLER://:1"}, "listeners=CONTROLLER://:1: must contain one for cl"),
+        ({"listeners": "PLAINTEXT:9092,CONTROLLER://:1"}, "must be NAME://HOST:PORT"),
+        ({"listeners": "X://:9092,CONTROLLER://:1"}, "X needs an entry in listener.security"),
+        ({"listeners": "PLAINTEXT://:1,CONTROLLER://:1"}, "uses port 1 twice"),
+        ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, "listener name PLAINTEXT is used twice"),
+        ({"listeners": "PLAINTEXT://:99999,CONTROLLER://:1"}, "between 0 and 65535"),
+        ({"listeners": "PLAINTEXT://::1:9092,CONTROLLER://:1"}, "IPv6 addresses in brackets"),
+        (
+            {
+                "listeners": "SSL://:1,CONTROLLER://:2",
+                "listener.security.protocol.map": "SSL:SSL,CONTROLLER:PLAINTEXT",
+            },
+            "SSL is not served yet, only PLAINTEXT",
+        ),
+        ({"listeners": "SSL://:1,CONTROLLER://:2"}, "CONTROLLER needs an entry"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "advertise a routable one"),
+        ({"listeners": "PLAINTEXT://0.0.0.0:1,CONTROLLER://:2"}, "advertise a routable one"),
+        ({"advertised.listeners": "SSL://h:1"}, "SSL is not served yet"),
+        (
+            {
+                "advertised.listeners": "INSIDE://h:1",
+                "listener.security.protocol.map": "INSIDE:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            },
+            "is not one of listeners",
+        ),
+        ({"listener.security.protocol.map": "PLAINTEXT:TLS"}, "the protocol must be one of PLAIN"),
+        ({"listener.security.protocol.map": "PLAINTEXT"}, "must be NAME:PROTOCOL pairs"),
+        ({"inter.broker.listener.name": "CONTROLLER"}, "cannot be a controller listener"),
+        ({"inter.broker.listener.name": "OTHER"}, "must be one of the advertised listeners"),
+        (
+            {
+                "inter.broker.listener.name": "PLAINTEXT",
+                "security.inter.broker.protocol": "PLAINTEXT",
+            },
+            "cannot be combined",
+        ),
+        ({"security.inter.broker.protocol": "SSL"}, "only PLAINTEXT listeners are served yet"),
+        ({"early.start.listeners": "OTHER"}, "is not one of listeners"),
+        ({"log.dirs": "a,a"}, "log.dirs=a,a: must be a non-empty list of distinct"),
+        ({"log.retention.ms": "0"}, "log.retention.ms=0: must be at least 1, or -1"),
+        ({"log.cleaner.dedupe.buffer.size": "1048576"}, "above 1 MiB per cleaner thread"),
+        ({"log.cleanup.policy": "compact"}, "is refused: compaction is not there yet"),
+        ({"authorizer.class.name": "x.Y"}, "is refused: access control is not served yet"),
+        ({"remote.log.storage.system.enable": "true"}, "is refused: tiered storage"),
+        ({"queued.max.request.bytes": "100"}, "must be at least socket.request.max.bytes"),
+        ({"max.connections.per.ip": "0"}, "only with max.connections.per.ip.overrides"),
+        ({"replica.fetch.wait.max.ms": "40000"}, "must not exceed replica.socket.timeout.ms=30000"),
+        ({"group.consumer.session.timeout.ms": "1"}, "group.consumer.heartbeat.interval.ms=5000"),
+        ({"group.consumer.session.timeout.ms": "60001"}, "must be between group.consumer.min.ses"),
+        ({"auto.create.topics.enable": "yes"}, "auto.create.topics.enable=yes: must be true or f"),
+        ({"compression.type": "zip"}, "one of uncompressed, zstd, lz4, snappy, gzip, producer"),
+        ({"log.segment.bytes": "1048575"}, "must be at least 1048576"),
+    ],
+)
+def test_bad_value_stops_with_key_value_and_what_is_allowed(changes, message):
+    with pytest.raises(ConfigError) as caught:
+        node_with(changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_key_mentions_what_replaced_a_removed_one():
+    with pytest.raises(ConfigError, match=r"process\.roles: is required \(zookeeper\.connect was"):
+        NodeConfig({"node.id": "1", "zookeeper.connect": "localhost:2181"})
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("zookeeper.connect", "controller.quorum.bootstrap.servers"),
+        ("zookeeper.ssl.client.enable", "controller.quorum.bootstrap.servers"),
+        ("request.required.acks", "acks at the producer"),
+        ("replica.lag.max.messages", "replica.lag.time.max.ms"),
+        ("log.message.format.version", "format 2"),
+        ("inter.broker.protocol.version", "metadata.version"),
+        ("control.plane.listener.name", "controller.listener.names"),
+    ],
+)
+def test_removed_keys_warn_with_their_replacement(name, part):
+    warnings = node_with({name: "x"}).warnings
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"{name} was removed from Kafka: ")
+    assert part in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "warning"),
+    [
+        ("log.segmnt.bytes", "1", "did you mean log.segment.bytes?"),
+        ("LOG_SEGMENT_BYTES", "1", "did you mean log.segment.bytes?"),
+        ("completely.unrelated.thing", "1", "is not a known key and has no effect"),
+        ("retention.ms", "1", "(the node's default is log.retention.ms)"),
+        ("num.io.threads", "3", "has no effect: work is done on event loops"),
+        ("ssl.keystore.location", "x", "TLS listeners are not served yet"),
+        ("listener.name.plaintext.max.connections", "3", "not served per listener yet"),
+        ("listener.name.plaintext.plain.sasl.jaas.config", "x", "SASL listeners are not served"),
+        ("rsm.config.bucket", "x", "server-side plug-ins are not served"),
+        ("broker.heartbeat.interval.ms", "5000", "at most half of broker.session.timeout.ms"),
+    ],
+)
+def test_what_has_no_effect_warns(name, text, warning):
+    assert any(warning in line for line in node_with({name: text}).warnings)
+
+
+def test_ignored_key_at_its_default_does_not_warn():
+    assert node_with({"num.io.threads": "8"}).warnings == ()
+
+
+def test_addresses():
+    config = node_with(
+        {
+            "listeners": "inside://[::1]:0, OUTSIDE://:9092, CONTROLLER://h-1.example:9093",
+            "advertised.listeners": "INSIDE://[fe80::1%eth0]:9094,OUTSIDE://pub.example:9092",
+            "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT,CONTROLLER:"
+            "PLAINTEXT",
+            "inter.broker.listener.name": "inside",
+            "controller.quorum.voters": "1@[::1]:9093",
+        }
+    )
+    assert config.listeners == (
+        Endpoint("INSIDE", "::1", 0, PLAINTEXT),
+        Endpoint("OUTSIDE", "", 9092, PLAINTEXT),
+        Endpoint("CONTROLLER", "h-1.example", 9093, PLAINTEXT),
+    )
+    assert [str(endpoint) for endpoint in config.advertised_listeners] == [
+        "INSIDE://[fe80::1%eth0]:9094",
+        "OUTSIDE://pub.example:9092",
+    ]
+    assert [e.listener_name for e in config.broker_listeners] == ["INSIDE", "OUTSIDE"]
+    assert [e.listener_name for e in config.controller_listeners] == ["CONTROLLER"]
+    assert config.inter_broker_listener_name == "INSIDE"
+    assert config.quorum_voters[0] == (1, "::1", 9093)
+    assert config.quorum_bootstrap_servers == (HostPort("127.0.0.1", 9093),)
+
+
+def test_same_port_on_ipv4_and_ipv6_is_fine():
+    text = "PLAINTEXT://127.0.0.1:1,SIX://[::1]:1,CONTROLLER://:2"
+    protocols = "PLAINTEXT:PLAINTEXT,SIX:PLAINTEXT,CONTROLLER:PLAINTEXT"
+    assert (
+        len(node_with({"listeners": text, "listener.security.protocol.map": protocols}).listeners)
+        == 3
+    )
+
+
+def test_free_ports_and_empty_hosts_are_resolved_when_they_are_known():
+    config = node(listeners="PLAINTEXT://:0,CONTROLLER://127.0.0.1:0")
+    resolved = config.resolve_advertised({"PLAINTEXT": 4711, "CONTROLLER": 4712}, "box")
+    assert resolved == (
+        Endpoint("PLAINTEXT", "box", 4711, PLAINTEXT),
+        Endpoint("CONTROLLER", "127.0.0.1", 4712, PLAINTEXT),
+    )
+
+
+def test_log_dir_stands_in_for_log_dirs():
+    assert node_with({"log.dirs": None, "log.dir": "one"}).log_directories == ("one",)
+    assert node(metadata_log_dir="meta").metadata_log_directory == "meta"
+
+
+def test_secrets_are_never_shown():
+    secret = "hunter2"
+    config = node_with({"ssl.keystore.password": secret, "some.unknown.password": secret})
+    assert config["ssl.keystore.password"] == Password(secret)
+    assert config["ssl.keystore.password"].value == secret
+    for shown in (
+        repr(config),
+        str(config.redacted()),
+        str(config.warnings),
+        str(config["ssl.keystore.password"]),
+        str(config.text("ssl.keystore.password")),
+    ):
+        assert secret not in shown
+    with pytest.raises(ConfigError) as caught:
+        node_with({"delegation.token.secret.key": secret})
+    assert secret not in str(caught.value)
+
+
+def test_error_texts_stay_short_and_on_one_line():
+    with pytest.raises(ConfigError) as caught:
+        node(num_partitions="1\n2" * 10_000)
+    assert len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,136 @@
+"""The key tables agree with what Apache Kafka 4.3 itself declares."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from moldau.config import BROKER_KEYS, TOPIC_KEYS, ConfigError, Importance, Scope, Status
+from moldau.config.definition import REQUIRED, ConfigKey
+from moldau.config.keys import ALL_BROKER_KEYS, ALL_TOPIC_KEYS, AREAS
+from moldau.config.table import REMOVED_KEYS, REMOVED_TOPIC_KEYS
+from moldau.config.values import format_value, parse_value
+from tests.unit.config.facts import KeyFacts, ValueFacts, key_facts, value_facts
+
+ROOT = Path(__file__).resolve().parents[3]
+KEYS = {"broker": BROKER_KEYS, "topic": TOPIC_KEYS}
+FACTS = key_facts()
+VALUES = value_facts()
+# Their elements are checked when the addresses are parsed, not by a validator.
+PARSED_ELSEWHERE = {"controller.quorum.voters", "controller.quorum.bootstrap.servers"}
+OUR_OWN = "moldau."
+
+
+def test_every_kafka_key_is_in_the_table_and_nothing_else_but_our_own():
+    for kind, table in KEYS.items():
+        kafka = {fact.name for fact in FACTS if fact.kind == kind}
+        assert kafka - set(table) == set()
+        assert {name for name in table if not name.startswith(OUR_OWN)} - kafka == set()
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: f"{fact.kind}-{fact.name}")
+def test_declaration_equals_kafkas(fact: KeyFacts):
+    key = KEYS[fact.kind][fact.name]
+    assert key.type.name == fact.type
+    assert key.scope is Scope(fact.update_mode)
+    assert key.importance is Importance(fact.importance.lower())
+    assert key.internal is fact.internal
+    if fact.default == "<required>":
+        assert key.default is REQUIRED
+    else:
+        expected = None if fact.default == "<null>" else fact.default
+        assert format_value(key, key.default) == expected
+        assert key.default is None or parse_value(key, fact.default) == key.default
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [fact for fact in VALUES if fact.name not in PARSED_ELSEWHERE],
+    ids=lambda fact: f"{fact.kind}-{fact.name}",
+)
+def test_values_are_accepted_and_rejected_as_kafka_does(fact: ValueFacts):
+    key = KEYS[fact.kind][fact.name]
+    for text, canonical in fact.accepted.items():
+        assert format_value(key, parse_value(key, text)) == canonical
+    for text in fact.rejected:
+        with pytest.raises(ConfigError, match=re.escape(fact.name)):
+            parse_value(key, text)
+
+
+def test_no_key_is_declared_twice_and_areas_are_sorted():
+    for keys in (ALL_BROKER_KEYS, ALL_TOPIC_KEYS):
+        names = [key.name for key in keys]
+        assert len(names) == len(set(names))
+    for area in AREAS:
+        names = [key.name for key in area.KEYS]
+        assert names == sorted(names)
+
+
+@pytest.mark.parametrize("key", [*ALL_BROKER_KEYS, *ALL_TOPIC_KEYS], ids=lambda key: key.name)
+def test_every_key_is_documented_and_says_why_it_is_not_served(key: ConfigKey):
+    assert key.documentation.endswith(".")
+    assert key.documentation[0].isupper()
+    assert (key.status is Status.SERVED) != bool(key.note)
+    assert bool(key.refused_values) == bool(key.refusal)
+    for synonym in key.synonyms:
+        assert synonym in BROKER_KEYS
+
+
+def test_refused_key_keeps_its_default():
+    for key in [*ALL_BROKER_KEYS, *ALL_TOPIC_KEYS]:
+        if key.refused_values and key.default is not REQUIRED:
+            given = key.default if isinstance(key.default, tuple) else (key.default,)
+            assert not set(given) & set(key.refused_values), key.name
+
+
+def test_removed_keys_are_not_known_and_their_answers_name_known_ones():
+    assert not set(REMOVED_KEYS) & set(BROKER_KEYS)
+    assert not set(REMOVED_TOPIC_KEYS) & set(TOPIC_KEYS)
+    for answers, table in ((REMOVED_KEYS, BROKER_KEYS), (REMOVED_TOPIC_KEYS, TOPIC_KEYS)):
+        for answer in answers.values():
+            for name in re.findall(r"[a-z]+(?:\.[a-z]+)+", answer):
+                assert name in table or name == "metadata.version", answer
+
+
+def _words_in_source() -> str:
+    parts = []
+    for path in sorted((ROOT / "moldau").rglob("*.py")):
+        relative = path.relative_to(ROOT / "moldau").as_posix()
+        if not relative.startswith("config/keys/") and relative != "config/table.py":
+            parts.append(path.read_text(encoding="utf-8"))
+    return "\n".join(parts)
+
+
+def test_served_keys_are_read_somewhere():
+    """A status of SERVED is a promise: some code outside the table has to look at the key."""
+    source = _words_in_source()
+    spelled = {name for name in BROKER_KEYS if f'"{name}"' in source}
+    spelled |= {name for name in TOPIC_KEYS if f'"{name}"' in source}
+    served_through_topics = {
+        synonym for name, key in TOPIC_KEYS.items() if name in spelled for synonym in key.synonyms
+    }
+    unread = [
+        key.name
+        for key in [*ALL_BROKER_KEYS, *ALL_TOPIC_KEYS]
+        if key.status is Status.SERVED and key.name not in spelled | served_through_topics
+    ]
+    assert unread == []
+
+
+def test_importing_the_tables_loads_nothing_heavy():
+    program = (
+        "import sys; before = set(sys.modules); import moldau.config;"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    loaded = set(run.stdout.split())
+    assert "moldau.config.table" in loaded
+    assert not loaded & {"asyncio", "dataclasses", "difflib", "inspect", "socket"}
+    ours = {name for name in loaded if name.startswith("moldau.")}
+    assert all(name.startswith("moldau.config") for name in ours), ours
