@@ -1,0 +1,199 @@
+"""What a leader demands of records before it appends them, and what it makes of them off the loop.
+
+Owns: the checks of a produce request's batches that need no log, recompression for topics with a
+`compression.type` of their own.
+Must not: know offsets, producers or files.
+Invariant: nothing is changed in a buffer before every batch in it passed. Per-record contents are
+not looked at (architecture: record batches stay the bytes the producer sent); timestamps are
+checked against the batch's base and max timestamp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records import (
+    BATCH_HEADER_SIZE,
+    BatchHeader,
+    InvalidBatch,
+    InvalidBatchReason,
+    iter_batches,
+    recompress,
+    validate_header,
+    verify_crc,
+)
+from moldau.storage.faults import AppendRejected
+from moldau.storage.log_config import MAX_INT64, LogConfig
+
+_CLIENT_ATTRIBUTES = 0x17
+"""Codec and transactional bit: all a producer may set."""
+MIN_RECORD_BYTES = 7
+"""The least an uncompressed record takes: length, attributes, two deltas, three counts."""
+_MAX_CODEC = 4
+_CODEC_MASK = 0x07
+
+
+class AppendOrigin(Enum):
+    """Who hands records to a leader; decides which checks apply."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    RAFT_LEADER = "raft leader"
+
+
+@dataclass(slots=True)
+class AppendResult:
+    """What became of an append. Offsets are -1 with an error; `last_offset` is inclusive.
+
+    `log_append_time_ms` is -1 unless the topic uses LogAppendTime. A duplicate is no error: the
+    offsets are those of the first time.
+    """
+
+    error: ErrorCode
+    error_message: str | None = None
+    base_offset: int = -1
+    last_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    record_errors: tuple[tuple[int, str], ...] = ()
+    is_duplicate: bool = False
+    record_count: int = 0
+    size_bytes: int = 0
+
+
+def rejected(invalid: InvalidBatch) -> AppendRejected:
+    """The answer to a batch that is not valid in itself."""
+    record_errors: tuple[tuple[int, str], ...] = ()
+    if invalid.record_index is not None:
+        record_errors = ((invalid.record_index, invalid.message),)
+    return AppendRejected(ErrorCode[invalid.reason.error_name], str(invalid), record_errors)
+
+
+def check_batches(
+    records: bytearray | memoryview, config: LogConfig, origin: AppendOrigin, now_ms: int
+) -> list[tuple[int, BatchHeader]]:
+    """Position and header of every batch, all of them acceptable.
+
+    Raises: AppendRejected with CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE,
+    RECORD_LIST_TOO_LARGE or INVALID_TIMESTAMP.
+    """
+    batches = []
+    from_client = origin is AppendOrigin.CLIENT
+    checks_time = from_client and not config.uses_log_append_time
+    max_message_bytes = config.max_message_bytes
+    try:
+        for position, header in iter_batches(records):
+            if header.batch_length + 12 > max_message_bytes and from_client:
+                raise AppendRejected(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"a batch of {header.size_bytes} bytes, max.message.bytes "
+                    f"is {max_message_bytes}",
+                )
+            if not verify_crc(records, position, header):
+                raise InvalidBatch(
+                    InvalidBatchReason.BAD_CRC, "the CRC does not match", position=position
+                )
+            if not (from_client and _is_plain(header)):
+                validate_header(header, position, from_client=from_client)
+            if (
+                header.record_count * MIN_RECORD_BYTES > header.size_bytes - BATCH_HEADER_SIZE
+                and not header.is_compressed
+            ):
+                raise InvalidBatch(
+                    InvalidBatchReason.BAD_COUNT,
+                    f"{header.record_count} records in {header.size_bytes} bytes",
+                    position=position,
+                )
+            if checks_time and header.max_timestamp_ms >= 0:
+                _check_time(header, config, now_ms)
+            batches.append((position, header))
+    except InvalidBatch as error:
+        raise rejected(error) from None
+    if not batches:
+        raise AppendRejected(ErrorCode.INVALID_RECORD, "no record batch in the request")
+    if len(records) > config.segment_bytes:
+        raise AppendRejected(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"{len(records)} bytes do not fit in a segment of {config.segment_bytes}",
+        )
+    return batches
+
+
+def _is_plain(header: BatchHeader) -> bool:
+    """The common case decided at a glance; anything else goes through the full rules."""
+    attributes = header.attributes
+    return (
+        not attributes & ~_CLIENT_ATTRIBUTES
+        and attributes & _CODEC_MASK <= _MAX_CODEC
+        and header.record_count == header.last_offset_delta + 1 > 0
+        and header.base_offset == 0
+        and (
+            (header.base_sequence >= 0 and header.producer_epoch >= 0)
+            if header.producer_id >= 0
+            else not attributes & ~_CODEC_MASK
+        )
+    )
+
+
+def _check_time(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    after_max_ms = config.message_timestamp_after_max_ms
+    if header.max_timestamp_ms - now_ms > after_max_ms:
+        raise AppendRejected(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {header.max_timestamp_ms} is more than {after_max_ms} ms ahead",
+        )
+    before_max_ms = config.message_timestamp_before_max_ms
+    if before_max_ms != MAX_INT64:
+        earliest = min(header.base_timestamp_ms, header.max_timestamp_ms)
+        if earliest >= 0 and now_ms - earliest > before_max_ms:
+            raise AppendRejected(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"timestamp {earliest} is more than {before_max_ms} ms ago",
+            )
+
+
+def needs_preparation(records: bytearray | memoryview, config: LogConfig) -> bool:
+    """Whether some batch has another codec than the topic wants: call `prepare` off the loop.
+
+    Garbage needs none; the append refuses it.
+    """
+    target = config.target_codec
+    if target is None:
+        return False
+    try:
+        return any(
+            header.attributes & _CODEC_MASK != target and header.record_count
+            for _, header in iter_batches(records)
+        )
+    except InvalidBatch:
+        return False
+
+
+def prepare(records: bytearray | memoryview, config: LogConfig) -> bytearray:
+    """The same batches under the topic's codec. Touches nothing but its arguments: offload it.
+
+    Raises: AppendRejected with CORRUPT_MESSAGE, INVALID_RECORD or MESSAGE_TOO_LARGE.
+    """
+    target = config.target_codec
+    assert target is not None
+    prepared = bytearray()
+    try:
+        for position, header in iter_batches(records):
+            if header.size_bytes > config.max_message_bytes:
+                # Refused either way; the append says so.
+                return bytearray(records)
+            if not verify_crc(records, position, header):
+                raise InvalidBatch(
+                    InvalidBatchReason.BAD_CRC, "the CRC does not match", position=position
+                )
+            if header.attributes & _CODEC_MASK == target:
+                prepared += records[position : position + header.size_bytes]
+            else:
+                prepared += recompress(
+                    records, position, header, target, config.compression_level
+                )
+    except InvalidBatch as error:
+        raise rejected(error) from None
+    return prepared

@@ -1,0 +1,127 @@
+"""LeaderEpochCache: which leader epoch wrote which offsets of one partition.
+
+Owns: the ascending list of (leader epoch, start offset) and its checkpoint file.
+Must not: read the log; whoever appends or recovers tells it.
+Invariant: epochs strictly ascend and start offsets never descend. The file may lag behind memory
+only above the recovery point: recovery assigns those epochs again from the batches.
+Source: KIP-101, KIP-279.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_left, bisect_right
+
+from moldau.runtime.filesystem import Filesystem
+from moldau.storage.checkpoints import (
+    LEADER_EPOCH_CHECKPOINT,
+    EpochStartOffset,
+    read_leader_epoch_checkpoint,
+    write_leader_epoch_checkpoint,
+)
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+
+class LeaderEpochCache:
+    """Leader epochs by start offset, for fencing and for finding where replicas diverge."""
+
+    __slots__ = ("_filesystem", "_path", "_write_lock", "entries", "is_dirty", "latest_epoch")
+
+    def __init__(self, filesystem: Filesystem, directory: str) -> None:
+        self._filesystem = filesystem
+        self._path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
+        self.entries: list[EpochStartOffset] = []
+        self.latest_epoch = UNDEFINED_EPOCH
+        """The newest epoch, -1 when there is none."""
+        self.is_dirty = False
+        """Whether the file lags behind `entries`."""
+        self._write_lock = threading.Lock()
+
+    def load(self) -> None:
+        """Read the checkpoint file. Raises: OSError, CorruptFile."""
+        self._replace(read_leader_epoch_checkpoint(self._filesystem, self._path))
+        self.is_dirty = not self._filesystem.exists(self._path)
+
+    def clear(self) -> None:
+        """Forget everything (a damaged file is rebuilt from the log)."""
+        self._replace([])
+        self.is_dirty = True
+
+    def write(self) -> None:
+        """Bring the file up to date, durably, if it is not. Raises: OSError.
+
+        May run in the disk thread while the loop assigns: `entries` is replaced, never changed in
+        place, and what comes after the flag was cleared sets it again.
+        """
+        with self._write_lock:
+            if self.is_dirty:
+                self.is_dirty = False
+                try:
+                    write_leader_epoch_checkpoint(self._filesystem, self._path, self.entries)
+                except OSError:
+                    self.is_dirty = True
+                    raise
+
+    def assign(self, leader_epoch: int, start_offset: int) -> None:
+        """Records from `start_offset` on carry `leader_epoch`; the same epoch again is no news.
+
+        Entries that contradict (newer epochs or later starts) are dropped: the log was cut there.
+        """
+        if leader_epoch <= self.latest_epoch:
+            # No news, or a lower epoch: it can only come after a truncation, which cut the cache.
+            if leader_epoch == self.latest_epoch or leader_epoch < 0:
+                return
+            kept = [e for e in self.entries if e.leader_epoch < leader_epoch]
+        else:
+            kept = self.entries
+        if leader_epoch < 0:
+            return
+        kept = [e for e in kept if e.start_offset < start_offset]
+        self._replace([*kept, EpochStartOffset(leader_epoch, start_offset)])
+        self.is_dirty = True
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or after `end_offset`."""
+        kept = [e for e in self.entries if e.start_offset < end_offset]
+        if len(kept) < len(self.entries):
+            self._replace(kept)
+            self.is_dirty = True
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that end before `start_offset`; the one that holds it begins there."""
+        index = bisect_right(self.entries, start_offset, key=lambda e: e.start_offset) - 1
+        if index < 0 or (index == 0 and self.entries[0].start_offset == start_offset):
+            return
+        first = EpochStartOffset(self.entries[index].leader_epoch, start_offset)
+        self._replace([first, *self.entries[index + 1 :]])
+        self.is_dirty = True
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """The leader epoch `offset` was written under, -1 when that is not known."""
+        index = bisect_right(self.entries, offset, key=lambda e: e.start_offset) - 1
+        return self.entries[index].leader_epoch if index >= 0 else UNDEFINED_EPOCH
+
+    def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """`(epoch, end offset)`: the largest epoch <= `leader_epoch` and where it ends (exclusive).
+
+        (-1, -1) when nothing can be said: an unknown epoch, or one newer than all in the log.
+        """
+        entries = self.entries
+        if leader_epoch == UNDEFINED_EPOCH or not entries:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if leader_epoch == self.latest_epoch:
+            return leader_epoch, log_end_offset
+        index = bisect_left(entries, leader_epoch + 1, key=lambda e: e.leader_epoch)
+        if index == len(entries):
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if index == 0:
+            # Older than everything kept: it ends where the first known epoch begins.
+            return leader_epoch, entries[0].start_offset
+        return entries[index - 1].leader_epoch, entries[index].start_offset
+
+    def _replace(self, entries: list[EpochStartOffset]) -> None:
+        self.entries = entries
+        self.latest_epoch = entries[-1].leader_epoch if entries else UNDEFINED_EPOCH

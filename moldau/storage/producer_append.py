@@ -1,0 +1,206 @@
+"""What one append would do to one producer's state: checked before the write, applied after it.
+
+Owns: the rules for epochs, sequences and transaction boundaries of a batch.
+Must not: change the state itself (producer_state does, once the bytes are in the file).
+Invariant: an update that is dropped leaves no trace. Source: KIP-98, KIP-360, KIP-890.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records import (
+    BatchHeader,
+    ControlRecordType,
+    InvalidBatch,
+    decode_end_txn_marker,
+    decode_records,
+)
+from moldau.storage.append import rejected
+from moldau.storage.faults import AppendRejected
+from moldau.storage.producer_entry import (
+    NO_EPOCH,
+    NO_OFFSET,
+    NO_SEQUENCE,
+    ProducerBatch,
+    ProducerEntry,
+)
+
+MAX_SEQUENCE = 2**31 - 1
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction whose marker is being appended: offsets [first_offset, last_offset]."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class ProducerUpdate:
+    """The pending effect of one append's batches on one producer."""
+
+    __slots__ = (
+        "batches",
+        "completed",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "is_new",
+        "last_sequence",
+        "producer_epoch",
+        "producer_id",
+        "resets_batches",
+        "started_first_offsets",
+        "timestamp_ms",
+    )
+
+    def __init__(self, producer_id: int, entry: ProducerEntry | None) -> None:
+        self.producer_id = producer_id
+        self.batches: list[ProducerBatch] = []
+        self.completed: list[CompletedTransaction] = []
+        self.started_first_offsets: list[int] = []
+        self.resets_batches = False
+        self.timestamp_ms = -1
+        self.is_new = entry is None
+        if entry is None:
+            self.producer_epoch = NO_EPOCH
+            self.last_sequence = NO_SEQUENCE
+            self.coordinator_epoch = NO_EPOCH
+            self.current_txn_first_offset = NO_OFFSET
+        else:
+            self.producer_epoch = entry.producer_epoch
+            self.last_sequence = entry.last_sequence
+            self.coordinator_epoch = entry.coordinator_epoch
+            self.current_txn_first_offset = entry.current_txn_first_offset
+
+    def check_data(self, header: BatchHeader) -> None:
+        """Whether a client's batch may follow.
+
+        Raises: AppendRejected with INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or
+        INVALID_TXN_STATE.
+        """
+        producer_epoch = header.producer_epoch
+        known_epoch = self.producer_epoch
+        if producer_epoch < known_epoch:
+            raise AppendRejected(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {self.producer_id} sent epoch {producer_epoch}, "
+                f"the partition has seen {known_epoch}",
+            )
+        if producer_epoch != known_epoch:
+            # A producer never seen (or forgotten after expiry) may begin anywhere.
+            if header.base_sequence != 0 and known_epoch != NO_EPOCH:
+                raise AppendRejected(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {self.producer_id} begins epoch {producer_epoch} "
+                    f"with sequence {header.base_sequence} instead of 0",
+                )
+        else:
+            expected = 0 if self.last_sequence == MAX_SEQUENCE else self.last_sequence + 1
+            if header.base_sequence != expected:
+                raise AppendRejected(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {self.producer_id} sent sequence {header.base_sequence}, "
+                    f"expected {expected}",
+                )
+        if self.current_txn_first_offset != NO_OFFSET and not header.is_transactional:
+            raise AppendRejected(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {self.producer_id} has an open transaction "
+                "and sent a batch outside of it",
+            )
+
+    def add_data(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
+        """Take in a batch that gets `base_offset`; `timestamp_ms` is when it is appended."""
+        self._move_to_epoch(header.producer_epoch)
+        delta = header.last_offset_delta
+        last_sequence = header.last_sequence
+        self.batches.append(
+            ProducerBatch(header.base_sequence, last_sequence, base_offset + delta, delta)
+        )
+        self.last_sequence = last_sequence
+        self.timestamp_ms = timestamp_ms
+        if header.is_transactional and self.current_txn_first_offset == NO_OFFSET:
+            self.current_txn_first_offset = base_offset
+            self.started_first_offsets.append(base_offset)
+
+    def check_marker(self, header: BatchHeader, coordinator_epoch: int) -> None:
+        """Whether a coordinator's end-of-transaction marker may be written.
+
+        Raises: AppendRejected with INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
+        """
+        if header.producer_epoch < self.producer_epoch:
+            raise AppendRejected(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"marker of producer {self.producer_id} has epoch {header.producer_epoch}, "
+                f"the partition has seen {self.producer_epoch}",
+            )
+        if coordinator_epoch < self.coordinator_epoch:
+            raise AppendRejected(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"marker of coordinator epoch {coordinator_epoch}, "
+                f"the partition has seen {self.coordinator_epoch}",
+            )
+
+    def add_marker(
+        self,
+        header: BatchHeader,
+        coordinator_epoch: int,
+        offset: int,
+        *,
+        is_commit: bool,
+        timestamp_ms: int,
+    ) -> None:
+        """Take in an end-of-transaction marker at `offset`; an empty transaction leaves none."""
+        self._move_to_epoch(header.producer_epoch)
+        self.coordinator_epoch = coordinator_epoch
+        self.timestamp_ms = timestamp_ms
+        if self.current_txn_first_offset != NO_OFFSET:
+            self.completed.append(
+                CompletedTransaction(
+                    self.producer_id, self.current_txn_first_offset, offset, not is_commit
+                )
+            )
+            self.current_txn_first_offset = NO_OFFSET
+
+    def _move_to_epoch(self, producer_epoch: int) -> None:
+        if producer_epoch != self.producer_epoch:
+            self.producer_epoch = producer_epoch
+            self.resets_batches = True
+            self.last_sequence = NO_SEQUENCE
+            self.batches.clear()
+
+
+def note_marker(
+    update: ProducerUpdate,
+    records: bytes | bytearray | memoryview,
+    position: int,
+    header: BatchHeader,
+    now_ms: int,
+    *,
+    check: bool,
+) -> None:
+    """Take a transaction's end marker into `update`; other control records say nothing here.
+
+    Raises: AppendRejected.
+    """
+    if not header.is_transactional:
+        return
+    try:
+        record = decode_records(records, position)[0]
+        marker = decode_end_txn_marker(record)
+    except (InvalidBatch, IndexError) as error:
+        if isinstance(error, InvalidBatch):
+            raise rejected(error) from None
+        raise AppendRejected(ErrorCode.INVALID_RECORD, "a control batch without record") from None
+    if check:
+        update.check_marker(header, marker.coordinator_epoch)
+    update.add_marker(
+        header,
+        marker.coordinator_epoch,
+        header.base_offset,
+        is_commit=marker.type is ControlRecordType.COMMIT,
+        timestamp_ms=now_ms,
+    )

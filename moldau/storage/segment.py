@@ -1,0 +1,407 @@
+"""LogSegment: one `.log` file with its indexes.
+
+Owns: the file, the index entries written beside it, the byte positions of offsets, what is known of
+the segment's timestamps.
+Must not: know offsets beyond its own, producers, epochs, or when to roll (log decides).
+Invariant: `size_bytes` is the end of the last whole append; indexes only name batches below it.
+Only the active segment is appended to; closed ones are opened on demand, closed at any time.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from moldau.protocol.records import LOG_OVERHEAD, BatchHeader, InvalidBatch, InvalidBatchReason
+from moldau.runtime.filesystem import File, Filesystem
+from moldau.storage.batch_scan import scan_headers
+from moldau.storage.log_config import LogConfig
+from moldau.storage.offset_index import OffsetIndex
+from moldau.storage.open_files import OpenSegments
+from moldau.storage.time_index import TimeIndex
+from moldau.storage.transaction_index import TransactionIndex
+from moldau.storage.verified_ranges import VerifiedRanges
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+DELETED_SUFFIX = ".deleted"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+
+POSITION_HINT_COUNT = 128
+"""Batch starts remembered per segment: those of the last appends and of the readers' next reads."""
+
+
+class ByteRange(NamedTuple):
+    """Whole batches [position, end) of a segment; `next_offset` follows the last of them."""
+
+    position: int
+    end: int
+    next_offset: int
+
+
+def segment_path(directory: str, base_offset: int, suffix: str) -> str:
+    """A segment file's path: the base offset in 20 digits."""
+    return os.path.join(directory, f"{base_offset:020d}{suffix}")
+
+
+class LogSegment:
+    """See the module. States: active (open for append) -> closed (on roll) -> deleted."""
+
+    __slots__ = (
+        "_file",
+        "_filesystem",
+        "_max_timestamp_ms",
+        "_offset_of_max_timestamp",
+        "_open_segments",
+        "_rolling_base_timestamp_ms",
+        "base_offset",
+        "bytes_since_index_entry",
+        "created_ms",
+        "hints",
+        "is_active",
+        "offset_index",
+        "path",
+        "size_bytes",
+        "time_index",
+        "transaction_index",
+        "verified",
+    )
+
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        open_segments: OpenSegments,
+        directory: str,
+        base_offset: int,
+        size_bytes: int,
+        created_ms: int,
+    ) -> None:
+        self._filesystem = filesystem
+        self._open_segments = open_segments
+        self._file: File | None = None
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        self.created_ms = created_ms
+        self.is_active = False
+        self.path = segment_path(directory, base_offset, LOG_SUFFIX)
+        self.offset_index = OffsetIndex(
+            filesystem, segment_path(directory, base_offset, INDEX_SUFFIX), base_offset
+        )
+        self.time_index = TimeIndex(
+            filesystem, segment_path(directory, base_offset, TIME_INDEX_SUFFIX), base_offset
+        )
+        self.transaction_index = TransactionIndex(
+            filesystem, segment_path(directory, base_offset, TXN_INDEX_SUFFIX)
+        )
+        self.verified = VerifiedRanges(trusted_from=size_bytes)
+        self.bytes_since_index_entry = 0
+        self.hints: dict[int, int] = {}
+        """Offset -> position of the batch that begins with it; bounded, oldest dropped."""
+        self._max_timestamp_ms: int | None = None
+        self._offset_of_max_timestamp = base_offset
+        self._rolling_base_timestamp_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return f"LogSegment({self.path!r}, size_bytes={self.size_bytes})"
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def file(self) -> File:
+        """The open log file. Raises: OSError."""
+        file = self._file
+        if file is None:
+            file = self._file = self._filesystem.open(self.path, write=self.is_active)
+        if not self.is_active:
+            self._open_segments.touch(self)
+        return file
+
+    def activate(self, config: LogConfig, *, create: bool = False) -> None:
+        """Open for appending, with preallocated indexes. Raises: OSError with nothing kept open."""
+        self._open_segments.forget(self)
+        self.close_descriptors()
+        preallocate_bytes = config.segment_bytes if create and config.preallocate else 0
+        self._file = self._filesystem.open(
+            self.path, create=create, exclusive=create, preallocate_bytes=preallocate_bytes
+        )
+        self.is_active = True
+        try:
+            self.offset_index.open_for_append(config.segment_index_bytes)
+            self.time_index.open_for_append(config.segment_index_bytes)
+        except OSError:
+            self.abandon()
+            raise
+
+    def deactivate(self) -> None:
+        """The last word in the time index, indexes trimmed: the segment is closed for writing.
+
+        Raises: OSError.
+        """
+        self.time_index.maybe_append(*self.max_timestamp())
+        self.offset_index.trim()
+        self.time_index.trim()
+        self.is_active = False
+        self.close_descriptors()
+
+    def close_descriptors(self) -> None:
+        """Give back descriptors and mappings; a closed segment opens them again on demand."""
+        self.close_log_file()
+        self.offset_index.unmap()
+        self.time_index.unmap()
+
+    def close_log_file(self) -> None:
+        """Give back the log file's descriptor only."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def abandon(self) -> None:
+        """Close without writing anything: the disk fails, or the files are going away."""
+        self._open_segments.forget(self)
+        self.is_active = False
+        self.offset_index.abandon()
+        self.time_index.abandon()
+        self.close_descriptors()
+
+    def adopt_by(self, open_segments: OpenSegments) -> None:
+        """Count against this set of open segments from now on (after recovery in a thread)."""
+        self._open_segments.forget(self)
+        if not self.is_active:
+            self.close_descriptors()
+        self._open_segments = open_segments
+
+    def paths(self) -> list[str]:
+        """The segment's files that exist."""
+        candidates = (
+            self.path,
+            self.offset_index.path,
+            self.time_index.path,
+            self.transaction_index.path,
+        )
+        return [path for path in candidates if self._filesystem.exists(path)]
+
+    # -- appending -------------------------------------------------------------------------------
+
+    def has_room_for(self, size_bytes: int, last_offset: int, config: LogConfig) -> bool:
+        """Whether an append fits by size, index room and relative offset (not by time)."""
+        return (
+            self.size_bytes + size_bytes <= config.segment_bytes
+            and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+            and not self.offset_index.is_full
+            and not self.time_index.is_full
+        )
+
+    def append(
+        self,
+        records: bytearray | memoryview,
+        batches: list[tuple[int, BatchHeader]],
+        index_interval_bytes: int,
+    ) -> None:
+        """Write whole batches (headers as they will lie in the file) at the end.
+
+        Raises: OSError with the file cut back to its previous end and nothing noted.
+        """
+        start = self.size_bytes
+        file = self._file
+        assert file is not None
+        file.append(records)
+        self.size_bytes = start + len(records)
+        hints = self.hints
+        for position, header in batches:
+            base_offset = header.base_offset
+            hints[base_offset] = start + position
+            self.note_batch(start + position, header, index_interval_bytes)
+        while len(hints) > POSITION_HINT_COUNT:
+            del hints[next(iter(hints))]
+
+    def note_batch(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
+        """Index and timestamp bookkeeping for one batch at `position` (append and recovery)."""
+        last_offset = header.base_offset + header.last_offset_delta
+        timestamp_ms = header.max_timestamp_ms
+        known = self._max_timestamp_ms
+        if known is None:
+            known = self.max_timestamp()[0]
+        if position == 0:
+            self._rolling_base_timestamp_ms = timestamp_ms
+        if timestamp_ms > known:
+            self._max_timestamp_ms = known = timestamp_ms
+            self._offset_of_max_timestamp = last_offset
+        if (
+            self.bytes_since_index_entry > index_interval_bytes
+            and not self.offset_index.is_full
+            and self.offset_index.append(last_offset, position)
+        ):
+            self.time_index.maybe_append(known, self._offset_of_max_timestamp)
+            self.bytes_since_index_entry = 0
+        self.bytes_since_index_entry += header.batch_length + LOG_OVERHEAD
+
+    def forget_timestamps(self) -> None:
+        """Begin the bookkeeping of `note_batch` anew (the indexes are being rebuilt)."""
+        self.bytes_since_index_entry = 0
+        self._max_timestamp_ms = -1
+        self._offset_of_max_timestamp = self.base_offset
+        self._rolling_base_timestamp_ms = None
+
+    def max_timestamp(self) -> tuple[int, int]:
+        """`(timestamp, last offset of its batch)` of the largest timestamp; -1 without any.
+
+        Raises: OSError.
+        """
+        if self._max_timestamp_ms is None:
+            if not self.is_active:
+                self._open_segments.touch(self)
+            entry = self.time_index.last_entry
+            self._max_timestamp_ms, self._offset_of_max_timestamp = entry
+        return self._max_timestamp_ms, self._offset_of_max_timestamp
+
+    def rolling_base_timestamp_ms(self) -> int:
+        """Max timestamp of the first batch, from which segment.ms counts; -1 without one.
+
+        Raises: OSError, InvalidBatch.
+        """
+        if self._rolling_base_timestamp_ms is None:
+            if self.size_bytes == 0:
+                return -1
+            _, header = next(scan_headers(self.file(), 0, self.size_bytes))
+            self._rolling_base_timestamp_ms = header.max_timestamp_ms
+        return self._rolling_base_timestamp_ms
+
+    def largest_timestamp_ms(self) -> int:
+        """What retention goes by: the largest record timestamp, or when the file last changed.
+
+        Raises: OSError.
+        """
+        timestamp_ms, _ = self.max_timestamp()
+        return timestamp_ms if timestamp_ms >= 0 else self._filesystem.modified_ms(self.path)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """The first batch whose last offset is >= `offset`; None when the segment ends before.
+
+        Raises: OSError; InvalidBatch when the file or its index is damaged.
+        """
+        file = self.file()
+        _, start = self.offset_index.lookup(offset)
+        for position, header in scan_headers(file, start, self.size_bytes):
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
+    def locate(
+        self,
+        start_offset: int,
+        *,
+        end_offset: int,
+        max_bytes: int,
+        max_offset: int,
+        min_one_message: bool,
+    ) -> ByteRange | None:
+        """The whole batches from the one that holds `start_offset`, within the bounds.
+
+        `end_offset`: where this segment's offsets end (exclusive). `max_offset`: batches must end
+        below it. None: no batch of this segment ends at or after `start_offset`.
+        Raises: OSError; InvalidBatch when the file or its index is damaged.
+        """
+        size = self.size_bytes
+        hints = self.hints
+        position = hints.get(start_offset, -1)
+        if position < 0:
+            found = self.find(start_offset)
+            if found is None:
+                return None
+            position = found[0]
+        limit = size if max_offset >= end_offset else hints.get(max_offset, -1)
+        if 0 <= limit - position <= max_bytes:
+            return ByteRange(position, limit, min(max_offset, end_offset))
+        file = self.file()
+        cut = position + max_bytes
+        start = max(position, self.offset_index.position_at_most(min(cut, size)))
+        if max_offset < end_offset:
+            _, below_max_offset = self.offset_index.lookup(max_offset - 1)
+            start = max(position, min(start, below_max_offset))
+        next_offset = end_offset
+        for at, header in scan_headers(file, start, size):
+            end = at + header.size_bytes
+            if header.last_offset >= max_offset or (
+                end > cut and not (at == position and min_one_message)
+            ):
+                next_offset = header.base_offset
+                break
+        else:
+            at = size
+        if at > position:
+            self.remember(next_offset, at)
+        return ByteRange(position, at, next_offset)
+
+    def remember(self, offset: int, position: int) -> None:
+        """A reader will want the batch that begins at `offset` next."""
+        hints = self.hints
+        if position < self.size_bytes and offset not in hints:
+            hints[offset] = position
+            if len(hints) > POSITION_HINT_COUNT:
+                del hints[next(iter(hints))]
+
+    # -- cutting ---------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> int:
+        """Remove the batches that reach to or past `offset`; returns where the log ends then.
+
+        A batch that spans `offset` goes as a whole. Raises: OSError, InvalidBatch.
+        """
+        found = self.find(offset)
+        if found is None:
+            return offset
+        position, header = found
+        self.cut(position, header.base_offset)
+        return min(offset, header.base_offset)
+
+    def cut(self, position: int, end_offset: int) -> None:
+        """Cut the file at byte `position`, where `end_offset` begins, and the indexes with it.
+
+        Raises: OSError.
+        """
+        assert self.is_active, "only an active segment is cut"
+        assert 0 <= position <= self.size_bytes
+        self.offset_index.truncate_to(end_offset)
+        self.time_index.truncate_to(end_offset)
+        self.transaction_index.truncate_to(end_offset)
+        self.file().truncate(position)
+        self.size_bytes = position
+        self.hints.clear()
+        self.verified.truncate(position)
+        self.bytes_since_index_entry = position - self.offset_index.position_at_most(position)
+        self._max_timestamp_ms = None
+        self._offset_of_max_timestamp = self.base_offset
+        if position == 0:
+            self._max_timestamp_ms = -1
+            self._rolling_base_timestamp_ms = None
+            return
+        # Batches behind the last time index entry may have a larger timestamp than it.
+        timestamp_ms, last_offset = self.time_index.last_entry
+        _, start = self.offset_index.lookup(last_offset)
+        for _, header in scan_headers(self.file(), start, position):
+            if header.max_timestamp_ms > timestamp_ms:
+                timestamp_ms, last_offset = header.max_timestamp_ms, header.last_offset
+        self._max_timestamp_ms, self._offset_of_max_timestamp = timestamp_ms, last_offset
+
+    def check_end(self) -> BatchHeader | None:
+        """The last batch's header; None for an empty segment.
+
+        Raises: InvalidBatch when the file does not end with a whole batch; OSError.
+        """
+        file = self.file()
+        start = self.offset_index.position_at_most(self.size_bytes)
+        last = None
+        for position, header in scan_headers(file, start, self.size_bytes):
+            if last is not None and header.base_offset <= last.last_offset:
+                raise InvalidBatch(
+                    InvalidBatchReason.BAD_OFFSET,
+                    f"base offset {header.base_offset} after {last.last_offset}",
+                    position=position,
+                )
+            last = header
+        return last
