@@ -1,0 +1,81 @@
+"""The client: connections, metadata, admin. Works against Moldau and Apache Kafka alike.
+
+async with Admin("localhost:9092") as admin:
+    await admin.create_topics([NewTopic("flights", partition_count=4)])
+"""
+
+from moldau.client.admin import Admin
+from moldau.client.admin_types import (
+    Broker,
+    ClusterDescription,
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigResourceType,
+    ConfigSource,
+    Features,
+    LogDirectory,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    PartitionDescription,
+    PartitionOffset,
+    ProducerState,
+    RegisteredBroker,
+    TopicDescription,
+    TopicPartition,
+)
+from moldau.client.client_config import ClientConfig
+from moldau.client.errors import (
+    AuthorizationFailed,
+    BrokerError,
+    ClientClosed,
+    ConfigurationError,
+    InvalidRequest,
+    InvalidTopic,
+    KafkaError,
+    NoBrokerAvailable,
+    OffsetOutOfRange,
+    RequestTimeout,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+    UnsupportedByBroker,
+)
+
+__all__ = [
+    "Admin",
+    "AuthorizationFailed",
+    "Broker",
+    "BrokerError",
+    "ClientClosed",
+    "ClientConfig",
+    "ClusterDescription",
+    "ConfigChange",
+    "ConfigEntry",
+    "ConfigOperation",
+    "ConfigResource",
+    "ConfigResourceType",
+    "ConfigSource",
+    "ConfigurationError",
+    "Features",
+    "InvalidRequest",
+    "InvalidTopic",
+    "KafkaError",
+    "LogDirectory",
+    "NewPartitions",
+    "NewTopic",
+    "NoBrokerAvailable",
+    "OffsetOutOfRange",
+    "OffsetSpec",
+    "PartitionDescription",
+    "PartitionOffset",
+    "ProducerState",
+    "RegisteredBroker",
+    "RequestTimeout",
+    "TopicAlreadyExists",
+    "TopicDescription",
+    "TopicPartition",
+    "UnknownTopicOrPartition",
+    "UnsupportedByBroker",
+]

@@ -1,0 +1,57 @@
+"""The admin client: topics, configurations, brokers, offsets.
+
+Owns the calls an operator makes, each retried over passing faults within its time limit. Must not
+cache anything but where brokers are. Invariant: a call either returns what the cluster said, or
+raises one `KafkaError`; for several names at once it first finishes all of them, then raises for
+the first that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from moldau.client.admin_cluster import ClusterCalls
+from moldau.client.admin_topics import TopicCalls
+from moldau.client.client_config import ClientConfig
+from moldau.client.cluster_client import ClusterClient
+
+
+class Admin(TopicCalls, ClusterCalls):
+    """An asyncio admin client; use as `async with Admin("localhost:9092") as admin`.
+
+    Args:
+        bootstrap_servers: `HOST:PORT,…` or a list of these.
+        config: a whole configuration instead.
+        settings: keyword settings of `ClientConfig`.
+
+    Raises:
+        ConfigurationError: a setting that is unknown or cannot have that value.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] = (),
+        *,
+        config: ClientConfig | None = None,
+        **settings: Any,
+    ) -> None:
+        if config is None:
+            config = ClientConfig.of(bootstrap_servers, **settings)
+        self._client = ClusterClient(config)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,368 @@
+"""Admin calls about topics, their partitions and their records.
+
+Owns the translation between typed values and messages. Invariant: as in `admin`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+
+from moldau.client.admin_types import (
+    NewPartitions,
+    NewTopic,
+    PartitionDescription,
+    PartitionOffset,
+    ProducerState,
+    TopicDescription,
+)
+from moldau.client.cluster_client import ClusterClient, raise_for
+from moldau.client.errors import KafkaError, error_for
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from moldau.protocol.messages.p19_create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.messages.p21_delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from moldau.protocol.messages.p37_create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from moldau.protocol.messages.p61_describe_producers import (
+    DescribeProducersRequest,
+)
+from moldau.protocol.messages.p61_describe_producers import (
+    TopicRequest as ProducersTopicRequest,
+)
+from moldau.protocol.messages.p75_describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
+)
+from moldau.protocol.types import TopicPartition
+
+OPERATION_TIMEOUT_MS = 30_000
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
+
+class TopicCalls:
+    """The part of `Admin` that deals with topics."""
+
+    _client: ClusterClient
+
+    async def create_topics(
+        self,
+        topics: Iterable[NewTopic],
+        *,
+        validate_only: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[str, uuid.UUID]:
+        """Create topics and return their ids.
+
+        Raises:
+            TopicAlreadyExists, InvalidTopic, InvalidRequest, AuthorizationFailed, KafkaError
+        """
+        wanted = list(topics)
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=topic.name,
+                    num_partitions=-1 if topic.replica_assignment else topic.partition_count,
+                    replication_factor=-1 if topic.replica_assignment else topic.replication_factor,
+                    assignments=[
+                        CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+                        for index, brokers in sorted(topic.replica_assignment.items())
+                    ],
+                    configs=[
+                        CreatableTopicConfig(name=name, value=value)
+                        for name, value in topic.configs.items()
+                    ],
+                )
+                for topic in wanted
+            ],
+            timeout_ms=OPERATION_TIMEOUT_MS,
+            validate_only=validate_only,
+        )
+
+        async def attempt() -> dict[str, uuid.UUID]:
+            response = await self._client.ask_controller(request)
+            for result in response.topics:
+                raise_for(result.error_code, result.error_message, f"create topic {result.name}")
+            return {result.name: result.topic_id for result in response.topics}
+
+        return await self._client.retry(attempt, what="create topics", timeout_ms=timeout_ms)
+
+    async def delete_topics(self, names: Iterable[str], *, timeout_ms: float | None = None) -> None:
+        """Delete topics with everything in them. Raises: UnknownTopicOrPartition, KafkaError"""
+        wanted = list(names)
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name) for name in wanted],
+            topic_names=wanted,
+            timeout_ms=OPERATION_TIMEOUT_MS,
+        )
+
+        async def attempt() -> None:
+            response = await self._client.ask_controller(request)
+            for result in response.responses:
+                # A second try finds gone what the first one deleted: still an error, and told.
+                if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise _final(result.error_code, result.error_message, result.name)
+                raise_for(result.error_code, result.error_message, f"delete topic {result.name}")
+
+        await self._client.retry(attempt, what="delete topics", timeout_ms=timeout_ms)
+
+    async def create_partitions(
+        self,
+        partitions: Mapping[str, NewPartitions],
+        *,
+        validate_only: bool = False,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Grow topics to a total number of partitions. Raises: InvalidRequest, KafkaError"""
+        request = CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsTopic(
+                    name=name,
+                    count=new.total_count,
+                    assignments=None
+                    if new.new_assignments is None
+                    else [
+                        CreatePartitionsAssignment(broker_ids=list(brokers))
+                        for brokers in new.new_assignments
+                    ],
+                )
+                for name, new in partitions.items()
+            ],
+            timeout_ms=OPERATION_TIMEOUT_MS,
+            validate_only=validate_only,
+        )
+
+        async def attempt() -> None:
+            response = await self._client.ask_controller(request)
+            for result in response.results:
+                raise_for(result.error_code, result.error_message, f"topic {result.name}")
+
+        await self._client.retry(attempt, what="create partitions", timeout_ms=timeout_ms)
+
+    async def list_topics(
+        self, *, include_internal: bool = False, timeout_ms: float | None = None
+    ) -> list[str]:
+        """Names of all topics, in order."""
+
+        async def attempt() -> list[str]:
+            metadata = await self._client.refresh_metadata(None)
+            return sorted(
+                name
+                for name, topic in metadata.topics.items()
+                if include_internal or not topic.is_internal
+            )
+
+        return await self._client.retry(attempt, what="list topics", timeout_ms=timeout_ms)
+
+    async def describe_topics(
+        self, names: Collection[str] | None = None, *, timeout_ms: float | None = None
+    ) -> dict[str, TopicDescription]:
+        """Describe the named topics, or all, page by page. Raises: UnknownTopicOrPartition, …"""
+
+        async def attempt() -> dict[str, TopicDescription]:
+            found: dict[str, TopicDescription] = {}
+            cursor: Cursor | None = None
+            while True:
+                request = DescribeTopicPartitionsRequest(
+                    topics=[TopicRequest(name=name) for name in names or ()], cursor=cursor
+                )
+                response = await self._client.ask_any(request)
+                for topic in response.topics:
+                    if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                        raise _final(topic.error_code, None, topic.name)
+                    raise_for(topic.error_code, None, f"topic {topic.name}")
+                    _add_page(found, topic)
+                if response.next_cursor is None:
+                    return found
+                cursor = Cursor(
+                    topic_name=response.next_cursor.topic_name,
+                    partition_index=response.next_cursor.partition_index,
+                )
+
+        if names is not None and not names:
+            return {}
+        return await self._client.retry(attempt, what="describe topics", timeout_ms=timeout_ms)
+
+    async def list_offsets(
+        self,
+        specs: Mapping[TopicPartition, int],
+        *,
+        read_committed: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, PartitionOffset]:
+        """Offsets by `OffsetSpec` or by time in ms (the first record at or after it; offset -1 when
+        there is none).
+        """
+
+        async def ask(
+            leader_id: int, partitions: list[TopicPartition]
+        ) -> dict[TopicPartition, PartitionOffset]:
+            topics: dict[str, ListOffsetsTopic] = {}
+            for partition in partitions:
+                topic = topics.setdefault(partition.topic, ListOffsetsTopic(name=partition.topic))
+                topic.partitions.append(
+                    ListOffsetsPartition(
+                        partition_index=partition.partition, timestamp=int(specs[partition])
+                    )
+                )
+            response = await self._client.ask_node(
+                leader_id,
+                ListOffsetsRequest(
+                    replica_id=-1,
+                    isolation_level=READ_COMMITTED if read_committed else READ_UNCOMMITTED,
+                    topics=list(topics.values()),
+                    timeout_ms=OPERATION_TIMEOUT_MS,
+                ),
+            )
+            found = {}
+            for answered in response.topics:
+                for entry in answered.partitions:
+                    raise_for(entry.error_code, None, f"{answered.name}-{entry.partition_index}")
+                    found[TopicPartition(answered.name, entry.partition_index)] = PartitionOffset(
+                        entry.offset, entry.timestamp, entry.leader_epoch
+                    )
+            return found
+
+        async def attempt() -> dict[TopicPartition, PartitionOffset]:
+            by_leader = await self._by_leader(specs)
+            answers = await asyncio.gather(*(ask(*group) for group in by_leader.items()))
+            return {key: value for answer in answers for key, value in answer.items()}
+
+        return await self._client.retry(attempt, what="list offsets", timeout_ms=timeout_ms)
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete what lies before an offset (-1: the high watermark); returns the low watermarks.
+
+        Raises:
+            OffsetOutOfRange: the offset lies behind the high watermark.
+        """
+
+        async def ask(
+            leader_id: int, partitions: list[TopicPartition]
+        ) -> dict[TopicPartition, int]:
+            topics: dict[str, DeleteRecordsTopic] = {}
+            for partition in partitions:
+                topic = topics.setdefault(partition.topic, DeleteRecordsTopic(name=partition.topic))
+                topic.partitions.append(
+                    DeleteRecordsPartition(
+                        partition_index=partition.partition, offset=before[partition]
+                    )
+                )
+            response = await self._client.ask_node(
+                leader_id,
+                DeleteRecordsRequest(topics=list(topics.values()), timeout_ms=OPERATION_TIMEOUT_MS),
+            )
+            low_watermarks = {}
+            for answered in response.topics:
+                for entry in answered.partitions:
+                    what = f"{answered.name}-{entry.partition_index}"
+                    raise_for(entry.error_code, None, f"delete records of {what}")
+                    partition = TopicPartition(answered.name, entry.partition_index)
+                    low_watermarks[partition] = entry.low_watermark
+            return low_watermarks
+
+        async def attempt() -> dict[TopicPartition, int]:
+            by_leader = await self._by_leader(before)
+            answers = await asyncio.gather(*(ask(*group) for group in by_leader.items()))
+            return {key: value for answer in answers for key, value in answer.items()}
+
+        return await self._client.retry(attempt, what="delete records", timeout_ms=timeout_ms)
+
+    async def describe_producers(
+        self, partition: TopicPartition, *, timeout_ms: float | None = None
+    ) -> list[ProducerState]:
+        """What the leader of a partition remembers of its producers (KIP-664)."""
+        request = DescribeProducersRequest(
+            topics=[
+                ProducersTopicRequest(name=partition.topic, partition_indexes=[partition.partition])
+            ]
+        )
+
+        async def attempt() -> list[ProducerState]:
+            leader_id = await self._client.leader_of(*partition)
+            response = await self._client.ask_node(leader_id, request)
+            entry = response.topics[0].partitions[0]
+            raise_for(entry.error_code, entry.error_message, f"producers of {partition}")
+            return [
+                ProducerState(
+                    state.producer_id,
+                    state.producer_epoch,
+                    state.last_sequence,
+                    state.last_timestamp,
+                    state.coordinator_epoch,
+                    None if state.current_txn_start_offset < 0 else state.current_txn_start_offset,
+                )
+                for state in entry.active_producers
+            ]
+
+        return await self._client.retry(attempt, what="describe producers", timeout_ms=timeout_ms)
+
+    async def _by_leader(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[int, list[TopicPartition]]:
+        wanted = list(partitions)
+        await self._client.refresh_metadata({partition.topic for partition in wanted})
+        by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        for partition in wanted:
+            if self._client.metadata.leader(*partition) is None:
+                error = self._client.metadata.problem(*partition)
+                if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise _final(error, None, f"{partition.topic}-{partition.partition}")
+            by_leader[await self._client.leader_of(*partition)].append(partition)
+        return by_leader
+
+
+def _add_page(
+    found: dict[str, TopicDescription], topic: DescribeTopicPartitionsResponseTopic
+) -> None:
+    """Take over one page of a topic's partitions; a topic may go on over several pages."""
+    name = topic.name or ""
+    partitions = tuple(
+        PartitionDescription(
+            partition=entry.partition_index,
+            leader=entry.leader_id,
+            leader_epoch=entry.leader_epoch,
+            replicas=tuple(entry.replica_nodes),
+            isr=tuple(entry.isr_nodes),
+            eligible_leader_replicas=tuple(entry.eligible_leader_replicas or ()),
+            last_known_eligible_leader_replicas=tuple(entry.last_known_elr or ()),
+            offline_replicas=tuple(entry.offline_replicas),
+        )
+        for entry in topic.partitions
+    )
+    earlier = found[name].partitions if name in found else ()
+    found[name] = TopicDescription(
+        name=name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=earlier + partitions,
+    )
+
+
+def _final(error_code: int, message: str | None, name: str | None) -> KafkaError:
+    """An error that is told at once, although its code counts as retriable for producers."""
+    return error_for(error_code, message, f"topic {name}", final=True)
