@@ -49,9 +49,38 @@ def read_partition_metadata(filesystem: Filesystem, directory: str) -> TopicId |
 
 def write_partition_metadata(filesystem: Filesystem, directory: str, topic_id: UUID) -> None:
     """Record the topic id durably. Raises OSError."""
+    filesystem.write_atomically(os.path.join(directory, PARTITION_METADATA), _encode(topic_id))
+
+
+def write_partition_metadata_unsynced(
+    filesystem: Filesystem, directory: str, topic_id: UUID
+) -> None:
+    """Record the topic id, safe against a kill but not yet against a power loss. Raises OSError."""
+    path = os.path.join(directory, PARTITION_METADATA)
+    file = filesystem.open(path + ".tmp", create=True)
+    try:
+        file.truncate(0)
+        file.append(_encode(topic_id))
+    finally:
+        file.close()
+    filesystem.rename(path + ".tmp", path)
+
+
+def sync_partition_metadata(filesystem: Filesystem, directory: str) -> None:
+    """Make the file and the names in the directory durable. Raises OSError."""
+    path = os.path.join(directory, PARTITION_METADATA)
+    if filesystem.exists(path):
+        file = filesystem.open(path)
+        try:
+            file.fsync()
+        finally:
+            file.close()
+    filesystem.fsync_directory(directory)
+
+
+def _encode(topic_id: UUID) -> bytes:
     assert topic_id != ZERO_UUID, "a partition without a topic id has no partition.metadata"
-    text = f"version: {_VERSION}\ntopic_id: {uuid_to_base64(topic_id)}"
-    filesystem.write_atomically(os.path.join(directory, PARTITION_METADATA), text.encode())
+    return f"version: {_VERSION}\ntopic_id: {uuid_to_base64(topic_id)}".encode()
 
 
 def _field(path: str, lines: list[str], index: int, name: str) -> str:

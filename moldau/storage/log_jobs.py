@@ -1,0 +1,297 @@
+"""LogJobs: what happens to all logs again and again: flush, retention, checkpoints, expiry.
+
+Owns: the timers, the flushes under way, and the removal of files renamed away.
+Must not: decide what is flushed or expired (the logs' configs do), or keep logs.
+Invariant: whatever waits for a disk is offloaded; one visit to the loop handles at most
+MAX_LOGS_PER_VISIT logs. Per log at most one flush runs; those who ask meanwhile share the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from moldau.protocol.types import TopicPartition
+from moldau.runtime.filesystem import Filesystem
+from moldau.storage.delayed_removal import DelayedRemoval
+from moldau.storage.faults import DiskFull, LogOffline, is_disk_full
+from moldau.storage.log import Log
+from moldau.storage.log_directory import LogDirectory, describe
+from moldau.storage.log_table import Offsets
+from moldau.storage.manager_settings import NEVER_MS
+from moldau.storage.offset_checkpoints import OffsetCheckpoint
+from moldau.storage.partition_metadata import sync_partition_metadata
+from moldau.storage.periodic import PeriodicJob
+
+if TYPE_CHECKING:
+    from moldau.storage.log_manager import LogManager
+
+MAX_LOGS_PER_VISIT = 64
+"""Logs looked at before other callbacks of the loop get their turn."""
+
+MAX_PARALLEL_FLUSHES = 4
+"""Logs flushed at a time, regularly and at shutdown; as many as there are disk threads."""
+
+logger = logging.getLogger("moldau.storage")
+
+
+class LogJobs:
+    """States: made -> `start` -> running -> `stop`."""
+
+    def __init__(self, manager: LogManager) -> None:
+        self._manager = manager
+        clock, settings = manager.clock, manager.settings
+        self.removal = DelayedRemoval(manager.filesystem, clock)
+        self._flushes: dict[TopicPartition, asyncio.Future[None]] = {}
+        self._rolled: dict[TopicPartition, Log] = {}
+        self.rolled_flush = PeriodicJob("flush after roll", clock, NEVER_MS, self._flush_rolled)
+        self.sync_created = PeriodicJob("sync of new", clock, NEVER_MS, self._sync_created)
+        self.retention = PeriodicJob(
+            "retention", clock, settings.retention_check_interval_ms, self._apply_retention
+        )
+        self.flush_check = PeriodicJob(
+            "flush", clock, settings.flush_check_interval_ms, self._flush_due
+        )
+        self.recovery_points = PeriodicJob(
+            "recovery points",
+            clock,
+            settings.recovery_point_checkpoint_interval_ms,
+            self._checkpoint_recovery_points,
+        )
+        self.log_start_offsets = PeriodicJob(
+            "log start offsets",
+            clock,
+            settings.log_start_offset_checkpoint_interval_ms,
+            self._checkpoint_log_start_offsets,
+        )
+        self.high_watermarks = PeriodicJob(
+            "high watermarks",
+            clock,
+            settings.high_watermark_checkpoint_interval_ms,
+            self._checkpoint_high_watermarks,
+        )
+        self.producer_expiry = PeriodicJob(
+            "producer expiry",
+            clock,
+            settings.producer_expiration_check_interval_ms,
+            self._expire_producers,
+        )
+
+    def start(self) -> None:
+        """Begin; retention waits for `initial_delay_ms`, so that a start is not held up by it."""
+        initial_delay_ms = self._manager.settings.initial_delay_ms
+        self.retention.start(initial_delay_ms)
+        self.flush_check.start()
+        self.recovery_points.start()
+        self.log_start_offsets.start()
+        self.high_watermarks.start()
+        self.producer_expiry.start()
+
+    async def stop(self) -> None:
+        """No job runs any more when this returns; flushes asked for by others are finished too."""
+        for job in (
+            self.retention,
+            self.flush_check,
+            self.recovery_points,
+            self.log_start_offsets,
+            self.high_watermarks,
+            self.producer_expiry,
+            self.rolled_flush,
+            self.sync_created,
+            self.removal,
+        ):
+            await job.stop()
+        while self._flushes:
+            await asyncio.wait(list(self._flushes.values()))
+
+    # -- flush -----------------------------------------------------------------------------------
+
+    async def flush(self, log: Log) -> bool:
+        """See LogManager.flush."""
+        goal = log.log_end_offset
+        flushes = self._flushes
+        key = log.topic_partition
+        while not log.offline:
+            running = flushes.get(key)
+            if running is not None:
+                await asyncio.wait([running])
+                if log.recovery_point >= min(goal, log.log_end_offset):
+                    break
+                continue
+            done = flushes[key] = asyncio.get_running_loop().create_future()
+            try:
+                await self._flush_once(log)
+            finally:
+                del flushes[key]
+                done.set_result(None)
+            if log.recovery_point >= min(goal, log.log_end_offset):
+                break
+        return not log.offline
+
+    async def _flush_once(self, log: Log) -> None:
+        manager = self._manager
+        if log.directory in manager.unsynced_directories:
+            await self._sync_created()
+        try:
+            job = log.start_flush()
+            if job is None:
+                return
+            await manager.filesystem.offload(job.run)
+            if not log.offline:
+                log.finish_flush(job)
+        except LogOffline as error:
+            logger.error("%s", error)
+
+    async def _flush_all(self, logs: Sequence[Log]) -> None:
+        waiting = list(reversed(logs))
+
+        async def work() -> None:
+            while waiting:
+                log = waiting.pop()
+                if not log.offline:
+                    await self.flush(log)
+
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(MAX_PARALLEL_FLUSHES, len(waiting))):
+                workers.create_task(work())
+
+    async def flush_all(self) -> None:
+        """Flush every log, a few at a time."""
+        await self._flush_all(list(self._manager.logs()))
+
+    def flush_soon(self, log: Log) -> None:
+        """The log rolled: what is below the new segment will not change, so make it durable."""
+        self._rolled[log.topic_partition] = log
+        self.rolled_flush.soon()
+
+    async def _flush_rolled(self) -> None:
+        while self._rolled:
+            logs = list(self._rolled.values())
+            self._rolled.clear()
+            await self._flush_all(logs)
+
+    async def _flush_due(self) -> None:
+        now_ms = self._manager.clock.now_ms()
+        due = [
+            log
+            for log in self._manager.logs()
+            if log.recovery_point < log.log_end_offset
+            and now_ms - log.last_flush_ms >= log.config.flush_ms
+        ]
+        await self._flush_all(due)
+
+    async def _sync_created(self) -> None:
+        """Make new partition directories durable, names before anything that refers to them."""
+        manager = self._manager
+        while manager.unsynced_directories:
+            batch = dict(list(manager.unsynced_directories.items())[:MAX_LOGS_PER_VISIT])
+            failed = await manager.filesystem.offload(_sync_all, manager.filesystem, batch)
+            for path, parent in batch.items():
+                if manager.unsynced_directories.get(path) == parent:
+                    del manager.unsynced_directories[path]
+            for parent, error in failed.items():
+                self._directory_error(manager.directory_at(parent), "a new partition", error)
+
+    # -- retention and expiry --------------------------------------------------------------------
+
+    async def _apply_retention(self) -> None:
+        def apply(log: Log) -> None:
+            try:
+                log.apply_retention(self._manager.clock.now_ms())
+            except LogOffline as error:
+                logger.error("%s", error)
+            except DiskFull as error:
+                logger.warning("%s", error)
+
+        await self._visit(apply)
+
+    async def _expire_producers(self) -> None:
+        def expire(log: Log) -> None:
+            log.expire_producers()
+
+        await self._visit(expire)
+
+    async def _visit(self, action: Callable[[Log], None]) -> None:
+        logs = list(self._manager.logs())
+        for number, log in enumerate(logs, start=1):
+            if not log.offline:
+                action(log)
+            if number % MAX_LOGS_PER_VISIT == 0:
+                await asyncio.sleep(0)
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    async def _checkpoint_recovery_points(self) -> None:
+        manager = self._manager
+        for directory in manager.online_directories():
+            files = manager.checkpoints[directory.path]
+            removed = manager.table.removed_from(directory)
+            written = True
+            if removed:
+                # A partition made anew under an old name must not meet the old one's offsets.
+                written = await self._write(
+                    directory, files.log_start_offsets, manager.table.log_start_offsets(directory)
+                ) and await self._write(
+                    directory, files.high_watermarks, manager.table.high_watermarks(directory)
+                )
+            written = written and await self._write(
+                directory, files.recovery_points, manager.table.recovery_points(directory)
+            )
+            if written:
+                manager.table.offsets_forgotten(directory, removed)
+
+    async def _checkpoint_log_start_offsets(self) -> None:
+        manager = self._manager
+        for directory in manager.online_directories():
+            offsets = manager.table.log_start_offsets(directory)
+            checkpoint = manager.checkpoints[directory.path].log_start_offsets
+            await self._write(directory, checkpoint, offsets)
+
+    async def _checkpoint_high_watermarks(self) -> None:
+        manager = self._manager
+        for directory in manager.online_directories():
+            offsets = manager.table.high_watermarks(directory)
+            checkpoint = manager.checkpoints[directory.path].high_watermarks
+            await self._write(directory, checkpoint, offsets)
+
+    async def _write(
+        self, directory: LogDirectory, checkpoint: OffsetCheckpoint, offsets: Offsets
+    ) -> bool:
+        write = checkpoint.prepare(offsets)
+        if write is None:
+            return True
+        try:
+            await self._manager.filesystem.offload(write)
+        except OSError as error:
+            self._directory_error(directory, checkpoint.path, error)
+            return False
+        return True
+
+    def _directory_error(self, directory: LogDirectory, what: str, error: OSError) -> None:
+        if is_disk_full(error):
+            logger.warning("no room to write %s in %s", what, directory.path)
+        else:
+            self._manager.fail_directory(directory, f"{what}: {describe(error)}")
+
+
+def _sync_all(filesystem: Filesystem, paths: dict[str, str]) -> dict[str, OSError]:
+    """Sync new partition directories, then the log directories they are in; errors by the latter.
+
+    A partition that was deleted meanwhile has nothing left to sync.
+    """
+    failed: dict[str, OSError] = {}
+    for path, parent in paths.items():
+        try:
+            sync_partition_metadata(filesystem, path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            failed[parent] = error
+    for parent in sorted(set(paths.values())):
+        try:
+            filesystem.fsync_directory(parent)
+        except OSError as error:
+            failed[parent] = error
+    return failed

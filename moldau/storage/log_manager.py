@@ -1,0 +1,522 @@
+"""LogManager: all partitions' logs of one node, in all its log directories.
+
+Owns: which log is where, loading and creating and deleting them, which partitions and directories
+are offline and why, and the orderly end.
+Must not: read or write records, know leaders or replicas, or answer clients. What happens
+regularly is in log_jobs, loading in log_loader.
+Invariant: a partition is in exactly one of: online, offline, unknown. One that cannot be served
+never keeps another from being served. Offsets of a deleted partition are out of the checkpoint
+files before a partition of the same name is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random as random_module
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_to_base64
+from moldau.runtime.clock import Clock
+from moldau.runtime.filesystem import Filesystem
+from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH, write_clean_shutdown_marker
+from moldau.storage.corrupt_file import CorruptFile
+from moldau.storage.faults import DiskFull, LogOffline, is_disk_full
+from moldau.storage.log import Log
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_dir_description import (
+    LogDirDescription,
+    describe_partitions,
+    offline_description,
+)
+from moldau.storage.log_directory import (
+    DELETE_SUFFIX,
+    STRAY_SUFFIX,
+    LogDirectories,
+    LogDirectory,
+    describe,
+    marked_directory_name,
+)
+from moldau.storage.log_jobs import MAX_LOGS_PER_VISIT, LogJobs
+from moldau.storage.log_loader import (
+    Checkpoints,
+    DirectoryContents,
+    LoadedPartition,
+    load_partition,
+    scan_directory,
+)
+from moldau.storage.log_table import LogTable
+from moldau.storage.manager_settings import LogManagerSettings
+from moldau.storage.offset_checkpoints import DirectoryCheckpoints
+from moldau.storage.open_files import OpenSegments
+from moldau.storage.partition_metadata import write_partition_metadata_unsynced
+
+PROGRESS_INTERVAL_MS = 5_000
+"""How often a long start says how far it is."""
+
+_DEFAULT_DELETE_DELAY_MS = LogConfig().file_delete_delay_ms
+
+logger = logging.getLogger("moldau.storage")
+
+
+class InconsistentTopicId(Exception):
+    """The partition on disk belongs to another topic of the same name."""
+
+    error = ErrorCode.INCONSISTENT_TOPIC_ID
+
+    def __init__(self, topic_partition: TopicPartition, found: UUID, wanted: UUID) -> None:
+        super().__init__(
+            f"{topic_partition} on disk has topic id {uuid_to_base64(found)}, "
+            f"not {uuid_to_base64(wanted)}"
+        )
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What `LogManager.start` found."""
+
+    loaded_count: int
+    offline_count: int
+    clean_directory_count: int
+    previous_broker_epoch: int
+    elapsed_ms: float
+
+
+class LogManager:
+    """States: made -> `start` -> serving -> `shutdown`. All methods belong to one loop."""
+
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        clock: Clock,
+        directories: LogDirectories,
+        settings: LogManagerSettings,
+        *,
+        topic_config: Callable[[str], LogConfig],
+        random: random_module.Random,
+        on_directory_offline: Callable[[LogDirectory], None] | None = None,
+    ) -> None:
+        """`topic_config` gives a topic's effective settings, also while logs are loaded.
+
+        `on_directory_offline` hears once of each directory that fails while the node runs.
+        """
+        self.filesystem = filesystem
+        self.clock = clock
+        self.settings = settings
+        self.directories = directories.online
+        self.unavailable_directories = directories.offline
+        self.open_segments = OpenSegments(settings.max_open_closed_segments)
+        self.jobs = LogJobs(self)
+        self.checkpoints = {
+            each.path: DirectoryCheckpoints(filesystem, each) for each in directories.online
+        }
+        self.unsynced_directories: dict[str, str] = {}
+        """Partition directories made and not yet durable -> their log directory's path."""
+        self._topic_config = topic_config
+        self._random = random
+        self._on_directory_offline = on_directory_offline
+        self.table = LogTable()
+        self._is_closing = False
+
+    # -- start -----------------------------------------------------------------------------------
+
+    async def start(self) -> LoadReport:
+        """Load every partition of every directory, then begin the regular work.
+
+        Recovery runs in the disk threads, `num.recovery.threads.per.data.dir` per directory.
+        """
+        started_ms = self.clock.monotonic_ms()
+        found: list[DirectoryContents] = []
+        for directory in list(self.directories):
+            try:
+                found.append(
+                    await self.filesystem.offload(scan_directory, self.filesystem, directory)
+                )
+            except OSError as error:
+                self.fail_directory(directory, f"it cannot be read: {describe(error)}")
+        queue = deque(self._without_twins(found))
+        await self._load_all(queue, self.settings.recovery_threads_per_directory * len(found))
+        for contents in found:
+            self.jobs.removal.add(self.settings.initial_delay_ms, contents.to_delete)
+        self.jobs.start()
+        report = LoadReport(
+            loaded_count=len(self.table.logs),
+            offline_count=len(self.table.offline),
+            clean_directory_count=sum(contents.was_clean_shutdown for contents in found),
+            previous_broker_epoch=_previous_broker_epoch(found, self.unavailable_directories),
+            elapsed_ms=self.clock.monotonic_ms() - started_ms,
+        )
+        logger.info(
+            "loaded %d partitions in %.0f ms, %d offline, %d of %d directories were shut down "
+            "cleanly",
+            report.loaded_count,
+            report.elapsed_ms,
+            report.offline_count,
+            report.clean_directory_count,
+            len(found),
+        )
+        return report
+
+    def _without_twins(
+        self, found: Iterable[DirectoryContents]
+    ) -> list[tuple[DirectoryContents, TopicPartition]]:
+        """What to load. A partition that two directories have is served from neither."""
+        holders: dict[TopicPartition, list[DirectoryContents]] = {}
+        for contents in found:
+            for topic_partition in contents.partitions:
+                holders.setdefault(topic_partition, []).append(contents)
+        wanted = []
+        for topic_partition, places in holders.items():
+            if len(places) == 1:
+                wanted.append((places[0], topic_partition))
+                continue
+            paths = " and ".join(each.directory.path for each in places)
+            reason = f"it is in {paths}; keep the right one of the two"
+            logger.error("%s is offline: %s", topic_partition, reason)
+            self._put_offline(places[0], topic_partition, reason)
+        return wanted
+
+    async def _load_all(
+        self, queue: deque[tuple[DirectoryContents, TopicPartition]], worker_count: int
+    ) -> None:
+        total = len(queue)
+        next_report_ms = self.clock.monotonic_ms() + PROGRESS_INTERVAL_MS
+
+        async def work() -> None:
+            nonlocal next_report_ms
+            while queue:
+                contents, topic_partition = queue.popleft()
+                loaded = await self.filesystem.offload(
+                    load_partition,
+                    self.filesystem,
+                    self.clock,
+                    contents,
+                    topic_partition,
+                    self._topic_config(topic_partition.topic),
+                    producer_expiration_ms=self.settings.producer_expiration_ms,
+                )
+                self._adopt(contents, loaded)
+                if self.clock.monotonic_ms() >= next_report_ms:
+                    next_report_ms += PROGRESS_INTERVAL_MS
+                    logger.info("loading partitions: %d of %d left", len(queue), total)
+
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(max(worker_count, 1), total)):
+                workers.create_task(work())
+
+    def _adopt(self, contents: DirectoryContents, loaded: LoadedPartition) -> None:
+        topic_partition, directory, log = loaded.topic_partition, loaded.directory, loaded.log
+        if log is None or log.offline:
+            self._put_offline(contents, topic_partition, loaded.offline_reason)
+            return
+        if not directory.is_online:
+            log.abandon()
+            self._put_offline(contents, topic_partition, directory.offline_reason or "")
+            return
+        log.update_high_watermark(contents.checkpoints.high_watermarks.get(topic_partition, 0))
+        self._install(log, directory)
+
+    def _install(self, log: Log, directory: LogDirectory) -> None:
+        for segment in log.segments:
+            segment.adopt_by(self.open_segments)
+        log.open_segments = self.open_segments
+        log.on_offline = self._log_went_offline
+        log.on_roll = self.jobs.flush_soon
+        log.on_recovery_point_lowered = self._checkpoint_lowered_recovery_point
+        log.schedule_deletion = self.jobs.removal.add
+        self.table.put_online(log, directory)
+
+    def _put_offline(
+        self, contents: DirectoryContents, topic_partition: TopicPartition, reason: str
+    ) -> None:
+        self.table.put_offline(topic_partition, contents.directory, reason, contents.checkpoints)
+
+    # -- lookup ----------------------------------------------------------------------------------
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        """The partition's log; None when it is offline or not here."""
+        return self.table.logs.get(topic_partition)
+
+    def offline_reason(self, topic_partition: TopicPartition) -> str | None:
+        """Why a partition that is here is not served; None when it is, or is unknown."""
+        offline = self.table.offline.get(topic_partition)
+        return None if offline is None else offline.reason
+
+    def logs(self) -> Collection[Log]:
+        """All logs that are online (a live view: copy it before awaiting or deleting)."""
+        return self.table.logs.values()
+
+    def offline_partitions(self) -> Collection[TopicPartition]:
+        """All partitions that are here and not served (a live view)."""
+        return self.table.offline.keys()
+
+    def directory_of(self, topic_partition: TopicPartition) -> LogDirectory | None:
+        """The log directory the partition is in."""
+        return self.table.holder(topic_partition)
+
+    def directory_at(self, path: str) -> LogDirectory:
+        """The log directory with this path."""
+        return next(each for each in self.directories if each.path == path)
+
+    def online_directories(self) -> list[LogDirectory]:
+        """The log directories that have not failed."""
+        return [each for each in self.directories if each.is_online]
+
+    def update_topic_config(self, topic: str, config: LogConfig) -> None:
+        """The topic's settings changed."""
+        for log in self.table.logs.values():
+            if log.topic_partition.topic == topic:
+                log.update_config(config)
+
+    # -- create and delete -----------------------------------------------------------------------
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig | None = None
+    ) -> Log:
+        """The partition's log, made in the directory with the fewest partitions if it is new.
+
+        The new names become durable shortly after, in any case before the first flush of the log.
+
+        Raises:
+            LogOffline: it is here and damaged, or no directory is online.
+            InconsistentTopicId: what is here belongs to another topic id.
+            DiskFull: there is no room for a new one.
+        """
+        log = self.table.logs.get(topic_partition)
+        if log is None:
+            offline = self.table.offline.get(topic_partition)
+            if offline is not None:
+                raise LogOffline(str(topic_partition), offline.reason)
+            return self._create(topic_partition, topic_id, config)
+        if log.topic_id == ZERO_UUID and topic_id != ZERO_UUID:
+            self._write_topic_id(log, topic_id)
+        elif topic_id not in (log.topic_id, ZERO_UUID):
+            raise InconsistentTopicId(topic_partition, log.topic_id, topic_id)
+        return log
+
+    def _create(
+        self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig | None
+    ) -> Log:
+        directory = self.table.emptiest(self.directories)
+        if directory is None:
+            raise LogOffline(str(topic_partition), "no log directory is online")
+        path = directory.join(str(topic_partition))
+        try:
+            self._forget_offsets(topic_partition)
+            self.filesystem.mkdirs(path)
+            if topic_id != ZERO_UUID:
+                write_partition_metadata_unsynced(self.filesystem, path, topic_id)
+            log = Log.open(
+                self.filesystem,
+                self.clock,
+                path,
+                topic_partition,
+                config or self._topic_config(topic_partition.topic),
+                topic_id=topic_id,
+                producer_expiration_ms=self.settings.producer_expiration_ms,
+            )
+        except (OSError, DiskFull, CorruptFile) as error:
+            raise self._creation_failed(topic_partition, directory, path, error) from None
+        if log.offline:
+            raise LogOffline(str(topic_partition), log.offline_reason)
+        self._install(log, directory)
+        self.unsynced_directories[path] = directory.path
+        self.jobs.sync_created.soon()
+        logger.info("made %s", path)
+        return log
+
+    def _creation_failed(
+        self,
+        topic_partition: TopicPartition,
+        directory: LogDirectory,
+        path: str,
+        error: OSError | DiskFull | CorruptFile,
+    ) -> LogOffline | DiskFull:
+        """Take back what there is of a partition that could not be made."""
+        if isinstance(error, DiskFull) or (isinstance(error, OSError) and is_disk_full(error)):
+            try:
+                self.filesystem.rmtree(path)
+            except OSError as cleanup_error:
+                logger.warning("%s is left half made: %s", path, describe(cleanup_error))
+            return DiskFull(f"no room to make {topic_partition} in {directory.path}")
+        if isinstance(error, OSError):
+            self.fail_directory(directory, f"{path} cannot be made: {describe(error)}")
+        return LogOffline(str(topic_partition), str(error))
+
+    def _write_topic_id(self, log: Log, topic_id: UUID) -> None:
+        try:
+            write_partition_metadata_unsynced(self.filesystem, log.directory, topic_id)
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFull(f"no room for the topic id of {log.name}") from None
+            directory = self.table.directory_of[log.topic_partition]
+            reason = f"{log.directory} cannot be written: {describe(error)}"
+            self.fail_directory(directory, reason)
+            raise LogOffline(log.name, reason) from None
+        log.topic_id = topic_id
+        self.unsynced_directories[log.directory] = self.table.directory_of[log.topic_partition].path
+        self.jobs.sync_created.soon()
+
+    def delete(self, topic_partition: TopicPartition) -> bool:
+        """Rename the partition's directory away and remove it after `file.delete.delay.ms`.
+
+        Works for offline partitions too. Returns whether there was one. Raises: LogOffline when
+        the directory fails.
+        """
+        return self._put_aside(topic_partition, DELETE_SUFFIX)
+
+    def mark_stray(self, topic_partition: TopicPartition) -> bool:
+        """Put aside a partition the metadata does not know: renamed `-stray`, never removed."""
+        return self._put_aside(topic_partition, STRAY_SUFFIX)
+
+    def _put_aside(self, topic_partition: TopicPartition, mark: str) -> bool:
+        directory = self.directory_of(topic_partition)
+        if directory is None:
+            return False
+        log = self.table.remove(topic_partition)
+        delay_ms = _DEFAULT_DELETE_DELAY_MS
+        if log is not None:
+            delay_ms = log.config.file_delete_delay_ms
+            log.on_offline = None
+            log.abandon()
+        path = directory.join(str(topic_partition))
+        self.unsynced_directories.pop(path, None)
+        unique_id = UUID(int=self._random.getrandbits(128), version=4)
+        aside = directory.join(marked_directory_name(topic_partition, unique_id, mark))
+        try:
+            self.filesystem.rename(path, aside)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            reason = f"{path} cannot be renamed: {describe(error)}"
+            self.table.put_offline(topic_partition, directory, reason, Checkpoints())
+            self.fail_directory(directory, reason)
+            raise LogOffline(str(topic_partition), reason) from None
+        logger.info("%s is now %s", path, os.path.basename(aside))
+        if mark == DELETE_SUFFIX:
+            self.jobs.removal.add(delay_ms, [aside])
+        self.jobs.recovery_points.soon()
+        return True
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def _checkpoint_lowered_recovery_point(self, log: Log) -> None:
+        """Before bytes are cut off: durable when this returns. Raises: OSError."""
+        directory = self.table.directory_of.get(log.topic_partition)
+        if directory is not None:
+            checkpoint = self.checkpoints[directory.path].recovery_points
+            checkpoint.write(self.table.recovery_points(directory))
+
+    def _forget_offsets(self, topic_partition: TopicPartition) -> None:
+        """The name is about to be used again: its old offsets leave the files first."""
+        directory = self.table.removed.get(topic_partition)
+        if directory is not None and directory.is_online:
+            removed = self.table.removed_from(directory)
+            self._write_checkpoints(directory)
+            self.table.offsets_forgotten(directory, removed)
+
+    def _write_checkpoints(self, directory: LogDirectory) -> None:
+        """All three files hold the present offsets when this returns. Raises: OSError."""
+        files, table = self.checkpoints[directory.path], self.table
+        files.log_start_offsets.write(table.log_start_offsets(directory))
+        files.high_watermarks.write(table.high_watermarks(directory))
+        files.recovery_points.write(table.recovery_points(directory))
+
+    # -- failures --------------------------------------------------------------------------------
+
+    def fail_directory(self, directory: LogDirectory, reason: str) -> None:
+        """Take a directory and all its partitions offline until the node restarts."""
+        if not directory.fail(reason):
+            return
+        text = f"log directory {directory.path} is offline: {reason}"
+        for log in self.table.logs_in(directory):
+            log.take_offline(text)
+        if self._on_directory_offline is not None:
+            self._on_directory_offline(directory)
+
+    def _log_went_offline(self, log: Log) -> None:
+        """One log failed. Whether its directory did too shows the next write to the directory."""
+        directory = self.table.log_failed(log)
+        if directory is not None and directory.is_online and not self._is_closing:
+            self.jobs.recovery_points.soon()
+
+    # -- description -----------------------------------------------------------------------------
+
+    def describe_log_dirs(self) -> list[LogDirDescription]:
+        """Every configured directory with the size of each partition that is served from it."""
+        described = []
+        for directory in self.directories:
+            if directory.is_online:
+                try:
+                    total_bytes, usable_bytes = self.filesystem.disk_usage(directory.path)
+                except OSError as error:
+                    self.fail_directory(directory, f"its volume is gone: {describe(error)}")
+            if not directory.is_online:
+                described.append(offline_description(directory.path))
+                continue
+            partitions = describe_partitions(self.table.logs_in(directory))
+            described.append(
+                LogDirDescription(
+                    directory.path, ErrorCode.NONE, partitions, total_bytes, usable_bytes
+                )
+            )
+        described += [offline_description(path) for path in self.unavailable_directories]
+        return described
+
+    # -- flush and shutdown ----------------------------------------------------------------------
+
+    async def flush(self, log: Log) -> bool:
+        """Make durable what the log holds at the time of the call; concurrent calls share fsyncs.
+
+        Returns False when the log went offline instead.
+        """
+        return await self.jobs.flush(log)
+
+    async def shutdown(self, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
+        """Flush and close every log, write the checkpoints, mark the directories as clean.
+
+        A directory with a damaged partition gets no mark, so that the next start looks at that
+        partition again; its other partitions are flushed, which makes that cheap.
+        """
+        if self._is_closing:
+            return
+        self._is_closing = True
+        await self.jobs.stop()
+        await self.jobs.flush_all()
+        for number, log in enumerate(list(self.logs()), start=1):
+            try:
+                log.close()
+            except LogOffline as error:
+                logger.error("%s", error)
+            if number % MAX_LOGS_PER_VISIT == 0:
+                await asyncio.sleep(0)
+        for directory in self.directories:
+            if directory.is_online:
+                await self.filesystem.offload(self._finish_directory, directory, broker_epoch)
+            directory.release()
+        self.open_segments.close_all()
+
+    def _finish_directory(self, directory: LogDirectory, broker_epoch: int) -> None:
+        """Checkpoints and mark of one directory; nothing else touches its logs any more."""
+        try:
+            self._write_checkpoints(directory)
+            if self.table.has_offline_in(directory):
+                logger.warning("%s is not marked clean: it has offline partitions", directory.path)
+            else:
+                write_clean_shutdown_marker(self.filesystem, directory.path, broker_epoch)
+        except OSError as error:
+            directory.fail(f"its checkpoints cannot be written: {describe(error)}")
+
+
+def _previous_broker_epoch(found: Iterable[DirectoryContents], unavailable: Collection[str]) -> int:
+    """The broker epoch all directories were cleanly shut down with, else -1 (KIP-966)."""
+    epochs = {contents.clean_shutdown_broker_epoch for contents in found}
+    if len(epochs) != 1 or unavailable:
+        return UNKNOWN_BROKER_EPOCH
+    broker_epoch = epochs.pop()
+    return UNKNOWN_BROKER_EPOCH if broker_epoch is None else broker_epoch
