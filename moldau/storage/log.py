@@ -7,48 +7,29 @@ and everything below the recovery point is on stable storage. After a failed app
 it was before, or offline. All methods belong to one loop; what blocks on a disk for long (flush,
 verification, recompression, opening) is split off for `Filesystem.offload`.
 
-The neighbours: log_recovery opens, log_read reads, log_lookup finds by time, log_maintenance
-flushes, expires and cuts.
+The neighbours: log_recovery opens, log_append appends, log_read reads, log_lookup finds by time,
+log_maintenance flushes, expires and cuts.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-import zlib
 from bisect import bisect_right
 from collections.abc import Callable
 
-from moldau.protocol.errors import ErrorCode
-from moldau.protocol.records import (
-    BatchHeader,
-    InvalidBatch,
-    patch_batch,
-    patch_log_append_time,
-)
 from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage import log_lookup, log_maintenance, log_read
-from moldau.storage.append import (
-    AppendOrigin,
-    AppendResult,
-    check_batches,
-    needs_preparation,
-)
-from moldau.storage.faults import AppendRejected, is_disk_full
+from moldau.storage import log_append, log_lookup, log_maintenance, log_read
 from moldau.storage.leader_epoch_cache import LeaderEpochCache
 from moldau.storage.log_config import LogConfig
 from moldau.storage.open_files import OpenSegments
-from moldau.storage.producer_append import ProducerUpdate, note_marker
-from moldau.storage.producer_entry import ProducerBatch, ProducerEntry
+from moldau.storage.producer_entry import ProducerEntry
 from moldau.storage.producer_state import ProducerState
 from moldau.storage.segment import LogSegment
-from moldau.storage.transaction_index import AbortedTransaction
 
 logger = logging.getLogger("moldau.storage")
-
-Batches = list[tuple[int, BatchHeader]]
 
 DEFAULT_PRODUCER_EXPIRATION_MS = 24 * 3600 * 1000
 
@@ -165,10 +146,14 @@ class Log:
             recovery_point=recovery_point,
             clean_shutdown=clean_shutdown,
         )
-        log.open_segments = OpenSegments() if open_segments is None else open_segments
-        for segment in log.segments:
-            segment.adopt_by(log.open_segments)
+        log.share_open_segments(OpenSegments() if open_segments is None else open_segments)
         return log
+
+    def share_open_segments(self, open_segments: OpenSegments) -> None:
+        """Count this log's closed segments among those of all logs of the loop."""
+        self.open_segments = open_segments
+        for segment in self.segments:
+            segment.adopt_by(open_segments)
 
     def __repr__(self) -> str:
         state = "offline" if self.offline else f"{self.log_start_offset}..{self.log_end_offset}"
@@ -224,250 +209,7 @@ class Log:
         self._base_offsets = [segment.base_offset for segment in segments]
         self.active_segment = segments[-1]
 
-    # -- appending -------------------------------------------------------------------------------
-
-    def needs_preparation(self, records: bytearray | memoryview) -> bool:
-        """Whether `append.prepare(records, log.config)` must run first, off the loop."""
-        return self.config.target_codec is not None and needs_preparation(records, self.config)
-
-    def append_as_leader(
-        self,
-        records: bytearray | memoryview,
-        *,
-        leader_epoch: int,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-    ) -> AppendResult:
-        """Check batches, give them offsets and the leader epoch in place, write them at the end.
-
-        `records` is changed only if all batches pass. A batch that an idempotent producer sends
-        again is not written; the result names its first offsets. Never raises for bad input or a
-        bad disk: the result carries the error.
-        """
-        if self.offline:
-            return self._storage_error(self.offline_reason)
-        config = self.config
-        now_ms = self.clock.now_ms()
-        try:
-            batches = check_batches(records, config, origin, now_ms)
-            from_client = origin is AppendOrigin.CLIENT
-            duplicate = self._assign_offsets(batches, leader_epoch, from_client)
-            if duplicate is not None:
-                return self._duplicate(duplicate, now_ms)
-            updates = self._check_producers(records, batches, now_ms, origin)
-        except AppendRejected as error:
-            return AppendResult(
-                error.error,
-                error.message,
-                log_start_offset=self.log_start_offset,
-                record_errors=error.record_errors,
-            )
-        for position, header in batches:
-            patch_batch(
-                records,
-                position,
-                base_offset=header.base_offset,
-                partition_leader_epoch=leader_epoch,
-            )
-            if config.uses_log_append_time:
-                patch_log_append_time(records, position, header, now_ms)
-        return self._write(records, batches, updates, now_ms)
-
-    def _assign_offsets(
-        self, batches: Batches, leader_epoch: int, from_client: bool
-    ) -> ProducerBatch | None:
-        """Put offsets and leader epoch in the headers; a duplicate ends it."""
-        offset = self.log_end_offset
-        for _, header in batches:
-            if from_client and header.producer_id >= 0:
-                duplicate = self.producer_state.find_duplicate(header)
-                if duplicate is not None:
-                    return duplicate
-            header.base_offset = offset
-            header.partition_leader_epoch = leader_epoch
-            offset += header.last_offset_delta + 1
-        if offset - self.log_end_offset > 2**31:
-            raise AppendRejected(ErrorCode.INVALID_RECORD, "more records than a segment can number")
-        return None
-
-    def append_as_follower(
-        self, records: bytearray | memoryview, *, leader_epoch: int
-    ) -> AppendResult:
-        """Write batches fetched from the leader, with the offsets and epochs they carry.
-
-        Batches of a newer epoch than `leader_epoch` are left out (KIP-966: they are another
-        leader's). Never raises: the result carries the error.
-        """
-        if self.offline:
-            return self._storage_error(self.offline_reason)
-        now_ms = self.clock.now_ms()
-        try:
-            checked = check_batches(records, self.config, AppendOrigin.RAFT_LEADER, now_ms)
-            batches: Batches = []
-            next_offset = self.log_end_offset
-            for position, header in checked:
-                if header.partition_leader_epoch > leader_epoch:
-                    records = records[:position]
-                    break
-                # The first batch of an empty log may begin below it: the log start offset can lie
-                # inside the leader's batch.
-                is_first = not self.active_segment.size_bytes and not batches
-                if (header.last_offset if is_first else header.base_offset) < next_offset:
-                    raise AppendRejected(
-                        ErrorCode.CORRUPT_MESSAGE,
-                        f"base offset {header.base_offset} where {next_offset} is next",
-                    )
-                next_offset = header.next_offset
-                batches.append((position, header))
-            if not batches:
-                return AppendResult(ErrorCode.NONE, log_start_offset=self.log_start_offset)
-            updates = self._check_producers(records, batches, now_ms, None)
-        except AppendRejected as error:
-            return AppendResult(
-                error.error, error.message, log_start_offset=self.log_start_offset
-            )
-        return self._write(records, batches, updates, now_ms)
-
-    def _check_producers(
-        self,
-        records: bytearray | memoryview,
-        batches: Batches,
-        now_ms: int,
-        origin: AppendOrigin | None,
-    ) -> list[ProducerUpdate]:
-        """What the batches do to their producers, or AppendRejected. A follower (no origin) takes
-        what its leader took.
-        """
-        updates: dict[int, ProducerUpdate] = {}
-        for position, header in batches:
-            producer_id = header.producer_id
-            if producer_id < 0:
-                continue
-            update = updates.get(producer_id)
-            if update is None:
-                update = updates[producer_id] = self.producer_state.prepare(producer_id)
-            if header.is_control:
-                note_marker(
-                    update, records, position, header, now_ms, check=origin is not None
-                )
-            else:
-                if origin is AppendOrigin.CLIENT:
-                    update.check_data(header)
-                update.add_data(header, header.base_offset, now_ms)
-        return list(updates.values())
-
-    def _write(
-        self,
-        records: bytearray | memoryview,
-        batches: Batches,
-        updates: list[ProducerUpdate],
-        now_ms: int,
-    ) -> AppendResult:
-        first = batches[0][1]
-        last = batches[-1][1]
-        next_offset = last.base_offset + last.last_offset_delta + 1
-        segment = self.active_segment
-        try:
-            if self._must_roll(segment, len(records), batches, next_offset - 1, now_ms):
-                segment = self.roll_to(first.base_offset)
-            aborted = self._note_aborted(segment, updates)
-            try:
-                segment.append(records, batches, self.config.index_interval_bytes)
-            except OSError:
-                if aborted:
-                    segment.transaction_index.truncate_to(first.base_offset)
-                raise
-        except (OSError, InvalidBatch) as error:
-            return self._write_failed(error, first.base_offset)
-        for _, header in batches:
-            if header.partition_leader_epoch != self.leader_epoch_cache.latest_epoch:
-                self.leader_epoch_cache.assign(header.partition_leader_epoch, header.base_offset)
-        self.apply_producers(updates)
-        self.producer_state.map_end_offset = next_offset
-        self.log_end_offset = next_offset
-        return AppendResult(
-            ErrorCode.NONE,
-            None,
-            first.base_offset,
-            next_offset - 1,
-            now_ms if self.config.uses_log_append_time else -1,
-            self.log_start_offset,
-            (),
-            False,
-            next_offset - first.base_offset,
-            len(records),
-        )
-
-    def _note_aborted(self, segment: LogSegment, updates: list[ProducerUpdate]) -> bool:
-        """Aborted transactions go to the index first: without room for it nothing is written."""
-        noted = False
-        for update in updates:
-            for completed in update.completed:
-                if completed.is_aborted:
-                    last_stable_offset = self.producer_state.last_stable_offset_after(completed)
-                    segment.transaction_index.append(
-                        AbortedTransaction(*completed[:3], last_stable_offset)
-                    )
-                    noted = True
-        return noted
-
-    def apply_producers(self, updates: list[ProducerUpdate]) -> None:
-        """The batches are in the file: what they did to their producers is true now."""
-        for update in updates:
-            self.producer_state.apply(update)
-            for completed in update.completed:
-                self.producer_state.complete(completed)
-
-    def _duplicate(self, batch: ProducerBatch, now_ms: int) -> AppendResult:
-        return AppendResult(
-            ErrorCode.NONE,
-            None,
-            batch.first_offset,
-            batch.last_offset,
-            now_ms if self.config.uses_log_append_time else -1,
-            self.log_start_offset,
-            is_duplicate=True,
-        )
-
-    def _write_failed(self, error: OSError | InvalidBatch, offset: int) -> AppendResult:
-        if isinstance(error, OSError) and is_disk_full(error):
-            if self.active_segment.file().size_bytes == self.active_segment.size_bytes:
-                logger.warning("%s: no room to append at offset %d: %s", self.name, offset, error)
-                return self._storage_error(f"no room on the disk: {error}")
-            self.take_offline(f"an append could not be undone: {error}")
-        else:
-            self.take_offline(f"append at offset {offset} failed: {error}")
-        return self._storage_error(self.offline_reason)
-
-    def _storage_error(self, message: str) -> AppendResult:
-        return AppendResult(
-            ErrorCode.KAFKA_STORAGE_ERROR, message, log_start_offset=self.log_start_offset
-        )
-
     # -- rolling ---------------------------------------------------------------------------------
-
-    def _must_roll(
-        self,
-        segment: LogSegment,
-        size_bytes: int,
-        batches: Batches,
-        last_offset: int,
-        now_ms: int,
-    ) -> bool:
-        if not segment.has_room_for(size_bytes, last_offset, self.config):
-            return True
-        if not segment.size_bytes:
-            return False
-        timestamp_ms = max(header.max_timestamp_ms for _, header in batches)
-        base_ms = segment.rolling_base_timestamp_ms()
-        waited_ms = timestamp_ms - base_ms if base_ms >= 0 else now_ms - segment.created_ms
-        return waited_ms > self.config.segment_ms - self._roll_jitter_ms(segment)
-
-    def _roll_jitter_ms(self, segment: LogSegment) -> int:
-        """Spreads the rolls of logs begun together; the same for a segment after a restart."""
-        limit = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        if limit <= 0:
-            return 0
-        return zlib.crc32(f"{self.name}/{segment.base_offset}".encode()) % limit
 
     def roll_to(self, base_offset: int) -> LogSegment:
         """Close the active segment and begin one at `base_offset`. Raises: OSError.
@@ -493,6 +235,9 @@ class Log:
 
     # -- the rest of the interface, by file ------------------------------------------------------
 
+    needs_preparation = log_append.needs_preparation
+    append_as_leader = log_append.append_as_leader
+    append_as_follower = log_append.append_as_follower
     read = log_read.read
     finish_verification = log_read.finish_verification
     aborted_transactions = log_read.aborted_transactions

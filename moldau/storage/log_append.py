@@ -1,0 +1,279 @@
+"""Appending to a log: from checked batches to bytes in the active segment.
+
+Owns: the order of checks, of changes in the caller's buffer, on disk and in memory.
+Must not: wait, or acknowledge; replication is the partition's business.
+Invariant: the buffer is changed only when every batch passed, memory only when the bytes are in the
+file; after a failure the log is what it was, or offline. Source: KIP-98.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from typing import TYPE_CHECKING
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records import BatchHeader, InvalidBatch, patch_batch, patch_log_append_time
+from moldau.storage import append
+from moldau.storage.append import AppendOrigin, AppendResult, check_batches
+from moldau.storage.faults import AppendRejected, is_disk_full
+from moldau.storage.producer_append import ProducerUpdate, note_marker
+from moldau.storage.producer_entry import ProducerBatch
+from moldau.storage.segment import LogSegment
+from moldau.storage.transaction_index import AbortedTransaction
+
+if TYPE_CHECKING:
+    from moldau.storage.log import Log
+
+logger = logging.getLogger("moldau.storage")
+
+Batches = list[tuple[int, BatchHeader]]
+
+
+def needs_preparation(log: Log, records: bytearray | memoryview) -> bool:
+    """Whether `append.prepare(records, log.config)` must run first, off the loop."""
+    return log.config.target_codec is not None and append.needs_preparation(records, log.config)
+
+
+def append_as_leader(
+    log: Log,
+    records: bytearray | memoryview,
+    *,
+    leader_epoch: int,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+) -> AppendResult:
+    """Check batches, give them offsets and the leader epoch in place, write them at the end.
+
+    `records` is changed only if all batches pass. A batch that an idempotent producer sends
+    again is not written; the result names its first offsets. Never raises for bad input or a
+    bad disk: the result carries the error.
+    """
+    if log.offline:
+        return _storage_error(log, log.offline_reason)
+    config = log.config
+    now_ms = log.clock.now_ms()
+    try:
+        batches = check_batches(records, config, origin, now_ms)
+        from_client = origin is AppendOrigin.CLIENT
+        duplicate = _assign_offsets(log, batches, leader_epoch, from_client)
+        if duplicate is not None:
+            return _duplicate(log, duplicate, now_ms)
+        updates = _check_producers(log, records, batches, now_ms, origin)
+    except AppendRejected as error:
+        return AppendResult(
+            error.error,
+            error.message,
+            log_start_offset=log.log_start_offset,
+            record_errors=error.record_errors,
+        )
+    for position, header in batches:
+        patch_batch(
+            records,
+            position,
+            base_offset=header.base_offset,
+            partition_leader_epoch=leader_epoch,
+        )
+        if config.uses_log_append_time:
+            patch_log_append_time(records, position, header, now_ms)
+    return _write(log, records, batches, updates, now_ms)
+
+
+def _assign_offsets(
+    log: Log, batches: Batches, leader_epoch: int, from_client: bool
+) -> ProducerBatch | None:
+    """Put offsets and leader epoch in the headers; a duplicate ends it."""
+    offset = log.log_end_offset
+    for _, header in batches:
+        if from_client and header.producer_id >= 0:
+            duplicate = log.producer_state.find_duplicate(header)
+            if duplicate is not None:
+                return duplicate
+        header.base_offset = offset
+        header.partition_leader_epoch = leader_epoch
+        offset += header.last_offset_delta + 1
+    if offset - log.log_end_offset > 2**31:
+        raise AppendRejected(ErrorCode.INVALID_RECORD, "more records than a segment can number")
+    return None
+
+
+def append_as_follower(
+    log: Log, records: bytearray | memoryview, *, leader_epoch: int
+) -> AppendResult:
+    """Write batches fetched from the leader, with the offsets and epochs they carry.
+
+    Batches of a newer epoch than `leader_epoch` are left out (KIP-966: they are another
+    leader's). Never raises: the result carries the error.
+    """
+    if log.offline:
+        return _storage_error(log, log.offline_reason)
+    now_ms = log.clock.now_ms()
+    try:
+        checked = check_batches(records, log.config, AppendOrigin.RAFT_LEADER, now_ms)
+        batches: Batches = []
+        next_offset = log.log_end_offset
+        for position, header in checked:
+            if header.partition_leader_epoch > leader_epoch:
+                records = records[:position]
+                break
+            # The first batch of an empty log may begin below it: the log start offset can lie
+            # inside the leader's batch.
+            is_first = not log.active_segment.size_bytes and not batches
+            if (header.last_offset if is_first else header.base_offset) < next_offset:
+                raise AppendRejected(
+                    ErrorCode.CORRUPT_MESSAGE,
+                    f"base offset {header.base_offset} where {next_offset} is next",
+                )
+            next_offset = header.next_offset
+            batches.append((position, header))
+        if not batches:
+            return AppendResult(ErrorCode.NONE, log_start_offset=log.log_start_offset)
+        updates = _check_producers(log, records, batches, now_ms, None)
+    except AppendRejected as error:
+        return AppendResult(error.error, error.message, log_start_offset=log.log_start_offset)
+    return _write(log, records, batches, updates, now_ms)
+
+
+def _check_producers(
+    log: Log,
+    records: bytearray | memoryview,
+    batches: Batches,
+    now_ms: int,
+    origin: AppendOrigin | None,
+) -> list[ProducerUpdate]:
+    """What the batches do to their producers, or AppendRejected. A follower (no origin) takes
+    what its leader took.
+    """
+    updates: dict[int, ProducerUpdate] = {}
+    for position, header in batches:
+        producer_id = header.producer_id
+        if producer_id < 0:
+            continue
+        update = updates.get(producer_id)
+        if update is None:
+            update = updates[producer_id] = log.producer_state.prepare(producer_id)
+        if header.is_control:
+            note_marker(update, records, position, header, now_ms, check=origin is not None)
+        else:
+            if origin is AppendOrigin.CLIENT:
+                update.check_data(header)
+            update.add_data(header, header.base_offset, now_ms)
+    return list(updates.values())
+
+
+def _write(
+    log: Log,
+    records: bytearray | memoryview,
+    batches: Batches,
+    updates: list[ProducerUpdate],
+    now_ms: int,
+) -> AppendResult:
+    first = batches[0][1]
+    last = batches[-1][1]
+    next_offset = last.base_offset + last.last_offset_delta + 1
+    segment = log.active_segment
+    try:
+        if _must_roll(log, segment, len(records), batches, next_offset - 1, now_ms):
+            segment = log.roll_to(first.base_offset)
+        aborts = any(each.is_aborted for update in updates for each in update.completed)
+        try:
+            if aborts:
+                _note_aborted(log, segment, updates)
+            segment.append(records, batches, log.config.index_interval_bytes)
+        except OSError:
+            if aborts:
+                segment.transaction_index.truncate_to(first.base_offset)
+            raise
+    except (OSError, InvalidBatch) as error:
+        return _write_failed(log, error, first.base_offset)
+    for _, header in batches:
+        if header.partition_leader_epoch != log.leader_epoch_cache.latest_epoch:
+            log.leader_epoch_cache.assign(header.partition_leader_epoch, header.base_offset)
+    _apply_producers(log, updates)
+    log.producer_state.map_end_offset = next_offset
+    log.log_end_offset = next_offset
+    return AppendResult(
+        ErrorCode.NONE,
+        None,
+        first.base_offset,
+        next_offset - 1,
+        now_ms if log.config.uses_log_append_time else -1,
+        log.log_start_offset,
+        (),
+        False,
+        next_offset - first.base_offset,
+        len(records),
+    )
+
+
+def _note_aborted(log: Log, segment: LogSegment, updates: list[ProducerUpdate]) -> None:
+    """Aborted transactions go to the index first: without room for it nothing is written."""
+    for update in updates:
+        for completed in update.completed:
+            if completed.is_aborted:
+                last_stable_offset = log.producer_state.last_stable_offset_after(completed)
+                segment.transaction_index.append(
+                    AbortedTransaction(*completed[:3], last_stable_offset)
+                )
+
+
+def _apply_producers(log: Log, updates: list[ProducerUpdate]) -> None:
+    """The batches are in the file: what they did to their producers is true now."""
+    for update in updates:
+        log.producer_state.apply(update)
+        for completed in update.completed:
+            log.producer_state.complete(completed)
+
+
+def _duplicate(log: Log, batch: ProducerBatch, now_ms: int) -> AppendResult:
+    return AppendResult(
+        ErrorCode.NONE,
+        None,
+        batch.first_offset,
+        batch.last_offset,
+        now_ms if log.config.uses_log_append_time else -1,
+        log.log_start_offset,
+        is_duplicate=True,
+    )
+
+
+def _write_failed(log: Log, error: OSError | InvalidBatch, offset: int) -> AppendResult:
+    if isinstance(error, OSError) and is_disk_full(error):
+        if log.active_segment.file().size_bytes == log.active_segment.size_bytes:
+            logger.warning("%s: no room to append at offset %d: %s", log.name, offset, error)
+            return _storage_error(log, f"no room on the disk: {error}")
+        log.take_offline(f"an append could not be undone: {error}")
+    else:
+        log.take_offline(f"append at offset {offset} failed: {error}")
+    return _storage_error(log, log.offline_reason)
+
+
+def _storage_error(log: Log, message: str) -> AppendResult:
+    return AppendResult(
+        ErrorCode.KAFKA_STORAGE_ERROR, message, log_start_offset=log.log_start_offset
+    )
+
+
+def _must_roll(
+    log: Log,
+    segment: LogSegment,
+    size_bytes: int,
+    batches: Batches,
+    last_offset: int,
+    now_ms: int,
+) -> bool:
+    if not segment.has_room_for(size_bytes, last_offset, log.config):
+        return True
+    if not segment.size_bytes:
+        return False
+    timestamp_ms = max(header.max_timestamp_ms for _, header in batches)
+    base_ms = segment.rolling_base_timestamp_ms()
+    waited_ms = timestamp_ms - base_ms if base_ms >= 0 else now_ms - segment.created_ms
+    return waited_ms > log.config.segment_ms - _roll_jitter_ms(log, segment)
+
+
+def _roll_jitter_ms(log: Log, segment: LogSegment) -> int:
+    """Spreads the rolls of logs begun together; the same for a segment after a restart."""
+    limit = min(log.config.segment_jitter_ms, log.config.segment_ms)
+    if limit <= 0:
+        return 0
+    return zlib.crc32(f"{log.name}/{segment.base_offset}".encode()) % limit
