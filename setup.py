@@ -10,14 +10,16 @@ import sys
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError
 
 _NATIVE = "moldau.protocol.records._native"
 _SOURCE = "moldau/protocol/records/_native.pyx"
+_BUILD_ERRORS = (BaseError, CCompilerError, OSError)
 
 
 def _warn(reason: object) -> None:
     print(
-        f"moldau: the native record codec is NOT built ({reason}); "
+        f"moldau: WARNING: the native record codec is NOT built ({reason}); "
         "plain Python will be used, several times slower per record",
         file=sys.stderr,
     )
@@ -30,7 +32,7 @@ class OptionalBuildExt(build_ext):
         """Build, or leave the extension out when the tool chain is unusable as a whole."""
         try:
             super().run()
-        except Exception as error:  # noqa: BLE001 (compilers fail in every way there is)
+        except _BUILD_ERRORS as error:
             _warn(error)
             self.extensions = []
 
@@ -38,19 +40,23 @@ class OptionalBuildExt(build_ext):
         """Build one extension, or warn."""
         try:
             super().build_extension(ext)
-        except Exception as error:  # noqa: BLE001 (compilers fail in every way there is)
+        except _BUILD_ERRORS as error:
             _warn(error)
 
 
 def _extensions() -> list[Extension]:
+    try:
+        from Cython.Build import cythonize
+        from Cython.Compiler.Errors import CompileError
+    except ImportError as error:
+        _warn(error)
+        return []
     extension = Extension(_NATIVE, [_SOURCE], optional=True)
     if sys.platform != "win32":
         extension.extra_compile_args = ["-O3"]
     try:
-        from Cython.Build import cythonize
-
         return list(cythonize([extension], quiet=True))
-    except Exception as error:  # noqa: BLE001 (no Cython, or one that cannot read the source)
+    except (CompileError, OSError) as error:
         _warn(error)
         return []
 

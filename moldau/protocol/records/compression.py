@@ -241,7 +241,7 @@ def _compress_zstd(data: Buffer, level: int | None) -> Buffer:
 def _decompress_zstd(view: memoryview, max_bytes: int) -> Buffer:
     from cramjam import DecompressionError, zstd
 
-    bound = zstd_size_bound(view)
+    bound = zstd_size_bound(view, max_bytes)
     # The decoder writes into exactly this much room and fails when it needs more. The bound comes
     # from the frame's blocks, so with room for all of it running out can only mean corruption.
     out = bytearray(min(bound, max_bytes))

@@ -33,17 +33,18 @@ def _little_endian(view: memoryview, position: int, size: int) -> int:
     return int.from_bytes(view[position : position + size], "little")
 
 
-def zstd_size_bound(view: memoryview) -> int:
+def zstd_size_bound(view: memoryview, enough_bytes: int) -> int:
     """Upper bound of the decompressed size of all frames in `view`, in bytes.
 
-    Exact but for the last block of each frame. Raises: InvalidBatch (BAD_COMPRESSION) when the
-    frame structure is broken or a window is larger than `MAX_WINDOW_BYTES`.
+    Counting stops beyond `enough_bytes`: a bomb is not walked to its end. Raises: InvalidBatch
+    (BAD_COMPRESSION) when the frame structure is broken or a window is larger than
+    `MAX_WINDOW_BYTES`.
     """
     position = 0
     bound = 0
     if not len(view):
         raise _corrupt("empty")
-    while position < len(view):
+    while position < len(view) and bound <= enough_bytes:
         magic = _little_endian(view, position, 4)
         if magic & _SKIPPABLE_MASK == _SKIPPABLE_MAGIC:
             position += 8 + _little_endian(view, position + 4, 4)
@@ -54,7 +55,11 @@ def zstd_size_bound(view: memoryview) -> int:
             raise _corrupt("not a zstd frame")
         descriptor = _little_endian(view, position + 4, 1)
         window, content_size, position = _frame_header(view, position + 5, descriptor)
-        frame_bound, position = _blocks(view, position, min(window, _MAX_BLOCK_BYTES))
+        frame_bound, position, is_whole = _blocks(
+            view, position, min(window, _MAX_BLOCK_BYTES), enough_bytes
+        )
+        if not is_whole:
+            return bound + frame_bound
         if content_size is not None:
             frame_bound = min(frame_bound, content_size)
         bound += frame_bound
@@ -91,11 +96,13 @@ def _frame_header(view: memoryview, position: int, descriptor: int) -> tuple[int
     return window, content_size, position
 
 
-def _blocks(view: memoryview, position: int, max_block_bytes: int) -> tuple[int, int]:
-    """(sum of the blocks' largest output, position after the last block)."""
+def _blocks(
+    view: memoryview, position: int, max_block_bytes: int, enough_bytes: int
+) -> tuple[int, int, bool]:
+    """(sum of the blocks' largest output, position behind them, whether the last was seen)."""
     bound = 0
     last = False
-    while not last:
+    while not last and bound <= enough_bytes:
         block = _little_endian(view, position, 3)
         last = bool(block & 1)
         kind = (block >> 1) & 3
@@ -114,4 +121,4 @@ def _blocks(view: memoryview, position: int, max_block_bytes: int) -> tuple[int,
             raise _corrupt("reserved block type")
         if position > len(view):
             raise _corrupt("ends early")
-    return bound, position
+    return bound, position, last
