@@ -8,12 +8,12 @@ broker knows.
 from __future__ import annotations
 
 import logging
-from enum import IntEnum
 from typing import Final
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.request_context import RequestContext
 from moldau.broker.services import BrokerServices
+from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.topic_names import topic_name_problem
 
@@ -33,17 +33,6 @@ FROM_PYTHON_LEVEL: Final = {
     logging.INFO: "INFO",
     logging.DEBUG: "DEBUG",
 }
-
-
-class ConfigResourceType(IntEnum):
-    """Kafka's numbers for what a configuration belongs to."""
-
-    UNKNOWN = 0
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 #: Resource types that requests may name here; the others belong to parts not served yet.

@@ -148,7 +148,7 @@ class BrokerLifecycle:
                 if response.error_code == ErrorCode.NONE:
                     self.broker_epoch = response.broker_epoch
                     return self.broker_epoch
-                error = ErrorCode(response.error_code)
+                error = ErrorCode.of(response.error_code)
                 if error in FATAL_REGISTRATION_ERRORS:
                     raise RegistrationRefused(f"the controller refused broker: {error.name}")
             if asyncio.get_running_loop().time() >= deadline:
@@ -212,7 +212,7 @@ class BrokerLifecycle:
     def _take_heartbeat(self, response: BrokerHeartbeatResponse, interval_ms: float) -> float:
         """Act on one answer and say how long to wait before the next beat."""
         if response.error_code != ErrorCode.NONE:
-            logger.warning("heartbeat refused: %s", ErrorCode(response.error_code).name)
+            logger.warning("heartbeat refused: %s", ErrorCode.of(response.error_code).name)
             return RETRY_MS
         if response.should_shut_down:
             self._may_stop.set()

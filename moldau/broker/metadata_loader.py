@@ -14,18 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
-from moldau.protocol.metadata_records import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
-    EndTransactionRecord,
-)
+from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
 from moldau.protocol.schema import Message
 
 logger = logging.getLogger("moldau.broker.metadata")
 
 MAX_WAITERS: Final = 10_000
-MAX_TRANSACTION_RECORDS: Final = 1_000_000
 
 
 class MetadataPublisher(Protocol):
@@ -57,7 +51,7 @@ class MetadataLoader:
         self.image = MetadataImage.EMPTY
         self._broker_id = broker_id
         self._publishers: list[MetadataPublisher] = []
-        self._transaction: list[Message] | None = None
+        self._transaction = TransactionFilter()
         self._waiters: list[_Waiter] = []
 
     def add_publisher(self, publisher: MetadataPublisher) -> None:
@@ -82,28 +76,12 @@ class MetadataLoader:
         for record in records:
             delta.replay(record)
         delta.finish_snapshot()
-        self._transaction = None
+        self._transaction.reset()
         self._publish(delta, provenance)
 
     def handle_commit(self, records: list[Message], provenance: Provenance) -> None:
         """Apply one committed batch; `provenance` names its last offset, epoch and time."""
-        ready: list[Message] = []
-        for record in records:
-            if isinstance(record, BeginTransactionRecord):
-                assert self._transaction is None, "a metadata transaction begins inside another"
-                self._transaction = []
-            elif isinstance(record, EndTransactionRecord):
-                assert self._transaction is not None, "a metadata transaction ends unbegun"
-                ready.extend(self._transaction)
-                self._transaction = None
-            elif isinstance(record, AbortTransactionRecord):
-                assert self._transaction is not None, "a metadata transaction aborts unbegun"
-                self._transaction = None
-            elif self._transaction is not None:
-                assert len(self._transaction) < MAX_TRANSACTION_RECORDS
-                self._transaction.append(record)
-            else:
-                ready.append(record)
+        ready = self._transaction.feed(records)
         delta = MetadataDelta(self.image)
         for record in ready:
             delta.replay(record)

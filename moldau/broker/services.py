@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moldau.broker.controller_channel import ControllerChannel
+from moldau.broker.fetch_sessions import FetchSessionCache
 from moldau.broker.metadata_loader import MetadataLoader
+from moldau.broker.producer_ids import ProducerIds
 from moldau.broker.replica_manager import ReplicaManager
 from moldau.config import NodeConfig
 from moldau.storage.log_manager import LogManager
@@ -25,3 +27,5 @@ class BrokerServices:
     replica_manager: ReplicaManager
     log_manager: LogManager
     controller: ControllerChannel
+    fetch_sessions: FetchSessionCache
+    producer_ids: ProducerIds

@@ -52,9 +52,11 @@ def handle(services: BrokerServices, context: RequestContext, request: ApiVersio
     )
     if context.api_version >= FIRST_VERSION_WITH_SOFTWARE:
         response.supported_features = [
-            SupportedFeatureKey(name=name, min_version=levels.minimum, max_version=levels.maximum)
+            SupportedFeatureKey(
+                name=name, min_version=levels.minimum_level, max_version=levels.maximum_level
+            )
             for name, levels in SUPPORTED_FEATURES.items()
-            if levels.minimum > 0 or context.api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
+            if levels.minimum_level > 0 or context.api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
         ]
         response.finalized_features_epoch = image.provenance.last_contained_offset
         response.finalized_features = [

@@ -13,7 +13,6 @@ from collections.abc import Collection
 
 from moldau.broker.authorizer import Operation
 from moldau.broker.config_resources import (
-    ConfigResourceType,
     authorized_for,
     known_loggers,
     logger_level,
@@ -29,6 +28,7 @@ from moldau.config import (
     describe_cluster_default_config,
     describe_topic_config,
 )
+from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,

@@ -12,7 +12,6 @@ from typing import Final
 
 from moldau.broker.authorizer import Operation
 from moldau.broker.config_resources import (
-    ConfigResourceType,
     Problem,
     authorized_for,
     problem,
@@ -20,6 +19,7 @@ from moldau.broker.config_resources import (
 from moldau.broker.forwarding import forward
 from moldau.broker.request_context import RequestContext
 from moldau.broker.services import BrokerServices
+from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p33_alter_configs import (
     AlterConfigsRequest,

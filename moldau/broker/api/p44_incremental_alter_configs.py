@@ -15,7 +15,6 @@ from moldau.broker.authorizer import Operation
 from moldau.broker.config_resources import (
     LOG_LEVELS,
     TO_PYTHON_LEVEL,
-    ConfigResourceType,
     Problem,
     authorized_for,
     known_loggers,
@@ -24,6 +23,7 @@ from moldau.broker.config_resources import (
 from moldau.broker.forwarding import forward
 from moldau.broker.request_context import RequestContext
 from moldau.broker.services import BrokerServices
+from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p44_incremental_alter_configs import (
     AlterableConfig,

@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.config_resources import ConfigResourceType
 from moldau.broker.request_context import RequestContext
 from moldau.broker.services import BrokerServices
-from moldau.metadata.image import MetadataImage
+from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p74_list_config_resources import (
     ConfigResource,
@@ -55,6 +54,4 @@ def _names(image: MetadataImage, resource_type: int) -> list[str]:
         return sorted(image.topics.topics_by_name)
     if resource_type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER):
         return [str(broker_id) for broker_id in sorted(image.cluster.brokers)]
-    return sorted(
-        resource.name for resource in image.configs.configs if resource.type == resource_type
-    )
+    return image.configs.names(resource_type)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from moldau.broker.cluster_view import alive_brokers, is_internal_topic, partition_state
-from moldau.broker.config_resources import ConfigResourceType
 from moldau.broker.services import BrokerServices
-from moldau.metadata.image import TopicImage
+from moldau.metadata.image import ConfigResourceType, TopicImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition, uuid_to_base64
 

@@ -1,0 +1,119 @@
+"""`moldau brokers`: list and describe.
+
+Must not talk to a cluster except through `moldau.client`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from moldau.cli.cluster_options import (
+    DEFAULT_TIMEOUT_MS,
+    AsJson,
+    BootstrapServer,
+    CommandConfig,
+    TimeoutMs,
+    with_admin,
+)
+from moldau.cli.output import fail, print_json, print_table, size_text
+from moldau.client import Admin, ClusterDescription
+
+app = typer.Typer(help="Brokers: list, describe.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_brokers(
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+    as_json: AsJson = False,
+) -> None:
+    """List the brokers of the cluster, fenced ones too."""
+
+    async def work(admin: Admin) -> ClusterDescription:
+        return await admin.describe_cluster(include_fenced_brokers=True)
+
+    cluster = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    rows = [
+        {
+            "broker_id": broker.node_id,
+            "address": f"{broker.host}:{broker.port}",
+            "rack": broker.rack,
+            "state": "fenced" if broker.fenced else "serving",
+        }
+        for broker in cluster.brokers
+    ]
+    if as_json:
+        print_json({"cluster_id": cluster.cluster_id, "brokers": rows})
+        return
+    typer.echo(f"cluster {cluster.cluster_id}")
+    print_table(("broker", "address", "rack", "state"), (row.values() for row in rows))
+
+
+@app.command("describe")
+def describe(
+    broker_id: Annotated[int, typer.Argument(help="The broker's id.")],
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+    as_json: AsJson = False,
+) -> None:
+    """Show a broker's address, its log directories and the cluster's feature levels."""
+
+    async def work(admin: Admin) -> dict[str, Any]:
+        cluster = await admin.describe_cluster(include_fenced_brokers=True)
+        found = [broker for broker in cluster.brokers if broker.node_id == broker_id]
+        if not found:
+            known = ", ".join(str(broker.node_id) for broker in cluster.brokers)
+            fail(f"there is no broker {broker_id}; there are {known or 'none'}")
+        features = await admin.describe_features()
+        directories = (await admin.describe_log_directories([broker_id]))[broker_id]
+        return {
+            "broker_id": broker_id,
+            "address": f"{found[0].host}:{found[0].port}",
+            "rack": found[0].rack,
+            "fenced": found[0].fenced,
+            "features": {
+                name: {"finalized": level, "supported": features.supported.get(name)}
+                for name, level in sorted(features.finalized.items())
+            },
+            "log_directories": [
+                {
+                    "directory": directory.directory,
+                    "error": directory.error,
+                    "partition_count": len(directory.partition_bytes),
+                    "log_bytes": sum(directory.partition_bytes.values()),
+                    "total_bytes": directory.total_bytes,
+                    "usable_bytes": directory.usable_bytes,
+                }
+                for directory in directories
+            ],
+        }
+
+    document = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    if as_json:
+        print_json(document)
+        return
+    state = "fenced" if document["fenced"] else "serving"
+    rack = f", rack {document['rack']}" if document["rack"] else ""
+    typer.echo(f"broker {broker_id} on {document['address']}{rack}, {state}")
+    print_table(
+        ("log directory", "partitions", "logs", "usable", "total", "error"),
+        (
+            (
+                directory["directory"],
+                directory["partition_count"],
+                size_text(directory["log_bytes"]),
+                size_text(directory["usable_bytes"]),
+                size_text(directory["total_bytes"]),
+                directory["error"],
+            )
+            for directory in document["log_directories"]
+        ),
+    )
+    print_table(
+        ("feature", "finalized"),
+        ((name, feature["finalized"]) for name, feature in document["features"].items()),
+    )

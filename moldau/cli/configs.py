@@ -1,0 +1,155 @@
+"""`moldau configs`: describe and alter the configuration of topics, brokers and loggers.
+
+Must not talk to a cluster except through `moldau.client`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from moldau.cli.cluster_options import (
+    DEFAULT_TIMEOUT_MS,
+    AsJson,
+    BootstrapServer,
+    CommandConfig,
+    TimeoutMs,
+    key_values,
+    with_admin,
+)
+from moldau.cli.output import fail, print_json, print_table
+from moldau.client import (
+    Admin,
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigResourceType,
+    ConfigSource,
+)
+
+app = typer.Typer(help="Configuration: describe, alter.", no_args_is_help=True)
+
+
+class EntityType(StrEnum):
+    """What has a configuration, in the words of kafka-configs."""
+
+    TOPICS = "topics"
+    BROKERS = "brokers"
+    BROKER_LOGGERS = "broker-loggers"
+
+
+RESOURCE_TYPES = {
+    EntityType.TOPICS: ConfigResourceType.TOPIC,
+    EntityType.BROKERS: ConfigResourceType.BROKER,
+    EntityType.BROKER_LOGGERS: ConfigResourceType.BROKER_LOGGER,
+}
+
+Kind = Annotated[EntityType, typer.Argument(help="topics, brokers or broker-loggers.")]
+Entity = Annotated[
+    str, typer.Argument(help="A topic, or a broker's id ('' for the default of all brokers).")
+]
+
+
+@app.command("describe")
+def describe(
+    entity_type: Kind,
+    name: Entity,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show defaults and static values too.")
+    ] = False,
+    documentation: Annotated[bool, typer.Option(help="Say what each key is for.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+    as_json: AsJson = False,
+) -> None:
+    """Show what has been changed, or everything."""
+    resource = ConfigResource(RESOURCE_TYPES[entity_type], name)
+
+    async def work(admin: Admin) -> dict[str, ConfigEntry]:
+        described = await admin.describe_configs(
+            [resource], include_synonyms=True, include_documentation=documentation
+        )
+        return described[resource]
+
+    entries = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    quiet = () if everything else (ConfigSource.DEFAULT_CONFIG, ConfigSource.STATIC_BROKER_CONFIG)
+    shown = [entries[key] for key in sorted(entries) if entries[key].source not in quiet]
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": entry.name,
+                    "value": entry.value,
+                    "source": entry.source.name,
+                    "read_only": entry.read_only,
+                    "sensitive": entry.sensitive,
+                    "synonyms": [
+                        {"name": key, "value": value, "source": source.name}
+                        for key, value, source in entry.synonyms
+                    ],
+                    "documentation": entry.documentation,
+                }
+                for entry in shown
+            ]
+        )
+        return
+    columns = ["key", "value", "source"] + (["what it is for"] if documentation else [])
+    print_table(
+        columns,
+        (
+            (
+                entry.name,
+                "(hidden)" if entry.sensitive else entry.value,
+                entry.source.name,
+                *([entry.documentation] if documentation else []),
+            )
+            for entry in shown
+        ),
+    )
+
+
+@app.command("alter")
+def alter(
+    entity_type: Kind,
+    name: Entity,
+    set_pairs: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE; may be repeated.")
+    ] = None,
+    delete_keys: Annotated[
+        list[str] | None, typer.Option("--delete", help="KEY to reset; may be repeated.")
+    ] = None,
+    append: Annotated[
+        list[str] | None, typer.Option("--append", help="KEY=VALUE to add to a list.")
+    ] = None,
+    subtract: Annotated[
+        list[str] | None, typer.Option("--subtract", help="KEY=VALUE to take from a list.")
+    ] = None,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Check, but change nothing.")
+    ] = False,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Change keys one by one; all of them or none."""
+    changes = [ConfigChange(key, None, ConfigOperation.DELETE) for key in delete_keys or []]
+    for pairs, option, operation in (
+        (set_pairs, "--set", ConfigOperation.SET),
+        (append, "--append", ConfigOperation.APPEND),
+        (subtract, "--subtract", ConfigOperation.SUBTRACT),
+    ):
+        for key, value in key_values(pairs or [], option).items():
+            changes.append(ConfigChange(key, value, operation))
+    if not changes:
+        fail("nothing to change: give --set, --delete, --append or --subtract", status=2)
+    resource = ConfigResource(RESOURCE_TYPES[entity_type], name)
+
+    async def work(admin: Admin) -> None:
+        await admin.alter_configs({resource: changes}, validate_only=validate_only)
+
+    with_admin(bootstrap_server, command_config, timeout_ms, work)
+    typer.echo("valid" if validate_only else "altered")

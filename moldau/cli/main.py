@@ -1,0 +1,87 @@
+"""The `moldau` command: its entry point and the tree of its sub-commands.
+
+Owns the mapping from exceptions to one clear line and an exit status (0 done, 1 failed, 2 wrong
+usage). Must not do any work itself. Invariant: whatever happens, no traceback reaches a user who
+made a mistake.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import click
+import typer
+
+from moldau.cli import bench, brokers, configs, dev, log, server, storage, topics
+from moldau.cli.output import fail
+
+app = typer.Typer(
+    name="moldau",
+    help="A Kafka-compatible streaming cluster.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(topics.app, name="topics")
+app.add_typer(configs.app, name="configs")
+app.add_typer(brokers.app, name="brokers")
+app.add_typer(storage.app, name="storage")
+app.add_typer(server.app, name="server")
+app.add_typer(log.app, name="log")
+app.add_typer(bench.app, name="bench")
+app.command("dev")(dev.dev)
+
+
+def _show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    import moldau
+    from moldau.protocol.records import IMPLEMENTATION
+
+    typer.echo(f"moldau {moldau.__version__} (record codec: {IMPLEMENTATION})")
+    if IMPLEMENTATION != "native":
+        typer.echo(
+            "WARNING: the native record codec is not built (no C compiler at installation); "
+            "everything works, record by record it is many times slower",
+            err=True,
+        )
+    raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Show the version and which record codec is in use.",
+            callback=_show_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """A Kafka-compatible streaming cluster."""
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        app(standalone_mode=False)
+    except click.exceptions.Abort:
+        fail("interrupted", status=130)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.ClickException as problem:
+        problem.show()
+        sys.exit(2)
+    except KeyboardInterrupt:
+        fail("interrupted", status=130)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()
