@@ -41,6 +41,9 @@ from moldau.config.values import accept_value, format_value
 BROKER_ROLE = "broker"
 CONTROLLER_ROLE = "controller"
 
+# Of several missing keys, the one whose absence says most is reported.
+_FIRST_ASKED_FOR = ("process.roles",)
+
 
 class NodeConfig(Mapping[str, Any]):
     """Typed values of every broker key, by Kafka's dotted name, and what follows from them.
@@ -288,8 +291,8 @@ def _typed_values(
         warnings.extend(_status_warnings(key, name, value))
     warnings.extend(removed)
     _adopt_broker_id(values, properties)
-    for name, value in values.items():
-        if value is REQUIRED:
+    for name in sorted(values, key=_FIRST_ASKED_FOR.__contains__, reverse=True):
+        if values[name] is REQUIRED:
             hint = f" ({removed[0]})" if removed else ""
             raise ConfigError(name, None, f"is required{hint}")
     return values

@@ -109,8 +109,9 @@ KEYS = (
     ConfigKey(
         "internal.segment.bytes",
         INT, None, None,
-        MEDIUM, TOPIC, SERVED,
+        MEDIUM, TOPIC, IGNORED,
         "A segment size below the usual minimum, for tests; it overrides segment.bytes.",
+        note="segment.bytes alone decides",
         internal=True,
     ),
     ConfigKey(

@@ -73,7 +73,7 @@ def test_environment_names_translate_and_foreign_variables_are_left_alone():
             "process.roles=broker: must be broker,controller: only one combined node",
         ),
         ({"controller.listener.names": None}, "controller.listener.names: is required"),
-        ({"controller.listener.names": "OTHER"}, "must contain the controller listener OTHER"),
+        ({"controller.listener.names": "OTHER"}, "listener CONTROLLER needs an entry"),
         ({"controller.quorum.bootstrap.servers": None}, "or controller.quorum.voters"),
         ({"controller.quorum.bootstrap.servers": "localhost"}, "must be HOST:PORT"),
         ({"controller.quorum.bootstrap.servers": "h:70000"}, "between 0 and 65535"),
@@ -104,7 +104,8 @@ def test_environment_names_translate_and_foreign_variables_are_left_alone():
         (
             {
                 "advertised.listeners": "INSIDE://h:1",
-                "listener.security.protocol.map": "INSIDE:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+                "listener.security.protocol.map": "INSIDE:PLAINTEXT,"
+                "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             },
             "is not one of listeners",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from moldau.config.definition import REQUIRED, ConfigKey
 from moldau.config.keys import ALL_BROKER_KEYS, ALL_TOPIC_KEYS, AREAS
 from moldau.config.table import REMOVED_KEYS, REMOVED_TOPIC_KEYS
 from moldau.config.values import format_value, parse_value
+from moldau.storage.log_config import LogConfig
 from tests.unit.config.facts import KeyFacts, ValueFacts, key_facts, value_facts
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -110,6 +112,8 @@ def test_served_keys_are_read_somewhere():
     source = _words_in_source()
     spelled = {name for name in BROKER_KEYS if f'"{name}"' in source}
     spelled |= {name for name in TOPIC_KEYS if f'"{name}"' in source}
+    # The log's settings are read by field name.
+    spelled |= {field.name.replace("_", ".") for field in dataclasses.fields(LogConfig)}
     served_through_topics = {
         synonym for name, key in TOPIC_KEYS.items() if name in spelled for synonym in key.synonyms
     }

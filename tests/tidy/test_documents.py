@@ -1,0 +1,83 @@
+"""Generated and cross-referring documents are current."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from types import ModuleType
+
+from moldau.config import BROKER_KEYS, TOPIC_KEYS
+from tests.tidy.sources import ROOT, name_of, repository_files
+
+_LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+_TARGET = re.compile(r"`make ([a-z-]+)")
+
+
+def _generator() -> ModuleType:
+    path = ROOT / "docs" / "generate.py"
+    spec = importlib.util.spec_from_file_location("moldau_docs_generate", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_compatibility_tables_are_current():
+    text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    assert text == _generator().current_text(text), "run `make docs`"
+
+
+def test_every_key_is_in_the_compatibility_tables():
+    text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    assert [name for name in [*BROKER_KEYS, *TOPIC_KEYS] if f"| `{name}` |" not in text] == []
+
+
+def test_links_between_documents_lead_somewhere():
+    dead = [
+        f"{name_of(path)}: {target}"
+        for path in repository_files()
+        if path.suffix == ".md"
+        for target in _LINK.findall(path.read_text(encoding="utf-8"))
+        if not (path.parent / target).exists()
+    ]
+    assert dead == []
+
+
+def test_documents_name_only_make_targets_that_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    unknown = {
+        f"{name_of(path)}: {target}"
+        for path in repository_files()
+        if path.suffix == ".md"
+        for target in _TARGET.findall(path.read_text(encoding="utf-8"))
+        if target not in targets
+    }
+    assert unknown == set()
+
+
+def test_every_make_target_explains_itself():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split():
+        assert re.search(rf"^{target}:.*## \w", makefile, re.MULTILINE), target
+
+
+def test_continuous_integration_runs_the_readmes_test_command():
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    commands = [line for line in script.splitlines() if line.startswith("exec ")]
+    assert commands == ["exec make test"]
+
+
+def test_decision_records_have_context_decision_and_consequences():
+    records = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+    assert len(records) >= 4
+    for number, record in enumerate(records, start=1):
+        text = record.read_text(encoding="utf-8")
+        assert record.name.startswith(f"{number:04d}-")
+        assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
+            "Context",
+            "Decision",
+            "Consequences",
+        ]
+        assert len(text.splitlines()) <= 60

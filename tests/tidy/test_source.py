@@ -1,0 +1,195 @@
+"""The package's sources keep the house style that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.tidy.sources import (
+    Function,
+    functions_of,
+    is_public,
+    name_of,
+    python_files,
+    repository_files,
+    tree_of,
+)
+
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 70
+
+#: Declarations, one row or field per line: their length says nothing.
+TABLES = (
+    "moldau/protocol/messages/",
+    "moldau/protocol/metadata_records/",
+    "moldau/protocol/coordinator_records/",
+    "moldau/config/keys/",
+)
+
+#: Functions whose own name says which offset they take.
+BARE_NAMES_ALLOWED = frozenset(
+    {
+        ("drop_snapshots_above", "offset"),
+        ("epoch_for_offset", "offset"),
+        ("lookup", "offset"),
+        ("path_at", "offset"),
+        ("remove_snapshot", "offset"),
+        ("truncate_fully_and_start_at", "offset"),
+        ("truncate_to", "offset"),
+        ("update_high_watermark", "offset"),
+    }
+)
+BARE_NAMES = frozenset({"epoch", "offset", "id"})
+
+UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+
+#: Registries are the installers' business; an absolute path exists on one machine only.
+FOREIGN = re.compile(
+    r"(?:pypi\.org|pythonhosted\.org|repo1?\.maven|repo\.maven\.apache\.org|registry\.npmjs"
+    r"|proxy\.golang\.org|deb\.debian\.org|index\.crates\.io|artifactory"
+    r"|(?<![\w.])/(?:root|work|home/\w+|Users/\w+)/)"
+)
+#: Files that carry such words as data, and why.
+FOREIGN_ALLOWED = {
+    "tests/tidy/test_source.py": "the patterns themselves",
+}
+BINARY_SUFFIXES = {
+    ".bin",
+    ".checkpoint",
+    ".gz",
+    ".index",
+    ".log",
+    ".png",
+    ".snapshot",
+    ".timeindex",
+}
+
+
+def _is_table(name: str) -> bool:
+    return name.startswith(TABLES)
+
+
+def test_files_are_short_enough_to_read():
+    long = {
+        name_of(path): lines
+        for path in python_files("moldau", "tests", "docs", "benchmarks", ".ci")
+        if not _is_table(name_of(path))
+        and (lines := len(path.read_text(encoding="utf-8").splitlines())) > MAX_FILE_LINES
+    }
+    assert long == {}
+
+
+def test_functions_are_short_enough_to_read():
+    long = [
+        f"{name_of(path)}:{function.lineno} {dotted}: {length} lines"
+        for path in python_files("moldau", "tests", "docs", "benchmarks", ".ci")
+        for dotted, function in functions_of(tree_of(path))
+        if (length := (function.end_lineno or 0) - function.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+    assert long == []
+
+
+def test_every_module_says_what_it_owns():
+    silent = [
+        name_of(path)
+        for path in python_files("moldau", "tests", "docs", "benchmarks", ".ci")
+        if path.stat().st_size and not ast.get_docstring(tree_of(path))
+    ]
+    assert silent == []
+
+
+def test_public_classes_are_documented():
+    silent = [
+        f"{name_of(path)}:{node.lineno} {node.name}"
+        for path in python_files("moldau")
+        if not _is_table(name_of(path))
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        if not ast.get_docstring(node)
+    ]
+    assert silent == []
+
+
+def test_public_functions_are_documented():
+    """A method that a documented protocol of ours declares has its words there."""
+    declared = _documented_protocol_methods()
+    silent = [
+        f"{name_of(path)}:{function.lineno} {dotted}"
+        for path in python_files("moldau")
+        if not _is_table(name_of(path))
+        for dotted, function in functions_of(tree_of(path))
+        if is_public(dotted) and not ast.get_docstring(function)
+        if not ("." in dotted and dotted.rpartition(".")[2] in declared)
+        if not _may_be_silent(function)
+    ]
+    assert silent == []
+
+
+def _documented_protocol_methods() -> set[str]:
+    return {
+        method.name
+        for path in python_files("moldau")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef) and any("Protocol" in ast.dump(b) for b in node.bases)
+        for method in node.body
+        if isinstance(method, Function) and ast.get_docstring(method)
+    }
+
+
+#: Methods whose meaning the standard library has fixed, by where they come from.
+CALLBACKS = frozenset(
+    {
+        *("connection_made", "connection_lost", "pause_writing", "resume_writing"),  # asyncio
+        *("get_buffer", "buffer_updated", "eof_received", "data_received"),  # asyncio
+        *("format", "emit"),  # logging
+    }
+)
+
+
+def _may_be_silent(function: Function) -> bool:
+    """Overloads, property setters, overrides and callbacks say nothing of their own."""
+    names = {
+        decorator.attr if isinstance(decorator, ast.Attribute) else getattr(decorator, "id", "")
+        for decorator in function.decorator_list
+    }
+    return function.name in CALLBACKS or bool(names & {"overload", "override", "setter"})
+
+
+def test_bare_epoch_offset_or_id_never_crosses_a_function_boundary():
+    bare = []
+    for path in python_files("moldau"):
+        name = name_of(path)
+        for dotted, function in functions_of(tree_of(path)):
+            arguments = function.args
+            for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+                if (
+                    argument.arg in BARE_NAMES
+                    and is_public(dotted)
+                    and (function.name, argument.arg) not in BARE_NAMES_ALLOWED
+                ):
+                    bare.append(f"{name}:{function.lineno} {dotted}({argument.arg})")
+    assert bare == []
+
+
+def test_nothing_is_left_unfinished():
+    found = [
+        f"{name_of(path)}:{number}"
+        for path in repository_files()
+        if path.suffix in (".py", ".pyx", ".md", ".toml", ".sh") or path.name in ("Makefile", "run")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if UNFINISHED.search(line)
+    ]
+    assert found == []
+
+
+def test_no_registry_hosts_and_no_paths_of_one_machine():
+    found = []
+    for path in repository_files():
+        name = name_of(path)
+        if name in FOREIGN_ALLOWED or path.suffix in BINARY_SUFFIXES:
+            continue
+        text = path.read_bytes().decode("utf-8", "replace")
+        for number, line in enumerate(text.splitlines(), start=1):
+            if match := FOREIGN.search(line):
+                found.append(f"{name}:{number}: {match[0]}")
+    assert found == []

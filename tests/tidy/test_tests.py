@@ -1,0 +1,85 @@
+"""The tests themselves: each can fail, and none waits by the clock."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.tidy.sources import Function, functions_of, name_of, python_files, tree_of
+
+#: The one place that may sleep: it waits for a condition, with a deadline.
+SLEEPERS = frozenset({"tests/waiting.py", "tests/system/waiting.py", "moldau/testing/waiting.py"})
+
+_CHECKING_NAME = re.compile(r"^_?(assert|check|expect|verify|must|raises|fail|require)")
+
+
+def _is_test(dotted: str) -> bool:
+    return dotted.rpartition(".")[2].startswith("test_")
+
+
+def test_every_test_can_fail():
+    toothless = []
+    for path in python_files("tests"):
+        if not path.name.startswith("test_"):
+            continue
+        tree = tree_of(path)
+        local = {dotted: function for dotted, function in functions_of(tree)}
+        checking = _checking_functions(local)
+        for dotted, function in local.items():
+            if _is_test(dotted) and not _checks(function, checking):
+                toothless.append(f"{name_of(path)}:{function.lineno} {dotted}")
+    assert toothless == []
+
+
+def _checking_functions(functions: dict[str, Function]) -> set[str]:
+    """Names of the module's helpers that check something, also through each other."""
+    checking: set[str] = set()
+    while True:
+        found = {
+            dotted.rpartition(".")[2]
+            for dotted, function in functions.items()
+            if not _is_test(dotted) and _checks(function, checking)
+        }
+        if found <= checking:
+            return checking
+        checking |= found
+
+
+def _checks(function: Function, checking: set[str]) -> bool:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert | ast.Raise):
+            return True
+        if isinstance(node, ast.Call):
+            name = _called_name(node)
+            if name in checking or _CHECKING_NAME.match(name):
+                return True
+    return False
+
+
+def _called_name(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def test_no_test_sleeps():
+    sleeping = []
+    for path in python_files("tests"):
+        if name_of(path) in SLEEPERS:
+            continue
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and _called_name(node) == "sleep" and not _is_yield(node):
+                sleeping.append(f"{name_of(path)}:{node.lineno}")
+    assert sleeping == []
+
+
+def _is_yield(call: ast.Call) -> bool:
+    """`asyncio.sleep(0)` lets others run; it waits for nothing."""
+    return bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
+
+
+def test_test_modules_have_their_own_names():
+    names = [name_of(path) for path in python_files("tests") if path.name.startswith("test_")]
+    packages = {name.rpartition("/")[0] for name in names}
+    known = {name_of(path) for path in python_files("tests")}
+    assert [package for package in sorted(packages) if f"{package}/__init__.py" not in known] == []
