@@ -1,8 +1,8 @@
 """Who may do what: the port every request passes, and the form of it that allows everything.
 
-Owns the vocabulary of operations and resources (KIP-11, KIP-290) and the bit field that tells a client
-what it may do. Must not know requests or connections. Invariant: an answer depends only on the arguments
-and on the rules in force, so asking twice does no harm.
+Owns the vocabulary of operations and resources (KIP-11, KIP-290) and the bit field that tells a
+client what it may do. Must not know requests or connections. Invariant: an answer depends only on
+the arguments and on the rules in force, so asking twice does no harm.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ SUPPORTED_OPERATIONS: Final[dict[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
-"""The operations that mean something on each kind of resource; `authorized_operations` reports these."""
+"""The operations that mean something on each kind of resource; `authorized_operations` reports
+these.
+"""
 
 
 class Authorizer(Protocol):

@@ -1,8 +1,8 @@
 """What a handler knows about the request it answers, and the one way to answer it.
 
-Owns the view of a request that handlers get: who asks, from where, in which version; and the throttle
-time that goes into its response. Must not know any API. Invariant: every context is answered exactly
-once: by `respond`, `respond_nothing` or `close`.
+Owns the view of a request that handlers get: who asks, from where, in which version; and the
+throttle time that goes into its response. Must not know any API. Invariant: every context is
+answered exactly once: by `respond`, `respond_nothing` or `close`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from moldau.broker.authorizer import (
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Message
-    from moldau.runtime.server import Request
+    from moldau.runtime.request import Request
 
 
 class RequestContext:
@@ -67,6 +67,14 @@ class RequestContext:
             self.principal, self.client_host, operation, ResourceType.TOPIC, topic_name
         )
 
+    def authorized_by_resource_type(
+        self, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """Whether there is any resource of that type the sender may do this to (KIP-679)."""
+        return self.authorizer.authorize_by_resource_type(
+            self.principal, self.client_host, operation, resource_type
+        )
+
     def authorized_topic_operations(self, topic_name: str) -> int:
         """The bit field of what the sender may do to a topic (KIP-430)."""
         return authorized_operations(
@@ -93,6 +101,7 @@ class RequestContext:
         self.is_answered = True
         if self.throttle_time_ms:
             message.throttle_time_ms = self.throttle_time_ms  # type: ignore[attr-defined]
+            self.request.connection.throttle(self.throttle_time_ms)
         self.request.respond(message)
 
     def respond_nothing(self) -> None:
@@ -105,3 +114,5 @@ class RequestContext:
         """Close the connection instead of answering; `reason` goes to the log."""
         self.is_answered = True
         self.request.close(reason)
+        # Gives the frame back to the connection's memory budget; nothing is sent any more.
+        self.request.respond_nothing()

@@ -1,9 +1,9 @@
 """From a frame to the handler that answers it.
 
-Owns the check of API and version, the decoding of the body, the dispatch by the table in `broker.api`
-and the tasks of slow (administrative) handlers. Must not answer for an API itself, but for the one rule
-that belongs to no version: an unknown version of ApiVersions. Invariant: whatever a peer sends, the worst
-that happens is that its own connection is closed.
+Owns the check of API and version, the decoding of the body, the dispatch by the table in
+`broker.api` and the tasks of slow (administrative) handlers. Must not answer for an API itself,
+but for the one rule that belongs to no version: an unknown version of ApiVersions. Invariant:
+whatever a peer sends, the worst that happens is that its own connection is closed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from moldau.broker.api import BROKER_APIS, ServedApi, load_handler_module
 from moldau.broker.request_context import RequestContext
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
-from moldau.protocol.headers import encode_response
 from moldau.protocol.registry import request_class
 
 if TYPE_CHECKING:
     from moldau.broker.authorizer import Authorizer
     from moldau.broker.services import BrokerServices
     from moldau.protocol.schema import Message
-    from moldau.runtime.server import Request
+    from moldau.runtime.request import Request
 
 logger = logging.getLogger("moldau.broker.requests")
 
@@ -67,7 +66,7 @@ class RequestRouter:
     Args:
         services: what handlers work with.
         authorizer: goes into every request's context.
-        on_fault: told of an exception that no handler expected; it decides whether the node goes on.
+        on_fault: told of an exception that no handler expected; decides if the node goes on.
         apis: the table of served APIs.
     """
 
@@ -92,7 +91,7 @@ class RequestRouter:
         """Route one request; the `runtime.server` calls this on the loop."""
         route = self._routes.get(request.api_key)
         if route is None:
-            request.close(f"API {request.api_key} is not served here")
+            _close(request, f"API {request.api_key} is not served here")
             return
         api_version = request.api_version
         if not route.min_version <= api_version <= route.max_version:
@@ -102,7 +101,7 @@ class RequestRouter:
         try:
             message, _end = message_class.decode(request.body, api_version)
         except RemoteProtocolError as error:
-            request.close(f"{message_class.__name__} v{api_version} is malformed: {error}")
+            _close(request, f"{message_class.__name__} v{api_version} is malformed: {error}")
             return
         context = RequestContext(request, self._authorizer)
         if route.handle is not None:
@@ -125,9 +124,10 @@ class RequestRouter:
     def _refuse_version(self, request: Request, route: _Route) -> None:
         """An unknown ApiVersions version gets a v0 body that names the known ones (KIP-511)."""
         if request.api_key != ApiKey.API_VERSIONS:
-            request.close(
+            _close(
+                request,
                 f"version {request.api_version} of API {request.api_key} is not served here"
-                f" (served: {route.min_version} to {route.max_version})"
+                f" (served: {route.min_version} to {route.max_version})",
             )
             return
         from moldau.protocol.messages.p18_api_versions import ApiVersion, ApiVersionsResponse
@@ -142,9 +142,7 @@ class RequestRouter:
                 )
             ],
         )
-        request.respond_parts(
-            encode_response(response, api_version=0, correlation_id=request.correlation_id)
-        )
+        request.respond(response, api_version=0)
 
     def _start_or_queue(self, route: _Route, context: RequestContext, message: Message) -> None:
         if len(self._running) < MAX_RUNNING_ADMIN_REQUESTS:
@@ -173,3 +171,9 @@ class RequestRouter:
                 self._on_fault(error)
         while self._waiting and len(self._running) < MAX_RUNNING_ADMIN_REQUESTS:
             self._start(*self._waiting.popleft())
+
+
+def _close(request: Request, reason: str) -> None:
+    """Close the connection; the request is answered with nothing to give its frame back."""
+    request.close(reason)
+    request.respond_nothing()

@@ -1,10 +1,10 @@
 """The table of served APIs: which versions are advertised, and which module answers them.
 
-Owns the list that ApiVersions sends and the request router dispatches by: an API or a version is in it
-only when it is fully served, so what is not advertised cannot be reached either. Must not import a
-handler before its first request (start-up). Invariant: every row names a module of this package with a
-`handle` (plain function, answers through its context, now or later) or an `answer` (coroutine that
-returns the response).
+Owns the list that ApiVersions sends and the request router dispatches by: an API or a version is
+in it only when it is fully served, so what is not advertised cannot be reached either. Must not
+import a handler before its first request (start-up). Invariant: every row names a module of this
+package with a `handle` (plain function, answers through its context, now or later) or an `answer`
+(coroutine that returns the response).
 """
 
 from __future__ import annotations

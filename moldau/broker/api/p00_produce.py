@@ -1,0 +1,161 @@
+"""Produce v3-v13: append record batches to partitions this broker leads.
+
+Behaviour: one batch of magic 2 per partition (KIP-98); acks 0, 1 and all; topics by name up to v12,
+by id from v13 (KIP-516). acks=all waits until the high watermark passes the batch, at most
+`timeout_ms`. acks=0 is never answered; an error closes its connection, so that the client looks for
+the leader again. Batches are not opened: header, CRC and sequence are checked, nothing per record;
+a topic with a codec of its own has them recompressed off the loop, in order.
+Known gaps: transactions. Whatever belongs to one is answered INVALID_TXN_STATE, as Kafka does for a
+batch of a transaction that its coordinator does not know: here it cannot know any.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from moldau.broker.authorizer import Operation
+from moldau.broker.delayed_produce import ProduceOperation
+from moldau.broker.leader_hints import WRONG_LEADER_ERRORS
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p00_produce import (
+    LeaderIdAndEpoch,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceResponse,
+)
+from moldau.protocol.records import BATCH_HEADER_SIZE, LOG_OVERHEAD, Codec
+
+if TYPE_CHECKING:
+    from moldau.broker.partition import Partition
+    from moldau.broker.replica_manager import ReplicaManager
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+    from moldau.protocol.messages.p00_produce import TopicProduceData
+
+FIRST_BY_TOPIC_ID: Final = 13
+FIRST_WITH_ZSTD: Final = 7
+FIRST_WITH_LEADER: Final = 10
+
+VALID_ACKS: Final = (-1, 0, 1)
+NO_OFFSET: Final = -1
+
+_LENGTH: Final = slice(8, 12)
+_MAGIC_AT: Final = 16
+_ATTRIBUTES_AT: Final = 22
+_CODEC_MASK: Final = 0x07
+_TRANSACTIONAL_BIT: Final = 0x10
+
+Problem = tuple[ErrorCode, str | None]
+NO_PROBLEM: Final[Problem] = (ErrorCode.NONE, None)
+
+
+def handle(services: BrokerServices, context: RequestContext, request: ProduceRequest) -> None:
+    """Append every partition's batch, then answer when the acknowledgements are there."""
+    manager = services.replica_manager
+    operation = ProduceOperation(manager, context, request.acks)
+    problem = _request_problem(context, request)
+    for topic in request.topic_data:
+        response = TopicProduceResponse(
+            name=topic.name, topic_id=topic.topic_id, partition_responses=[]
+        )
+        operation.topics.append(response)
+        _append_topic(manager, context, operation, topic, response, problem)
+    operation.start_waiting(request.timeout_ms)
+    manager.complete_ready()
+
+
+def _request_problem(context: RequestContext, request: ProduceRequest) -> Problem:
+    """What is wrong with the request as a whole; every partition is told."""
+    if request.acks not in VALID_ACKS:
+        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}, not -1, 0 or 1"
+    if request.transactional_id is not None:
+        return ErrorCode.INVALID_TXN_STATE, "this cluster has no transaction coordinator yet"
+    return NO_PROBLEM
+
+
+def _append_topic(
+    manager: ReplicaManager,
+    context: RequestContext,
+    operation: ProduceOperation,
+    topic: TopicProduceData,
+    response: TopicProduceResponse,
+    problem: Problem,
+) -> None:
+    topic_name: str | None = topic.name
+    by_id = context.api_version >= FIRST_BY_TOPIC_ID
+    partitions = None
+    if by_id:
+        partitions = manager.topic_by_id(topic.topic_id)
+        topic_name = manager.topic_name(topic.topic_id)
+    error, message = problem
+    if error is ErrorCode.NONE:
+        if topic_name is None:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+        elif not context.authorized_topic(Operation.WRITE, topic_name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    name = topic_name or ""
+    for data in topic.partition_data:
+        index = data.index
+        slot = PartitionProduceResponse(index=index, base_offset=NO_OFFSET)
+        response.partition_responses.append(slot)
+        if error is not ErrorCode.NONE:
+            operation.fail(slot, error, message)
+            continue
+        records = data.records
+        if not isinstance(records, bytearray | memoryview):
+            operation.fail(slot, ErrorCode.INVALID_RECORD, "no records")
+            continue
+        found, why = batch_problem(records, context.api_version)
+        if found is not ErrorCode.NONE:
+            operation.fail(slot, found, why)
+            continue
+        partition = manager.get(name, index) if partitions is None else partitions.get(index)
+        if partition is None:
+            found = manager.missing_error(name, index)
+            operation.fail(slot, found, None)
+        else:
+            _append(partition, records, operation, slot)
+            found = ErrorCode.of(slot.error_code)
+        if found in WRONG_LEADER_ERRORS and context.api_version >= FIRST_WITH_LEADER:
+            hint = operation.hints.leader(name, index)
+            slot.current_leader = LeaderIdAndEpoch(
+                leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
+            )
+
+
+def _append(
+    partition: Partition,
+    records: bytearray | memoryview,
+    operation: ProduceOperation,
+    slot: PartitionProduceResponse,
+) -> None:
+    if partition.must_queue(records):
+        if not operation.enqueue(partition, records, slot):
+            operation.fail(
+                slot, ErrorCode.REQUEST_TIMED_OUT, "too many appends wait for recompression"
+            )
+        return
+    operation.appended(partition, slot, partition.append(records, operation.required_acks))
+
+
+def batch_problem(records: bytearray | memoryview, api_version: int) -> Problem:
+    """What can be told from a look at a few bytes: one whole batch of magic 2, and what it needs.
+
+    The log checks the rest; this is what depends on the request's version.
+    """
+    size_bytes = len(records)
+    if size_bytes < BATCH_HEADER_SIZE:
+        return ErrorCode.INVALID_RECORD, f"{size_bytes} bytes are no record batch"
+    if records[_MAGIC_AT] != 2:
+        return ErrorCode.INVALID_RECORD, f"record batches must have magic 2, not {records[16]}"
+    batch_bytes = int.from_bytes(records[_LENGTH], "big", signed=True) + LOG_OVERHEAD
+    if batch_bytes != size_bytes:
+        if BATCH_HEADER_SIZE <= batch_bytes < size_bytes:
+            return ErrorCode.INVALID_RECORD, "more than one record batch for a partition"
+        return ErrorCode.CORRUPT_MESSAGE, f"batch length {batch_bytes} in {size_bytes} bytes"
+    attributes = records[_ATTRIBUTES_AT]
+    if attributes & _TRANSACTIONAL_BIT:
+        return ErrorCode.INVALID_TXN_STATE, "a transactional batch without a transaction"
+    if attributes & _CODEC_MASK == Codec.ZSTD and api_version < FIRST_WITH_ZSTD:
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7"
+    return NO_PROBLEM

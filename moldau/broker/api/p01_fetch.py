@@ -1,0 +1,256 @@
+"""Fetch v4-v18: record batches from where each consumer stands, with fetch sessions and long poll.
+
+Behaviour: waits up to `max_wait_ms` for `min_bytes`; the first partition with data answers with at
+least one whole batch, whatever the limits; from a middle offset the whole batch is returned. Topics
+by name up to v12, by id from v13; sessions from v7 (KIP-227); a diverging log is told from v12
+(KIP-595); current leaders from v12, their endpoints from v16 (KIP-951). Records leave by sendfile
+from the segment; bytes on disk this process has not seen are checked off the loop before.
+Known gaps: a preferred read replica is never named (KIP-392), no tiered storage; followers' fetches
+advance the high watermark but never grow the ISR (replication brings that).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.broker.delayed_fetch import (
+    NO_REPLICA,
+    DelayedFetch,
+    FetchParameters,
+    Outcome,
+    is_news,
+    total_bytes,
+)
+from moldau.broker.fetch_sessions import (
+    FINAL_SESSION_EPOCH,
+    INITIAL_SESSION_EPOCH,
+    INVALID_SESSION_ID,
+    FetchPartition,
+    FetchSession,
+    request_partitions,
+)
+from moldau.broker.leader_hints import WRONG_LEADER_ERRORS, LeaderHints
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p01_fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+
+if TYPE_CHECKING:
+    from moldau.broker.partition import FetchRead
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+
+FIRST_BY_TOPIC_ID: Final = 13
+FIRST_WITH_SESSIONS: Final = 7
+FIRST_FROM_FOLLOWERS: Final = 11
+FIRST_WITH_LEADER: Final = 12
+FIRST_WITH_ENDPOINTS: Final = 16
+FIRST_WITH_REPLICA_STATE: Final = 15
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+
+class _NoOwner:
+    """Holds the partitions of a request until their fetch exists."""
+
+    __slots__ = ()
+
+    def partition_changed(self, fetched: FetchPartition) -> None:
+        raise AssertionError("a partition that nobody watches has changed")
+
+
+_NO_OWNER: Final = _NoOwner()
+
+
+def handle(services: BrokerServices, context: RequestContext, request: FetchRequest) -> None:
+    """Find the session, then let a DelayedFetch answer."""
+    if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        _refuse(context, ErrorCode.INVALID_REQUEST)
+        return
+    parameters = _parameters(services, context, request)
+    if parameters.replica_id != NO_REPLICA and not context.authorized(
+        Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME
+    ):
+        _refuse(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return
+    sessions = services.fetch_sessions
+    if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
+        if request.session_id != INVALID_SESSION_ID:
+            sessions.end(request.session_id)
+        _start_full(services, context, request, parameters)
+        return
+    error, session = sessions.resume(request, uses_topic_ids=parameters.uses_topic_ids)
+    if session is None:
+        _refuse(context, error)
+        return
+    is_open = bool(session.partitions)
+    fetch = DelayedFetch(
+        services.replica_manager,
+        context,
+        parameters,
+        partitions=[],
+        session=session if is_open else None,
+        is_incremental=is_open,
+        answer=_answer,
+    )
+    fetch.start()
+
+
+def _start_full(
+    services: BrokerServices,
+    context: RequestContext,
+    request: FetchRequest,
+    parameters: FetchParameters,
+) -> None:
+    """A fetch that lists all its partitions; with epoch 0 it founds a session."""
+    by_key = {fetched.key: fetched for fetched in request_partitions(request, _NO_OWNER)}
+    partitions = list(by_key.values())
+    session: FetchSession | None = None
+    if request.session_epoch == INITIAL_SESSION_EPOCH:
+        session = services.fetch_sessions.found(
+            partitions, count=len(partitions), uses_topic_ids=parameters.uses_topic_ids
+        )
+    fetch = DelayedFetch(
+        services.replica_manager,
+        context,
+        parameters,
+        partitions=partitions,
+        session=session,
+        is_incremental=False,
+        answer=_answer,
+    )
+    if session is None:
+        for fetched in partitions:
+            fetched.owner = fetch
+    fetch.start()
+
+
+def _parameters(
+    services: BrokerServices, context: RequestContext, request: FetchRequest
+) -> FetchParameters:
+    api_version = context.api_version
+    replica_id = request.replica_id
+    if api_version >= FIRST_WITH_REPLICA_STATE:
+        replica_id = request.replica_state.replica_id
+    max_bytes = min(max(0, request.max_bytes), services.node_config["fetch.max.bytes"])
+    return FetchParameters(
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=min(max(0, request.min_bytes), max_bytes),
+        max_bytes=max_bytes,
+        read_committed=request.isolation_level == READ_COMMITTED and replica_id < 0,
+        leader_only=api_version < FIRST_FROM_FOLLOWERS or replica_id >= 0,
+        replica_id=replica_id if replica_id >= 0 else NO_REPLICA,
+        uses_topic_ids=api_version >= FIRST_BY_TOPIC_ID,
+    )
+
+
+def _refuse(context: RequestContext, error: ErrorCode) -> None:
+    """An error that concerns the request as a whole; before v7 there is no field for it."""
+    if context.api_version < FIRST_WITH_SESSIONS:
+        context.close(f"fetch refused: {error.name}")
+    else:
+        context.respond(FetchResponse(error_code=error))
+
+
+def _answer(fetch: DelayedFetch, outcomes: list[Outcome]) -> None:
+    """Build the response, remember what the client knows now, send it."""
+    context = fetch.context
+    manager = fetch.manager
+    session = fetch.session
+    hints = LeaderHints(manager, context.listener_name)
+    topics: dict[object, FetchableTopicResponse] = {}
+    for fetched, read in outcomes:
+        if fetch.is_incremental and not is_news(fetched, read):
+            continue
+        key = fetched.topic or fetched.topic_id
+        topic = topics.get(key)
+        if topic is None:
+            topic = topics[key] = FetchableTopicResponse(
+                topic=fetched.topic, topic_id=fetched.topic_id, partitions=[]
+            )
+        topic.partitions.append(_partition_data(fetch, fetched, read, hints))
+        if session is not None:
+            _remember(session, fetched, read)
+        _count(fetch, fetched, read)
+    response = FetchResponse(
+        session_id=INVALID_SESSION_ID if session is None else session.session_id,
+        responses=list(topics.values()),
+    )
+    if context.api_version >= FIRST_WITH_ENDPOINTS:
+        response.node_endpoints = hints.endpoints(NodeEndpoint)
+    throttle_time_ms = manager.quotas.record_fetch(
+        context.principal, context.client_id, total_bytes(outcomes)
+    )
+    context.throttle(throttle_time_ms)
+    context.respond(response)
+
+
+def _partition_data(
+    fetch: DelayedFetch, fetched: FetchPartition, read: FetchRead, hints: LeaderHints
+) -> PartitionData:
+    aborted = read.aborted_transactions
+    data = PartitionData(
+        partition_index=fetched.partition_index,
+        error_code=read.error,
+        high_watermark=read.high_watermark,
+        last_stable_offset=read.last_stable_offset,
+        log_start_offset=read.log_start_offset,
+        aborted_transactions=None
+        if aborted is None
+        else [
+            AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+            for producer_id, first_offset in aborted
+        ],
+        records=read.records,
+    )
+    if fetch.context.api_version >= FIRST_WITH_LEADER:
+        if read.is_diverging:
+            data.diverging_epoch = EpochEndOffset(
+                epoch=read.diverging_epoch, end_offset=read.diverging_end_offset
+            )
+        elif read.error in WRONG_LEADER_ERRORS:
+            topic = fetched.topic or fetch.manager.topic_name(fetched.topic_id) or ""
+            hint = hints.leader(topic, fetched.partition_index)
+            data.current_leader = LeaderIdAndEpoch(
+                leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
+            )
+    return data
+
+
+def _remember(session: FetchSession, fetched: FetchPartition, read: FetchRead) -> None:
+    """What the client knows now; partitions that had data go to the end of the line."""
+    if read.error is ErrorCode.NONE:
+        fetched.reported_high_watermark = read.high_watermark
+        fetched.reported_log_start_offset = read.log_start_offset
+    else:
+        fetched.reported_high_watermark = -1
+    if session.partitions.get(fetched.key) is not fetched:
+        return
+    session.dirty.pop(fetched, None)
+    if read.size_bytes or read.pending or read.error is not ErrorCode.NONE or read.is_diverging:
+        session.dirty[fetched] = None
+
+
+def _count(fetch: DelayedFetch, fetched: FetchPartition, read: FetchRead) -> None:
+    stats = fetch.manager.topic_stats
+    partition = fetched.partition
+    if partition is None:
+        if read.error is not ErrorCode.NONE:
+            stats.all_topics.failed_fetch_requests.count += 1
+        return
+    stats.all_topics.fetch_requests.count += 1
+    partition.stats.fetch_requests.count += 1
+    if read.size_bytes and fetch.parameters.replica_id == NO_REPLICA:
+        stats.all_topics.bytes_out.count += read.size_bytes
+        partition.stats.bytes_out.count += read.size_bytes
+    elif read.error is not ErrorCode.NONE:
+        stats.all_topics.failed_fetch_requests.count += 1
+        partition.stats.failed_fetch_requests.count += 1

@@ -1,0 +1,166 @@
+"""ListOffsets v1-v11: offsets by time, or by the negative numbers that stand for places in the log.
+
+Behaviour: -1 latest (by isolation level), -2 earliest, -3 the largest timestamp (v7), -4 earliest
+local (v8), -5 latest tiered (v9) and -6 earliest pending upload (v11); other negative numbers, or
+one before its version, are UNSUPPORTED_VERSION. An offset that a new leader cannot vouch for yet is
+OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before v5, KIP-207).
+Known gaps: no tiered storage, so -4 equals -2, and -5 and -6 find nothing, as in Kafka without it.
+A search by time decompresses one batch on the loop; partitions take turns with other requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from moldau.broker.authorizer import Operation
+from moldau.broker.partition_lookup import LedPartition, find_led
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from moldau.storage.faults import LogOffline
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+
+FIRST_VERSION_OF: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+FIRST_WITH_LEADER_EPOCH: Final = 4
+FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 5
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+CONSUMER: Final = -1
+DEBUGGING_CONSUMER: Final = -2
+
+
+class Found(NamedTuple):
+    """An answer for one partition; all -1 when there is no such record."""
+
+    error: ErrorCode
+    timestamp_ms: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+async def answer(
+    services: BrokerServices, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    """Look up every partition's offset."""
+    repeated = _repeated(request)
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        results: list[ListOffsetsPartitionResponse] = []
+        for asked in topic.partitions:
+            if (topic.name, asked.partition_index) in repeated:
+                found = Found(ErrorCode.INVALID_REQUEST)
+            else:
+                found = _look_up(services, context, request, topic.name, asked)
+            if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
+                # A search may have read and decompressed a batch: let others have their turn.
+                await asyncio.sleep(0)
+            results.append(_result(context.api_version, asked.partition_index, found))
+        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
+    return response
+
+
+def _repeated(request: ListOffsetsRequest) -> set[tuple[str, int]]:
+    seen: set[tuple[str, int]] = set()
+    repeated: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for asked in topic.partitions:
+            name = (topic.name, asked.partition_index)
+            (repeated if name in seen else seen).add(name)
+    return repeated
+
+
+def _result(api_version: int, partition_index: int, found: Found) -> ListOffsetsPartitionResponse:
+    error = found.error
+    if error is ErrorCode.OFFSET_NOT_AVAILABLE and api_version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    return ListOffsetsPartitionResponse(
+        partition_index=partition_index,
+        error_code=error,
+        timestamp=found.timestamp_ms,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch if api_version >= FIRST_WITH_LEADER_EPOCH else -1,
+    )
+
+
+def _look_up(
+    services: BrokerServices,
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    topic: str,
+    asked: ListOffsetsPartition,
+) -> Found:
+    timestamp = asked.timestamp
+    first_version = 0 if timestamp >= 0 else FIRST_VERSION_OF.get(timestamp)
+    if first_version is None or context.api_version < first_version:
+        return Found(ErrorCode.UNSUPPORTED_VERSION)
+    if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        return Found(ErrorCode.INVALID_REQUEST)
+    led = find_led(
+        services.replica_manager,
+        context,
+        Operation.DESCRIBE,
+        topic,
+        asked.partition_index,
+        current_leader_epoch=asked.current_leader_epoch,
+        leader_only=request.replica_id != DEBUGGING_CONSUMER,
+    )
+    if isinstance(led, ErrorCode):
+        return Found(led)
+    try:
+        return _search(led, request, timestamp)
+    except LogOffline:
+        return Found(ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+def _search(led: LedPartition, request: ListOffsetsRequest, timestamp: int) -> Found:
+    partition, log = led
+    core = partition.core
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        leader_epoch = log.leader_epoch_cache.epoch_for_offset(log.log_start_offset)
+        return Found(ErrorCode.NONE, -1, log.log_start_offset, leader_epoch)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return Found(ErrorCode.NONE)
+    if request.replica_id >= 0:
+        last_fetchable_offset = log.log_end_offset
+    elif request.isolation_level == READ_COMMITTED:
+        last_fetchable_offset = log.last_stable_offset
+    else:
+        last_fetchable_offset = core.high_watermark
+    # Until the high watermark has passed where its epoch began, a leader may know less than
+    # clients were told by the one before it (KIP-207).
+    is_behind = request.replica_id < 0 and core.leader_epoch_start_offset > last_fetchable_offset
+    if timestamp == LATEST:
+        if is_behind:
+            return Found(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return Found(ErrorCode.NONE, -1, last_fetchable_offset, core.leader_epoch)
+    if timestamp == MAX_TIMESTAMP:
+        found = log.offset_of_max_timestamp()
+    else:
+        found = log.offset_for_timestamp(timestamp, max_offset=last_fetchable_offset)
+    if found is None or found.offset >= last_fetchable_offset:
+        return Found(ErrorCode.OFFSET_NOT_AVAILABLE if is_behind else ErrorCode.NONE)
+    return Found(ErrorCode.NONE, found.timestamp_ms, found.offset, found.leader_epoch)

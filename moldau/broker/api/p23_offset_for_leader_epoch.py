@@ -1,0 +1,66 @@
+"""OffsetForLeaderEpoch v2-v4: where a leader epoch ends in this leader's log (KIP-101, KIP-320).
+
+Behaviour: the answer is the largest epoch that is not newer than the asked one and its end offset,
+exclusive; -1 for both when nothing can be said. Consumers use it to find out that their position
+was truncated. Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import Operation
+from moldau.broker.partition_lookup import find_led
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p23_offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+
+
+def handle(
+    services: BrokerServices, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> None:
+    """Look up the end of every asked epoch."""
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        response.topics.append(
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    _end_offset(services, context, topic.topic, asked) for asked in topic.partitions
+                ],
+            )
+        )
+    context.respond(response)
+
+
+def _end_offset(
+    services: BrokerServices,
+    context: RequestContext,
+    topic: str,
+    asked: OffsetForLeaderPartition,
+) -> EpochEndOffset:
+    result = EpochEndOffset(partition=asked.partition)
+    led = find_led(
+        services.replica_manager,
+        context,
+        Operation.DESCRIBE,
+        topic,
+        asked.partition,
+        current_leader_epoch=asked.current_leader_epoch,
+    )
+    if isinstance(led, ErrorCode):
+        result.error_code = led
+    else:
+        leader_epoch, end_offset = led.log.end_offset_for_epoch(asked.leader_epoch)
+        result.leader_epoch = leader_epoch
+        result.end_offset = end_offset
+    return result

@@ -1,0 +1,66 @@
+"""DescribeProducers v0: what a partition remembers of its producers (KIP-664).
+
+Behaviour: idempotent and transactional producers alike, until they expire; only the leader answers.
+Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import Operation
+from moldau.broker.partition_lookup import find_led
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p61_describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+
+
+def handle(
+    services: BrokerServices, context: RequestContext, request: DescribeProducersRequest
+) -> None:
+    """List the producers of every asked partition."""
+    response = DescribeProducersResponse()
+    for topic in request.topics:
+        response.topics.append(
+            TopicResponse(
+                name=topic.name,
+                partitions=[
+                    _describe(services, context, topic.name, partition_index)
+                    for partition_index in topic.partition_indexes
+                ],
+            )
+        )
+    context.respond(response)
+
+
+def _describe(
+    services: BrokerServices, context: RequestContext, topic: str, partition_index: int
+) -> PartitionResponse:
+    led = find_led(services.replica_manager, context, Operation.READ, topic, partition_index)
+    if isinstance(led, ErrorCode):
+        return PartitionResponse(
+            partition_index=partition_index, error_code=led, error_message=led.message
+        )
+    return PartitionResponse(
+        partition_index=partition_index,
+        active_producers=[
+            ProducerState(
+                producer_id=entry.producer_id,
+                producer_epoch=entry.producer_epoch,
+                last_sequence=entry.last_sequence,
+                last_timestamp=entry.last_timestamp_ms,
+                coordinator_epoch=entry.coordinator_epoch,
+                current_txn_start_offset=entry.current_txn_first_offset,
+            )
+            for entry in led.log.active_producers()
+        ],
+    )

@@ -1,0 +1,297 @@
+"""One fetch: read its partitions, wait until there is enough, answer.
+
+Owns the reading order, the byte budget and the decision that a fetch has what it asked for. Must
+not decode or encode. Invariants: a fetch that waits holds no record bytes and no request frame; it
+looks only at partitions that changed since it last looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from moldau.broker.authorizer import Operation
+from moldau.broker.partition import FetchRead
+from moldau.broker.purgatory import DelayedOperation
+from moldau.broker.waiting import wait_in, wait_no_longer
+from moldau.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from moldau.broker.fetch_sessions import FetchPartition, FetchSession
+    from moldau.broker.partition import Partition
+    from moldau.broker.replica_manager import ReplicaManager
+    from moldau.broker.request_context import RequestContext
+
+PENDING_WAIT_MS: Final = 5_000
+"""How long a fetch that would not wait waits all the same for bytes being read off the loop."""
+
+NO_REPLICA: Final = -1
+
+Outcome = tuple["FetchPartition", FetchRead]
+Answer = Callable[["DelayedFetch", list[Outcome]], None]
+
+
+class FetchParameters(NamedTuple):
+    """What a fetch asks for, apart from its partitions. Sizes in bytes."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    read_committed: bool
+    leader_only: bool
+    replica_id: int
+    uses_topic_ids: bool
+
+
+class DelayedFetch(DelayedOperation):
+    """A fetch from its first look until it is answered.
+
+    Args:
+        partitions: of a fetch without an earlier session, in the order they are read.
+        session: whose changed partitions are read; None for a fetch without one.
+        is_incremental: the response names only what is new to the client.
+        answer: builds and sends the response.
+    """
+
+    __slots__ = (
+        "_authorized",
+        "_changed",
+        "_partitions",
+        "_sizes",
+        "_total_bytes",
+        "answer",
+        "context",
+        "is_incremental",
+        "manager",
+        "parameters",
+        "session",
+    )
+
+    def __init__(
+        self,
+        manager: ReplicaManager,
+        context: RequestContext,
+        parameters: FetchParameters,
+        *,
+        partitions: list[FetchPartition],
+        session: FetchSession | None,
+        is_incremental: bool,
+        answer: Answer,
+    ) -> None:
+        super().__init__()
+        self.context = context
+        self.parameters = parameters
+        self.session = session
+        self.is_incremental = is_incremental
+        self.answer = answer
+        self.manager = manager
+        self._partitions = partitions
+        self._authorized: dict[str, bool] = {}
+        self._changed: dict[FetchPartition, None] = {}
+        self._sizes: dict[FetchPartition, int] = {}
+        self._total_bytes = 0
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Answer at once if there is enough, and wait otherwise."""
+        outcomes = self.read_all()
+        parameters = self.parameters
+        enough, pending = self._judge(outcomes)
+        timeout_ms = parameters.max_wait_ms
+        if not enough and timeout_ms <= 0 and pending:
+            timeout_ms = PENDING_WAIT_MS
+        nothing_to_wait_for = not self.is_incremental and not self._partitions
+        if enough or timeout_ms <= 0 or nothing_to_wait_for:
+            self._finish(outcomes)
+            return
+        if self.session is not None:
+            self.session.waiting.append(self)
+        if not wait_in(self.manager.fetch_purgatory, self, self.context, timeout_ms):
+            self._finish(outcomes)
+            return
+        if parameters.min_bytes > 1:
+            self._sizes = {fetched: read.size_bytes for fetched, read in outcomes}
+            self._total_bytes = sum(self._sizes.values())
+
+    def partition_changed(self, fetched: FetchPartition) -> None:
+        """A partition has something new: look at it once the change is complete."""
+        if not self.is_ended:
+            if not self._changed:
+                self.manager.fetch_changed(self)
+            self._changed[fetched] = None
+
+    def complete_if_ready(self) -> None:
+        """Look at what changed; answer if that makes it enough."""
+        changed, self._changed = self._changed, {}
+        if self.is_ended:
+            return
+        parameters = self.parameters
+        if parameters.min_bytes <= 1 or parameters.max_wait_ms <= 0:
+            outcomes = self.read_all()
+            if self._judge(outcomes)[0]:
+                self._finish(outcomes)
+            return
+        for fetched in changed:
+            read = self._read(fetched, parameters.max_bytes, min_one_batch=True)
+            if _ends_waiting(read):
+                self._finish(self.read_all())
+                return
+            self._total_bytes += read.size_bytes - self._sizes.get(fetched, 0)
+            self._sizes[fetched] = read.size_bytes
+        if self._total_bytes >= parameters.min_bytes:
+            self._finish(self.read_all())
+
+    def on_timeout(self) -> None:
+        self._finish(self.read_all())
+
+    def on_dropped(self) -> None:
+        self._let_go()
+        self.context.respond_nothing()
+
+    def _finish(self, outcomes: list[Outcome]) -> None:
+        wait_no_longer(self.manager.fetch_purgatory, self, self.context)
+        self._let_go()
+        self.answer(self, outcomes)
+
+    def _let_go(self) -> None:
+        if self.session is None:
+            for fetched in self._partitions:
+                fetched.unwatch()
+        elif self in self.session.waiting:
+            self.session.waiting.remove(self)
+        self._changed.clear()
+        self._sizes.clear()
+
+    def _judge(self, outcomes: list[Outcome]) -> tuple[bool, bool]:
+        """Whether this is enough to answer with, and whether bytes are being read off the loop."""
+        total_bytes = 0
+        pending = False
+        for _, read in outcomes:
+            if _ends_waiting(read):
+                return True, pending
+            pending = pending or read.pending
+            total_bytes += read.size_bytes
+        parameters = self.parameters
+        if parameters.max_wait_ms <= 0:
+            return total_bytes > 0 or not pending, pending
+        if pending and not total_bytes:
+            return False, True
+        return total_bytes >= parameters.min_bytes, pending
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def read_all(self) -> list[Outcome]:
+        """Read every partition that may have something, within the response's byte budget."""
+        if self.is_incremental:
+            assert self.session is not None
+            return self._read_dirty(self.session)
+        remaining_bytes = self.parameters.max_bytes
+        is_empty = True
+        outcomes = []
+        for fetched in self._partitions:
+            read = self._read(fetched, max(0, remaining_bytes), min_one_batch=is_empty)
+            outcomes.append((fetched, read))
+            if read.size_bytes:
+                remaining_bytes -= read.size_bytes
+                is_empty = False
+        return outcomes
+
+    def _read_dirty(self, session: FetchSession) -> list[Outcome]:
+        """As `read_all`, for the partitions of a session that are new to the client; those with
+        nothing new after all are clean from now on.
+        """
+        remaining_bytes = self.parameters.max_bytes
+        is_empty = True
+        outcomes = []
+        for fetched in list(session.dirty):
+            if remaining_bytes <= 0 and not is_empty:
+                break
+            read = self._read(fetched, remaining_bytes, min_one_batch=is_empty)
+            if is_news(fetched, read):
+                outcomes.append((fetched, read))
+            elif not read.pending:
+                del session.dirty[fetched]
+            else:
+                outcomes.append((fetched, read))
+            if read.size_bytes:
+                remaining_bytes -= read.size_bytes
+                is_empty = False
+        return outcomes
+
+    def _read(self, fetched: FetchPartition, max_bytes: int, *, min_one_batch: bool) -> FetchRead:
+        parameters = self.parameters
+        partition = fetched.partition
+        if partition is None or partition.is_deleted:
+            found = self._find(fetched)
+            if isinstance(found, ErrorCode):
+                return FetchRead(found)
+            partition = found
+            fetched.watch(partition)
+        topic = partition.topic_partition.topic
+        if not self._is_authorized(topic):
+            return FetchRead(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        replica_id = parameters.replica_id
+        if replica_id != NO_REPLICA and replica_id not in partition.core.replicas:
+            # Perhaps we have not heard of that replica yet: a follower that names an epoch is told
+            # to come back, one that does not looks for another leader.
+            if fetched.current_leader_epoch >= 0:
+                return FetchRead(ErrorCode.UNKNOWN_LEADER_EPOCH)
+            return FetchRead(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        read = partition.read(
+            fetched,
+            max_bytes=min(max_bytes, fetched.partition_max_bytes),
+            min_one_batch=min_one_batch,
+            read_committed=parameters.read_committed,
+            leader_only=parameters.leader_only,
+            for_replica=replica_id != NO_REPLICA,
+        )
+        if replica_id != NO_REPLICA and read.error is ErrorCode.NONE and not read.is_diverging:
+            partition.follower_fetched(replica_id, fetched.fetch_offset)
+        return read
+
+    def _find(self, fetched: FetchPartition) -> Partition | ErrorCode:
+        """The local replica, or what the client is told instead."""
+        fetched.unwatch()
+        manager = self.manager
+        index = fetched.partition_index
+        if not self.parameters.uses_topic_ids:
+            if not self._is_authorized(fetched.topic):
+                return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            partition = manager.get(fetched.topic, index)
+            return partition or manager.missing_error(fetched.topic, index)
+        partition = manager.topic_by_id(fetched.topic_id).get(index)
+        if partition is None:
+            return manager.missing_error_by_id(fetched.topic_id, index)
+        log = partition.log
+        if log is not None and log.topic_id != fetched.topic_id:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        return partition
+
+    def _is_authorized(self, topic: str) -> bool:
+        allowed = self._authorized.get(topic)
+        if allowed is None:
+            allowed = self.context.authorized_topic(Operation.READ, topic)
+            self._authorized[topic] = allowed
+        return allowed
+
+
+def is_news(fetched: FetchPartition, read: FetchRead) -> bool:
+    """Whether an incremental response has to mention the partition (KIP-227)."""
+    return (
+        read.size_bytes > 0
+        or read.error is not ErrorCode.NONE
+        or read.is_diverging
+        or read.high_watermark != fetched.reported_high_watermark
+        or read.log_start_offset != fetched.reported_log_start_offset
+    )
+
+
+def _ends_waiting(read: FetchRead) -> bool:
+    """Errors and diverging logs are answered at once."""
+    return read.error is not ErrorCode.NONE or read.is_diverging
+
+
+def total_bytes(outcomes: Iterable[Outcome]) -> int:
+    """The record bytes of a response."""
+    return sum(read.size_bytes for _, read in outcomes)

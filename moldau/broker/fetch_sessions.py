@@ -1,0 +1,288 @@
+"""Fetch sessions: what each consumer is fetching, remembered between its requests (KIP-227).
+
+Owns the cache of sessions, their epochs and their eviction, and which partitions of a session have
+something new. Must not read logs or build responses. Invariants: a session's `dirty` holds every
+partition of which the client may not know the latest; a partition outside `dirty` is watched, so
+that the next change puts it there. That is why an incremental fetch costs what has changed, not
+what is subscribed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import ZERO_UUID
+
+if TYPE_CHECKING:
+    from random import Random
+    from uuid import UUID
+
+    from moldau.broker.partition.partition import Partition
+    from moldau.protocol.messages.p01_fetch import FetchRequest
+    from moldau.runtime.clock import Clock
+
+INVALID_SESSION_ID: Final = 0
+INITIAL_SESSION_EPOCH: Final = 0
+FINAL_SESSION_EPOCH: Final = -1
+MAX_SESSION_EPOCH: Final = 2**31 - 1
+DEFAULT_MAX_SESSIONS: Final = 1_000
+MIN_EVICTION_MS: Final = 120_000
+"""A session younger in use than this is only evicted for a larger one, see `_make_room`."""
+
+PartitionKey = tuple["str | UUID", int]
+Admit = Callable[["FetchPartition"], bool]
+
+
+class FetchOwner(Protocol):
+    """Whoever wants to hear that a fetched partition has changed."""
+
+    def partition_changed(self, fetched: FetchPartition) -> None:
+        """New data, another leader, another log start offset, or the partition is gone."""
+
+
+class FetchPartition:
+    """One partition in a fetch: from where, how much, and what the client was told last.
+
+    `partition` is the local replica while it is known; a partition that changes tells `owner`.
+    """
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "last_fetched_epoch",
+        "owner",
+        "partition",
+        "partition_index",
+        "partition_max_bytes",
+        "reported_high_watermark",
+        "reported_log_start_offset",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, owner: FetchOwner, topic: str, topic_id: UUID, partition_index: int) -> None:
+        self.owner = owner
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition_index = partition_index
+        self.partition: Partition | None = None
+        self.current_leader_epoch = -1
+        self.fetch_offset = 0
+        self.last_fetched_epoch = -1
+        self.partition_max_bytes = 0
+        self.reported_high_watermark = -1
+        self.reported_log_start_offset = -1
+
+    @property
+    def key(self) -> PartitionKey:
+        """By id when the client fetches by id (v13 on), by name otherwise."""
+        if self.topic_id is ZERO_UUID or self.topic:
+            return (self.topic, self.partition_index)
+        return (self.topic_id, self.partition_index)
+
+    def watch(self, partition: Partition) -> None:
+        """Hear of the changes of `partition` from now on."""
+        if self.partition is not partition:
+            self.unwatch()
+            self.partition = partition
+            partition.fetch_watchers[self] = None
+
+    def unwatch(self) -> None:
+        """Hear nothing more."""
+        if self.partition is not None:
+            self.partition.fetch_watchers.pop(self, None)
+            self.partition = None
+
+
+class FetchSession:
+    """The partitions one client fetches, from full fetch to full fetch."""
+
+    __slots__ = (
+        "created_ms",
+        "dirty",
+        "last_used_ms",
+        "partitions",
+        "session_epoch",
+        "session_id",
+        "uses_topic_ids",
+        "waiting",
+    )
+
+    def __init__(self, session_id: int, now_ms: float, uses_topic_ids: bool) -> None:
+        self.session_id = session_id
+        self.session_epoch = 1
+        self.created_ms = now_ms
+        self.last_used_ms = now_ms
+        self.uses_topic_ids = uses_topic_ids
+        self.partitions: dict[PartitionKey, FetchPartition] = {}
+        self.dirty: dict[FetchPartition, None] = {}
+        self.waiting: list[FetchOwner] = []
+
+    def partition_changed(self, fetched: FetchPartition) -> None:
+        """Remember it for the next response, and tell the fetches that wait."""
+        self.dirty[fetched] = None
+        for fetch in self.waiting:
+            fetch.partition_changed(fetched)
+
+    def adopt(self, fetched: FetchPartition) -> None:
+        """Take over a partition of the full fetch that founds the session."""
+        fetched.owner = self
+        self.partitions[fetched.key] = fetched
+        self.dirty[fetched] = None
+
+    def update(self, request: FetchRequest) -> None:
+        """Apply an incremental request: partitions added, moved and forgotten."""
+        for fetched in request_partitions(request, self):
+            known = self.partitions.get(fetched.key)
+            if known is None:
+                self.partitions[fetched.key] = fetched
+                self.dirty[fetched] = None
+            else:
+                known.fetch_offset = fetched.fetch_offset
+                known.current_leader_epoch = fetched.current_leader_epoch
+                known.last_fetched_epoch = fetched.last_fetched_epoch
+                known.partition_max_bytes = fetched.partition_max_bytes
+                self.dirty[known] = None
+        for forgotten in request.forgotten_topics_data:
+            name: str | UUID = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
+            for partition_index in forgotten.partitions:
+                gone = self.partitions.pop((name, partition_index), None)
+                if gone is not None:
+                    gone.unwatch()
+                    self.dirty.pop(gone, None)
+
+    def close(self) -> None:
+        """Stop watching everything."""
+        for fetched in self.partitions.values():
+            fetched.unwatch()
+        self.partitions.clear()
+        self.dirty.clear()
+
+
+def request_partitions(request: FetchRequest, owner: FetchOwner) -> Iterable[FetchPartition]:
+    """The partitions a request lists, in its order."""
+    for topic in request.topics:
+        for asked in topic.partitions:
+            fetched = FetchPartition(owner, topic.topic, topic.topic_id, asked.partition)
+            fetched.current_leader_epoch = asked.current_leader_epoch
+            fetched.fetch_offset = asked.fetch_offset
+            fetched.last_fetched_epoch = asked.last_fetched_epoch
+            fetched.partition_max_bytes = asked.partition_max_bytes
+            yield fetched
+
+
+class FetchSessionCache:
+    """The sessions of one broker, at most max.incremental.fetch.session.cache.slots of them.
+
+    Epoch rules: a full fetch (epoch 0) founds a session, epoch -1 fetches without one, and both end
+    the session they name; an incremental fetch must carry the epoch that follows the last one.
+    """
+
+    __slots__ = ("_clock", "_max_sessions", "_random", "_sessions", "evicted_count")
+
+    def __init__(
+        self, clock: Clock, random: Random, *, max_sessions: int = DEFAULT_MAX_SESSIONS
+    ) -> None:
+        self._clock = clock
+        self._random = random
+        self._max_sessions = max_sessions
+        self._sessions: dict[int, FetchSession] = {}  # least recently used first
+        self.evicted_count = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions in all sessions."""
+        return sum(len(session.partitions) for session in self._sessions.values())
+
+    def resume(
+        self, request: FetchRequest, *, uses_topic_ids: bool
+    ) -> tuple[ErrorCode, FetchSession | None]:
+        """Find the session of an incremental fetch and apply the request to it.
+
+        Returns:
+            The error to answer with, or the session; a session that became empty has ended: it
+            comes back closed, and its id is free.
+        """
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None
+        if session.session_epoch != request.session_epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH, None
+        if session.uses_topic_ids != uses_topic_ids:
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, None
+        session.update(request)
+        if not session.partitions:
+            self.end(session.session_id)
+            return ErrorCode.NONE, session
+        session.session_epoch = _next_epoch(session.session_epoch)
+        session.last_used_ms = self._clock.monotonic_ms()
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        return ErrorCode.NONE, session
+
+    def found(
+        self, partitions: Iterable[FetchPartition], *, count: int, uses_topic_ids: bool
+    ) -> FetchSession | None:
+        """Found a session for the `count` partitions of a full fetch, if there is room for it."""
+        if not self._make_room(count):
+            return None
+        session = FetchSession(self._new_id(), self._clock.monotonic_ms(), uses_topic_ids)
+        for fetched in partitions:
+            session.adopt(fetched)
+        self._sessions[session.session_id] = session
+        return session
+
+    def end(self, session_id: int) -> None:
+        """Forget a session; unknown ids are fine."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
+
+    def clear(self) -> None:
+        """Forget all sessions (shutdown)."""
+        for session_id in list(self._sessions):
+            self.end(session_id)
+
+    def _make_room(self, partition_count: int) -> bool:
+        """Evict one session when the cache is full, if KIP-227 allows it.
+
+        First choice is the least recently used one when it is stale; otherwise the smallest among
+        those that are old enough to have had their chance, if the new one is larger.
+        """
+        if self._max_sessions <= 0:
+            return False
+        if len(self._sessions) < self._max_sessions:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        oldest = next(iter(self._sessions.values()))
+        if now_ms - oldest.last_used_ms > MIN_EVICTION_MS:
+            victim = oldest
+        else:
+            aged = [
+                session
+                for session in self._sessions.values()
+                if now_ms - session.created_ms > MIN_EVICTION_MS
+            ]
+            if not aged:
+                return False
+            victim = min(aged, key=lambda session: (len(session.partitions), session.session_id))
+            if len(victim.partitions) >= partition_count:
+                return False
+        self.end(victim.session_id)
+        self.evicted_count += 1
+        return True
+
+    def _new_id(self) -> int:
+        while True:
+            session_id = self._random.randint(1, MAX_SESSION_EPOCH)
+            if session_id not in self._sessions:
+                return session_id
+
+
+def _next_epoch(session_epoch: int) -> int:
+    """Epochs count up from 1 and start over at 1: 0 and -1 have meanings of their own."""
+    return 1 if session_epoch == MAX_SESSION_EPOCH else session_epoch + 1

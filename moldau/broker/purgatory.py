@@ -1,0 +1,110 @@
+"""Where requests wait for something to happen: enough bytes to fetch, enough replicas to commit.
+
+Owns the set of waiting operations, their limit, their time limits and their end at shutdown. Must
+not know what an operation waits for: whoever makes it come true tells the operation itself, through
+the watch lists of partitions. Invariants: an operation ends exactly once (completed, expired or
+dropped); once it has ended nothing of it stays behind here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from moldau.runtime.timers import TimerWheel, WheelTimer
+
+DEFAULT_MAX_OPERATIONS: Final = 100_000
+"""Operations that may wait in one purgatory; one more is answered at once, with what there is."""
+
+MAX_WAIT_MS: Final = 3_600_000
+"""The longest an operation waits, whatever its client asked for."""
+
+
+class DelayedOperation:
+    """A request that waits; subclasses say what happens when the time is up or its client goes.
+
+    States: new, waiting (after `Purgatory.add`), ended (after `Purgatory.remove`).
+    """
+
+    __slots__ = ("is_ended", "timer")
+
+    def __init__(self) -> None:
+        self.is_ended = False
+        self.timer: WheelTimer | None = None
+
+    def on_timeout(self) -> None:
+        """The time is up: answer with what there is. The purgatory has let go of it already."""
+        raise NotImplementedError
+
+    def on_dropped(self) -> None:
+        """Nobody waits for the answer any more: give up what is held."""
+        raise NotImplementedError
+
+
+class Purgatory:
+    """Holds waiting operations of one kind.
+
+    Args:
+        name: for metrics ("Produce", "Fetch", as in Kafka's DelayedOperationPurgatory).
+        timers: the loop's timer wheel.
+        max_operations: how many may wait.
+    """
+
+    __slots__ = ("_max_operations", "_operations", "_timers", "expired_count", "name")
+
+    def __init__(
+        self, name: str, timers: TimerWheel, *, max_operations: int = DEFAULT_MAX_OPERATIONS
+    ) -> None:
+        self.name = name
+        self.expired_count = 0
+        self._timers = timers
+        self._max_operations = max_operations
+        self._operations: dict[DelayedOperation, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def size(self) -> float:
+        """How many wait, as a gauge."""
+        return float(len(self._operations))
+
+    def add(self, operation: DelayedOperation, timeout_ms: int) -> bool:
+        """Let an operation wait for at most `timeout_ms`.
+
+        Returns:
+            False when the purgatory is full: the caller ends the operation now.
+        """
+        assert not operation.is_ended
+        if len(self._operations) >= self._max_operations:
+            return False
+        self._operations[operation] = None
+        operation.timer = self._timers.call_later(
+            min(timeout_ms, MAX_WAIT_MS), self._expire, operation
+        )
+        return True
+
+    def remove(self, operation: DelayedOperation) -> None:
+        """An operation has what it waited for (or never waited); idempotent."""
+        operation.is_ended = True
+        if operation.timer is not None:
+            operation.timer.cancel()
+            operation.timer = None
+            self._operations.pop(operation, None)
+
+    def drop(self, operation: DelayedOperation) -> None:
+        """The client has gone: end an operation without an answer; idempotent."""
+        if not operation.is_ended:
+            self.remove(operation)
+            operation.on_dropped()
+
+    def close(self) -> None:
+        """End every operation as if its time were up (shutdown)."""
+        for operation in list(self._operations):
+            if not operation.is_ended:
+                self.remove(operation)
+                operation.on_timeout()
+
+    def _expire(self, operation: DelayedOperation) -> None:
+        self.remove(operation)
+        self.expired_count += 1
+        operation.on_timeout()
