@@ -104,18 +104,22 @@ class DecoderBuilder(SourceBuilder):
         name = f"{spec.name}.{field.name}"
         nullable = self.version in field.nullable
         if isinstance(field.type, StructType):
-            self._struct_field(field.type, target, nullable)
+            self._struct_field(field.type, target, nullable, self.is_tagged(field))
         else:
             self._value(field.type, target, name, nullable, self.flexible and field.flexible)
 
-    def _struct_field(self, kind: StructType, target: str, nullable: bool) -> None:
+    def _struct_field(self, kind: StructType, target: str, nullable: bool, tagged: bool) -> None:
         if not nullable:
             self.line(f"{target} = {self._struct(kind.struct)}")
             return
+        # Whether the struct is there is said by an int8, -1 or 1; in a tagged field it is a
+        # varint, 0 or 1.
         marker = self.variable("n")
-        self._read(WireType("int8", "b", 1), marker)
+        self._read(WireType("uint8", "B", 1) if tagged else WireType("int8", "b", 1), marker)
         self._flush()
-        self.line(f"if {marker} < 0:")
+        if tagged:
+            self._long(marker)
+        self.line(f"if {marker} {'==' if tagged else '<'} 0:")
         self.line(f"    {target} = None")
         self.line("else:")
         self.indent()

@@ -108,11 +108,11 @@ class EncoderBuilder(SourceBuilder):
     def _field(self, field: FieldSpec, value: str) -> None:
         nullable = self.version in field.nullable
         if isinstance(field.type, StructType):
-            self._struct_field(field.type, value, nullable)
+            self._struct_field(field.type, value, nullable, self.is_tagged(field))
         else:
             self._value(field.type, value, nullable, self.flexible and field.flexible)
 
-    def _struct_field(self, kind: StructType, value: str, nullable: bool) -> None:
+    def _struct_field(self, kind: StructType, value: str, nullable: bool, tagged: bool) -> None:
         inner = self.variable("o")
         self.line(f"{inner} = {value}")
         if not nullable:
@@ -120,7 +120,8 @@ class EncoderBuilder(SourceBuilder):
             return
         self._flush()
         self.line(f"if {inner} is None:")
-        self.line(rf'    {self._add}(b"\xff")')
+        # An int8, -1 or 1, says whether the struct is there; in a tagged field a varint, 0 or 1.
+        self.line(f"    {self._add}({bytes(1) if tagged else bytes((0xFF,))!r})")
         self.line("else:")
         self.indent()
         self._write("b", "1")

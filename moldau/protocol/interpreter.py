@@ -88,7 +88,9 @@ class _Writer:
         if content is None and not nullable:
             raise LocalProtocolError(f"{field.name} must not be null in {self.version}")
         if isinstance(field.type, StructType) and nullable:
-            self.output.write(b"\xff" if content is None else b"\x01")
+            is_tagged = field.tag is not None and self.flexible
+            absent = b"\x00" if is_tagged else b"\xff"
+            self.output.write(absent if content is None else b"\x01")
             if content is None:
                 return
         self.value(field.type, content, self.flexible and field.flexible)
@@ -185,8 +187,11 @@ class _Reader:
 
     def field(self, field: FieldSpec) -> Any:
         nullable = self.version in field.nullable
-        if isinstance(field.type, StructType) and nullable and self.number(">b") < 0:
-            return None
+        if isinstance(field.type, StructType) and nullable:
+            is_tagged = field.tag is not None and self.flexible
+            marker = self.varint() - 1 if is_tagged else self.number(">b")
+            if marker < 0:
+                return None
         content = self.value(field.type, self.flexible and field.flexible)
         if content is None and not nullable:
             raise RemoteProtocolError(f"{field.name} is null")

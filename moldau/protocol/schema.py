@@ -21,12 +21,12 @@ struct to the field. (A fetch response has three such structs per partition.)
 
 import struct as struct_module
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
     ClassVar,
+    NamedTuple,
     Self,
     TypeAlias,
     TypeVar,
@@ -58,11 +58,12 @@ class _Missing:
 MISSING = _Missing()
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """A closed range of versions; `last` is `OPEN` in a range without an end."""
+OPEN = 0x7FFF
+"""The last version of a range without an end."""
 
-    OPEN: ClassVar[int] = 0x7FFF
+
+class Versions(NamedTuple):
+    """A closed range of versions; `last` is `OPEN` in a range without an end."""
 
     first: int
     last: int
@@ -71,18 +72,17 @@ class Versions:
     def parse(cls, text: str) -> "Versions":
         """Read "3", "2-5", "2+" or "none"."""
         if text == "none":
-            return cls(cls.OPEN, -1)
+            return cls(OPEN, -1)
         if text.endswith("+"):
-            return cls(int(text[:-1]), cls.OPEN)
+            return cls(int(text[:-1]), OPEN)
         first, _, last = text.partition("-")
         return cls(int(first), int(last or first))
 
-    def __contains__(self, version: int) -> bool:
-        return self.first <= version <= self.last
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.first <= version <= self.last
 
 
-@dataclass(frozen=True, slots=True)
-class FieldOptions:
+class FieldOptions(NamedTuple):
     """What `field()` was told."""
 
     default: Any
@@ -98,7 +98,7 @@ def field(
     default: Any = MISSING,
     *,
     since: int = 0,
-    until: int = Versions.OPEN,
+    until: int = OPEN,
     nullable: str | None = None,
     tag: int | None = None,
     ignorable: bool = False,
@@ -118,15 +118,13 @@ def field(
     return FieldOptions(default, since, until, nullable, tag, ignorable, flexible)
 
 
-@dataclass(frozen=True, slots=True)
-class StructType:
+class StructType(NamedTuple):
     """A field type: a nested struct."""
 
     struct: type["Struct"]
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayType:
+class ArrayType(NamedTuple):
     """A field type: an array of `element`, which is no array itself."""
 
     element: "WireType | StructType"
@@ -135,8 +133,7 @@ class ArrayType:
 FieldType: TypeAlias = WireType | StructType | ArrayType
 
 
-@dataclass(frozen=True, slots=True)
-class FieldSpec:
+class FieldSpec(NamedTuple):
     """One field as the codecs see it. `default` is a constant; `fresh_default` makes one if not."""
 
     name: str
@@ -154,8 +151,7 @@ class FieldSpec:
         return self.default if self.fresh_default is None else self.fresh_default()
 
 
-@dataclass(frozen=True, slots=True)
-class StructSpec:
+class StructSpec(NamedTuple):
     """A struct's fields, in wire order."""
 
     name: str

@@ -6,10 +6,11 @@ the schema reader sees the `WireType` behind them.
 """
 
 import base64
-import random as random_module
-from dataclasses import dataclass
-from typing import Annotated, NamedTuple, NewType, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NewType, Protocol, TypeAlias
 from uuid import UUID
+
+if TYPE_CHECKING:
+    from random import Random
 
 BrokerId = NewType("BrokerId", int)
 TopicId = NewType("TopicId", UUID)
@@ -46,8 +47,7 @@ Part: TypeAlias = bytes | bytearray | memoryview | RecordsSource
 """One piece of an encoded message; the pieces of a message follow each other on the wire."""
 
 
-@dataclass(frozen=True, slots=True)
-class WireType:
+class WireType(NamedTuple):
     """A primitive type of the protocol; `format` is its struct letter when it is fixed-width."""
 
     name: str
@@ -93,7 +93,7 @@ def uuid_from_base64(text: str) -> UUID:
     return UUID(bytes=raw)
 
 
-def random_topic_id(random: random_module.Random) -> TopicId:
+def random_topic_id(random: "Random") -> TopicId:
     """Draw a version 4 uuid that is not reserved and whose text does not begin with a dash."""
     while True:
         candidate = UUID(bytes=random.randbytes(16), version=4)

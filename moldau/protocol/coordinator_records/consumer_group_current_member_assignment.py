@@ -15,7 +15,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message):
 class TopicPartitions(Struct):
     topic_id: Uuid = ZERO_UUID
     partitions: list[Int32] = field()
-    assignment_epochs: list[Int32] | None = field(None, nullable="0+", tag=0)
+    assignment_epochs: list[Int32] | None = field(nullable="0+", tag=0)
 
 
 @coordinator_record(8, versions="0", flexible="0+")

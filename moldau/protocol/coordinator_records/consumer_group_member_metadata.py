@@ -33,4 +33,4 @@ class ConsumerGroupMemberMetadataValue(Message):
     subscribed_topic_regex: String | None = field("", nullable="0+")
     rebalance_timeout_ms: Int32 = -1
     server_assignor: String | None = field("", nullable="0+")
-    classic_member_metadata: ClassicMemberMetadata | None = field(None, nullable="0+", tag=0)
+    classic_member_metadata: ClassicMemberMetadata | None = field(nullable="0+", tag=0)

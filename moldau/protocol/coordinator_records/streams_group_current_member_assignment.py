@@ -15,7 +15,7 @@ class StreamsGroupCurrentMemberAssignmentKey(Message):
 class TaskIds(Struct):
     subtopology_id: String = ""
     partitions: list[Int32] = field()
-    assignment_epochs: list[Int32] | None = field(None, nullable="0+", tag=0)
+    assignment_epochs: list[Int32] | None = field(nullable="0+", tag=0)
 
 
 @coordinator_record(22, versions="0", flexible="0+")

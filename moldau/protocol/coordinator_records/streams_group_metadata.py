@@ -20,4 +20,4 @@ class StreamsGroupMetadataValue(Message):
     epoch: Int32 = 0
     metadata_hash: Int64 = 0
     validated_topology_epoch: Int32 = field(-1, tag=0)
-    last_assignment_configs: list[LastAssignmentConfig] | None = field(None, nullable="0+", tag=1)
+    last_assignment_configs: list[LastAssignmentConfig] | None = field(nullable="0+", tag=1)
