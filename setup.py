@@ -14,6 +14,9 @@ from setuptools.errors import BaseError, CCompilerError
 
 _NATIVE = "moldau.protocol.records._native"
 _SOURCE = "moldau/protocol/records/_native.pyx"
+_PARTS = [
+    f"moldau/protocol/records/_native_{part}.pxi" for part in ("read", "write", "columns", "rows")
+]
 _BUILD_ERRORS = (BaseError, CCompilerError, OSError)
 
 
@@ -51,7 +54,7 @@ def _extensions() -> list[Extension]:
     except ImportError as error:
         _warn(error)
         return []
-    extension = Extension(_NATIVE, [_SOURCE], optional=True)
+    extension = Extension(_NATIVE, [_SOURCE], depends=_PARTS, optional=True)
     if sys.platform != "win32":
         extension.extra_compile_args = ["-O3"]
     try:

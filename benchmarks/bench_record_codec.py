@@ -1,0 +1,221 @@
+"""Record codec side by side with aiokafka's, in one run: `python benchmarks/bench_record_codec.py`.
+
+Prints a markdown table: million records per second of ours and the peer's (median), and the ratio
+ours / peer as minimum / median / maximum over the runs. Both sides take turns within each run, on
+the same records, so that a busy machine slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka.record import default_records as aiokafka_records
+
+from moldau.protocol.records import (
+    Record,
+    columns_pure,
+    decode_columns,
+    encode_batch,
+    encode_columns,
+    pure,
+    read_batch_header,
+    verify_crc,
+)
+from moldau.protocol.records import _implementation as implementation
+
+_FUNCTIONS = {
+    "decode_records": pure,
+    "encode_records": pure,
+    "encode_record": pure,
+    "decode_column_sections": columns_pure,
+    "encode_rows": columns_pure,
+}
+
+
+@dataclass(slots=True)
+class Contest:
+    """One row of the table."""
+
+    name: str
+    ours: Callable[[], Any]
+    peer_name: str
+    peer: Callable[[], Any]
+
+
+def use(native: Any) -> None:
+    """Switch the package to the native module, or to plain Python when it is None."""
+    for name, module in _FUNCTIONS.items():
+        setattr(implementation, name, getattr(native or module, name))
+
+
+def with_implementation(native: Any, function: Callable[[], Any]) -> Callable[[], Any]:
+    """The function, run on that implementation."""
+
+    def run() -> Any:
+        use(native)
+        return function()
+
+    return run
+
+
+def make_records(count: int, value_bytes: int) -> list[Record]:
+    """Records with a 12-byte key, a random value, and time passing slowly."""
+    source = random.Random(1)
+    return [
+        Record(
+            index,
+            1_700_000_000_000 + index // 10,
+            b"key-%08d" % index,
+            source.randbytes(value_bytes),
+        )
+        for index in range(count)
+    ]
+
+
+def peer_encode(builder_class: Any, records: list[Record]) -> bytearray:
+    """Encode with one of aiokafka's builders."""
+    builder = builder_class(
+        magic=2,
+        compression_type=0,
+        is_transactional=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=1 << 30,
+    )
+    for index, record in enumerate(records):
+        builder.append(index, record.timestamp_ms, record.key, record.value, [])
+    built: bytearray = builder.build()
+    return built
+
+
+def peer_decode(batch_class: Any, batch: bytes) -> list[Any]:
+    """Decode with one of aiokafka's readers, CRC checked as its consumer does."""
+    reader = batch_class(batch)
+    assert reader.validate_crc()
+    return list(reader)
+
+
+def contests(records: list[Record]) -> list[Contest]:
+    """Every row: pure against pure, compiled against compiled, columns against compiled."""
+    batch = bytes(encode_batch(records))
+    header = read_batch_header(batch)
+    columns = decode_columns(batch)
+
+    def decode() -> list[Record]:
+        assert verify_crc(batch, 0, header)
+        return implementation.decode_records(
+            memoryview(batch)[61:], header.record_count, 0, header.base_timestamp_ms, None
+        )
+
+    def decode_flat() -> Any:
+        assert verify_crc(batch, 0, header)
+        return decode_columns(batch)
+
+    slow_reader = aiokafka_records._DefaultRecordBatchPy
+    slow_builder = aiokafka_records._DefaultRecordBatchBuilderPy
+    fast_reader = aiokafka_records.DefaultRecordBatch
+    fast_builder = aiokafka_records.DefaultRecordBatchBuilder
+
+    def read_with(reader: Any) -> Callable[[], Any]:
+        return lambda: peer_decode(reader, batch)
+
+    def build_with(builder: Any) -> Callable[[], Any]:
+        return lambda: peer_encode(builder, records)
+
+    found = [
+        ("decode, plain Python", None, decode, "aiokafka Python", read_with(slow_reader)),
+        (
+            "encode, plain Python",
+            None,
+            lambda: encode_batch(records),
+            "aiokafka Python",
+            build_with(slow_builder),
+        ),
+    ]
+    try:
+        native = importlib.import_module("moldau.protocol.records._native")
+    except ImportError:
+        print("The native extension is not built: plain Python only.\n")
+    else:
+        found += [
+            ("decode, native", native, decode, "aiokafka C", read_with(fast_reader)),
+            (
+                "encode, native",
+                native,
+                lambda: encode_batch(records),
+                "aiokafka C",
+                build_with(fast_builder),
+            ),
+            ("decode columns, native", native, decode_flat, "aiokafka C", read_with(fast_reader)),
+            (
+                "encode columns, native",
+                native,
+                lambda: encode_columns(columns),
+                "aiokafka C",
+                build_with(fast_builder),
+            ),
+        ]
+    return [
+        Contest(name, with_implementation(native, ours), peer_name, peer)
+        for name, native, ours, peer_name, peer in found
+    ]
+
+
+def timed(function: Callable[[], Any], repeat: int) -> float:
+    """Seconds per call."""
+    started = time.perf_counter()
+    for _ in range(repeat):
+        function()
+    return (time.perf_counter() - started) / repeat
+
+
+def measure(contest: Contest, record_count: int, runs: int, seconds: float) -> str:
+    """One table row; both sides are warmed up, then take turns."""
+    repeats = []
+    for function in (contest.ours, contest.peer):
+        function()
+        repeats.append(max(1, int(seconds / timed(function, 1))))
+    ours, peers, ratios = [], [], []
+    for _ in range(runs):
+        our_seconds = timed(contest.ours, repeats[0])
+        peer_seconds = timed(contest.peer, repeats[1])
+        ours.append(record_count / our_seconds / 1e6)
+        peers.append(record_count / peer_seconds / 1e6)
+        ratios.append(peer_seconds / our_seconds)
+    return (
+        f"| {contest.name} | {statistics.median(ours):.2f} ({min(ours):.2f}-{max(ours):.2f}) "
+        f"| {contest.peer_name} | {statistics.median(peers):.2f} "
+        f"| {min(ratios):.2f} / {statistics.median(ratios):.2f} / {max(ratios):.2f} |"
+    )
+
+
+def main() -> None:
+    """Parse the options, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=8_000, help="records in the batch")
+    parser.add_argument("--value-bytes", type=int, default=100)
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.2, help="per side and run")
+    options = parser.parse_args()
+    records = make_records(options.records, options.value_bytes)
+    print(
+        f"{options.records} records of {options.value_bytes} bytes + 12-byte key, uncompressed, "
+        f"{options.runs} runs; Python {platform.python_version()}, {platform.machine()}\n"
+    )
+    print("| what | M records/s (min-max) | peer | M records/s | ratio min / median / max |")
+    print("|---|---|---|---|---|")
+    for contest in contests(records):
+        print(measure(contest, options.records, options.runs, options.seconds), flush=True)
+
+
+if __name__ == "__main__":
+    main()
