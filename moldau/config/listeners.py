@@ -139,6 +139,24 @@ def parse_quorum_voters(key: str, elements: Sequence[str]) -> tuple[QuorumVoter,
     return tuple(voters)
 
 
+def parse_connection_overrides(key: str, text: str) -> dict[str, int]:
+    """Parses `HOST:COUNT,…`, the exceptions from a limit per client address.
+
+    Raises:
+        ConfigError: not such a pair, or a host given twice.
+    """
+    counts: dict[str, int] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        host, _, digits = (part.strip() for part in pair.rpartition(":"))
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not re.fullmatch(r"[0-9]{1,9}", digits):
+            raise ConfigError(key, pair, "must be HOST:COUNT pairs")
+        if host in counts:
+            raise ConfigError(key, pair, f"limits {host} twice")
+        counts[host] = int(digits)
+    return counts
+
+
 def _host_port(key: str, text: str, element: str) -> HostPort:
     match = _HOST_PORT.fullmatch(text)
     if match is None:

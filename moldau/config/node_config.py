@@ -21,6 +21,7 @@ from moldau.config.listeners import (
     QuorumVoter,
     SecurityProtocol,
     parse_bootstrap_servers,
+    parse_connection_overrides,
     parse_endpoints,
     parse_quorum_voters,
     parse_security_protocol_map,
@@ -66,6 +67,7 @@ class NodeConfig(Mapping[str, Any]):
         "inter_broker_listener_name",
         "listener_security_protocols",
         "listeners",
+        "max_connections_per_ip_overrides",
         "quorum_bootstrap_servers",
         "quorum_voters",
         "warnings",
@@ -247,6 +249,10 @@ class NodeConfig(Mapping[str, Any]):
             )
         name = values["inter.broker.listener.name"] or values["security.inter.broker.protocol"]
         self.inter_broker_listener_name: str = name.upper()
+        key = "max.connections.per.ip.overrides"
+        self.max_connections_per_ip_overrides: Mapping[str, int] = MappingProxyType(
+            parse_connection_overrides(key, values[key])
+        )
         self.quorum_voters: tuple[QuorumVoter, ...] = parse_quorum_voters(
             "controller.quorum.voters", values["controller.quorum.voters"]
         )

@@ -144,21 +144,23 @@ KEYS = (
         LONG, -1, None,
         MEDIUM, STATIC, SERVED,
         (
-            "Bytes of requests in work before reading from sockets pauses; -1 leaves only the "
-            "count to limit them."
+            "Bytes of requests in work before reading from sockets pauses; -1 leaves it to the "
+            "node's own limit."
         ),
     ),
     ConfigKey(
         "queued.max.requests",
         INT, 500, Range(1),
-        HIGH, STATIC, SERVED,
+        HIGH, STATIC, IGNORED,
         "Requests in work before reading from sockets pauses.",
+        note="the bytes of requests in work are limited instead, see queued.max.request.bytes",
     ),
     ConfigKey(
         "request.timeout.ms",
         INT, 30_000, None,
-        HIGH, STATIC, SERVED,
+        HIGH, STATIC, IGNORED,
         "How long a request to another node may take before it counts as failed.",
+        note="there is a single node yet and no peer to connect to",
     ),
     ConfigKey(
         "socket.connection.setup.timeout.max.ms",

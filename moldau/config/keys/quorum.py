@@ -43,9 +43,8 @@ KEYS = (
     ConfigKey(
         "broker.session.timeout.ms",
         INT, 9000, None,
-        MEDIUM, STATIC, IGNORED,
+        MEDIUM, STATIC, SERVED,
         "A broker silent for this long is fenced.",
-        note="there is a single node yet, broker and controller in one",
     ),
     ConfigKey(
         "controller.listener.names",

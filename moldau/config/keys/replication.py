@@ -201,12 +201,11 @@ KEYS = (
     ConfigKey(
         "unclean.leader.election.enable",
         BOOLEAN, False, None,
-        HIGH, CLUSTER, IGNORED,
+        HIGH, CLUSTER, SERVED,
         (
             "Whether a replica outside the in-sync set may lead when no other can, at the price of "
             "lost records."
         ),
-        note="there is a single node and nothing to replicate yet",
     ),
     ConfigKey(
         "unclean.leader.election.interval.ms",

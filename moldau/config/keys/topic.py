@@ -269,12 +269,11 @@ KEYS = (
     ConfigKey(
         "unclean.leader.election.enable",
         BOOLEAN, False, None,
-        MEDIUM, TOPIC, IGNORED,
+        MEDIUM, TOPIC, SERVED,
         (
             "Whether a replica outside the in-sync set may lead when no other can, at the price of "
             "lost records."
         ),
-        note="there is a single node and nothing to replicate yet",
         synonyms=("unclean.leader.election.enable",),
     ),
 )

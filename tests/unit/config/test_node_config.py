@@ -237,6 +237,14 @@ def test_free_ports_and_empty_hosts_are_resolved_when_they_are_known():
     )
 
 
+def test_limits_per_client_address():
+    config = node_with({"max.connections.per.ip.overrides": "10.0.0.1:5, ::1:6,[fe80::2]:0"})
+    assert config.max_connections_per_ip_overrides == {"10.0.0.1": 5, "::1": 6, "fe80::2": 0}
+    for bad in ("10.0.0.1", "10.0.0.1:-1", ":5", "a:1,a:2"):
+        with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip\.overrides="):
+            node_with({"max.connections.per.ip.overrides": bad})
+
+
 def test_log_dir_stands_in_for_log_dirs():
     assert node_with({"log.dirs": None, "log.dir": "one"}).log_directories == ("one",)
     assert node(metadata_log_dir="meta").metadata_log_directory == "meta"
