@@ -1,5 +1,4 @@
-"""What the cluster is: one immutable image per offset of the metadata log, and the deltas between
-them.
+"""What the cluster is: one immutable image per offset of the metadata log, and their deltas.
 
 One record family is one image and one delta (features, cluster, topics, configs, client quotas,
 producer ids, access rules, SCRAM credentials, delegation tokens).
@@ -21,6 +20,7 @@ from moldau.metadata.image.producer_ids import ProducerIdsImage
 from moldau.metadata.image.security import AclsImage, DelegationTokensImage, ScramImage
 from moldau.metadata.image.topics import TopicImage, TopicsImage
 from moldau.metadata.image.topics_delta import LocalChanges, TopicDelta, TopicsDelta
+from moldau.metadata.image.transactions import TransactionFilter
 from moldau.metadata.image.values import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
@@ -66,4 +66,5 @@ __all__ = [
     "TopicImage",
     "TopicsDelta",
     "TopicsImage",
+    "TransactionFilter",
 ]

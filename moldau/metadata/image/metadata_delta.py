@@ -74,11 +74,12 @@ class MetadataDelta:
             raise InvalidMetadataRecord(f"nobody knows how to replay this record: {record}")
         part, method = target
         self.record_count += 1
-        if part:
+        if type(record) is kinds.RemoveTopicRecord:
+            self.touched.add(part)
+            self.replay_remove_topic(record)
+        elif part:
             self.touched.add(part)
             method(getattr(self, part), record)
-            if type(record) is kinds.RemoveTopicRecord:
-                self._forget_topic_config(record)
 
     def begin_snapshot(self) -> None:
         """Say that the records to come are all there is: `finish_snapshot` removes the rest."""
@@ -102,11 +103,11 @@ class MetadataDelta:
         }
         return MetadataImage(provenance=provenance, **parts)
 
-    def _forget_topic_config(self, record: Any) -> None:
-        topic = self.topics_delta.deleted.get(record.topic_id)
-        if topic is not None:
-            self.touched.add("configs_delta")
-            self.configs_delta.remove_topic(topic.name)
+    def replay_remove_topic(self, record: kinds.RemoveTopicRecord) -> None:
+        """A deleted topic takes its configuration along; the log has no records for that."""
+        topic_name = self.topics_delta.replay_remove_topic(record)
+        self.touched.add("configs_delta")
+        self.configs_delta.remove_topic(topic_name)
 
 
 _PARTS: Final = {
@@ -141,7 +142,7 @@ _TARGETS: Final[dict[type[Message], tuple[str, _Replay]]] = {
     kinds.TopicRecord: ("topics_delta", TopicsDelta.replay_topic),
     kinds.PartitionRecord: ("topics_delta", TopicsDelta.replay_partition),
     kinds.PartitionChangeRecord: ("topics_delta", TopicsDelta.replay_partition_change),
-    kinds.RemoveTopicRecord: ("topics_delta", TopicsDelta.replay_remove_topic),
+    kinds.RemoveTopicRecord: ("topics_delta", _nothing),
     kinds.ClearElrRecord: ("topics_delta", TopicsDelta.replay_clear_elr),
     kinds.ConfigRecord: ("configs_delta", ConfigsDelta.replay_config),
     kinds.ClientQuotaRecord: ("client_quotas_delta", ClientQuotasDelta.replay_client_quota),

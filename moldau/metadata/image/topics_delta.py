@@ -137,8 +137,8 @@ class TopicsDelta:
             raise InvalidMetadataRecord(f"no such partition: {record}")
         topic.partition_changes[record.partition_id] = merge_partition_change(old, record)
 
-    def replay_remove_topic(self, record: RemoveTopicRecord) -> None:
-        """A topic is deleted with all its partitions."""
+    def replay_remove_topic(self, record: RemoveTopicRecord) -> str:
+        """A topic is deleted with all its partitions; returns its name."""
         delta = self.changed.pop(record.topic_id, None)
         topic = self._image.topics_by_id.get(record.topic_id)
         if delta is None and topic is None:
@@ -147,6 +147,9 @@ class TopicsDelta:
             del self._created_by_name[delta.name]
         if topic is not None:
             self.deleted[record.topic_id] = topic
+            return topic.name
+        assert delta is not None
+        return delta.name
 
     def replay_clear_elr(self, record: ClearElrRecord) -> None:
         """Forget the eligible leader replicas of one topic, or of all when no name is given."""

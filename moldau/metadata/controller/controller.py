@@ -1,0 +1,321 @@
+"""The driver of the controller core: appends, waits for commits, answers, snapshots.
+
+Owns: the requests that wait for their commit, their deadlines, the timer of broker sessions and the
+decision when to write a snapshot. Runs on the log's event loop only; the loop is the event queue,
+and one request is decided, appended and applied without giving way.
+Must not: decide anything about metadata (the core does) or touch files (the log does).
+Invariant: a response leaves only when everything its request saw is committed; a request whose
+commit becomes unsure fails with NOT_CONTROLLER or REQUEST_TIMED_OUT: the change may or may not
+happen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from moldau.metadata.controller.core.controller_core import ControllerCore, Role
+from moldau.metadata.controller.core.result import VersionedRecord
+from moldau.metadata.controller.log_port import (
+    Clock,
+    CommittedBatch,
+    LoadedSnapshot,
+    MetadataLog,
+    TimerHandle,
+)
+from moldau.metadata.controller.snapshot_policy import SnapshotPolicy
+from moldau.metadata.image import MetadataImage, Provenance
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.schema import Message
+
+logger = logging.getLogger("moldau.controller")
+
+MAX_WAITING_REQUESTS: Final = 1_000
+MIN_SESSION_CHECK_MS: Final = 10.0
+
+
+class RequestFailed(Exception):
+    """The request as a whole got no answer; `error` says what to tell the sender."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+
+
+Completion = Callable[[Any, RequestFailed | None], None]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A decided request; `last_offset` must be committed before it is answered."""
+
+    last_offset: int
+    response: Any
+    complete: Completion
+    timer: TimerHandle | None
+    done: bool = False
+
+
+class Controller:
+    """One controller node: standby until the log says that this node leads."""
+
+    def __init__(
+        self,
+        core: ControllerCore,
+        log: MetadataLog,
+        clock: Clock,
+        *,
+        node_id: int,
+        bootstrap_records: Sequence[VersionedRecord],
+        snapshot_policy: SnapshotPolicy,
+    ) -> None:
+        self._core = core
+        self._log = log
+        self._clock = clock
+        self._node_id = node_id
+        self._bootstrap_records = bootstrap_records
+        self._snapshots = snapshot_policy
+        self._waiting: deque[_Waiting] = deque()
+        self._committed_offset = -1
+        self._last_appended_offset = -1
+        self._session_timer: TimerHandle | None = None
+        self._snapshot_task: asyncio.Task[None] | None = None
+        self._snapshot_timer: TimerHandle | None = None
+        self._is_closed = False
+        self.leader_id = -1
+        self.active_since: asyncio.Event = asyncio.Event()
+
+    def start(self) -> None:
+        """Listen to the log: replays everything, and activates if this node leads."""
+        self._snapshots.start(self._clock.monotonic_ms())
+        self._log.add_listener(self)
+        self._arm_snapshot_timer()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node decides."""
+        return self._core.role is Role.ACTIVE
+
+    @property
+    def committed_image(self) -> MetadataImage:
+        """The cluster as far as it is certain."""
+        return self._core.committed_image
+
+    @property
+    def waiting_count(self) -> int:
+        """How many requests wait for their commit."""
+        return len(self._waiting)
+
+    # -- requests --------------------------------------------------------------------------------
+
+    async def handle(self, request: Message, *, timeout_ms: float) -> Any:
+        """Decide a request and wait until what it did is committed.
+
+        Raises:
+            RequestFailed: not the active controller, too many requests wait, or no commit in time.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def complete(response: Any, failure: RequestFailed | None) -> None:
+            if future.done():
+                return
+            if failure is None:
+                future.set_result(response)
+            else:
+                future.set_exception(failure)
+
+        self.submit(request, timeout_ms, complete)
+        return await future
+
+    def submit(self, request: Message, timeout_ms: float, complete: Completion) -> None:
+        """Decide a request now; `complete` gets its response after the commit, or a failure."""
+        if not self.is_active or self._is_closed:
+            complete(None, _not_controller(self.leader_id))
+            return
+        if len(self._waiting) >= MAX_WAITING_REQUESTS:
+            complete(
+                None,
+                RequestFailed(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"{MAX_WAITING_REQUESTS} requests wait for their commit already",
+                ),
+            )
+            return
+        result = self._core.handle(
+            request,
+            log_end_offset=self._log.log_end_offset,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        if result.records:
+            error = self._append(result.records)
+            if error is not ErrorCode.NONE:
+                complete(None, RequestFailed(error, "the metadata log did not take the change"))
+                return
+        if self._last_appended_offset <= self._committed_offset:
+            complete(result.response, None)
+            return
+        waiting = _Waiting(self._last_appended_offset, result.response, complete, None)
+        waiting.timer = self._clock.call_later(max(timeout_ms, 0.0), self._time_out, waiting)
+        self._waiting.append(waiting)
+
+    def _append(self, records: Sequence[VersionedRecord]) -> ErrorCode:
+        error, last_offset = self._log.append(records, leader_epoch=self._core.leader_epoch)
+        if error is ErrorCode.NONE:
+            self._core.on_appended(records, last_offset, self._clock.now_ms())
+            self._last_appended_offset = last_offset
+            self._arm_session_timer()
+        return error
+
+    def _time_out(self, waiting: _Waiting) -> None:
+        if not waiting.done:
+            waiting.done = True
+            waiting.complete(
+                None,
+                RequestFailed(
+                    ErrorCode.REQUEST_TIMED_OUT, "no commit in time; it may still happen"
+                ),
+            )
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
+        """Start over from a snapshot."""
+        provenance = Provenance(
+            snapshot.end_offset - 1, snapshot.leader_epoch, snapshot.last_contained_log_time_ms
+        )
+        self._core.load_snapshot(snapshot.records, provenance)
+        self._committed_offset = self._last_appended_offset = snapshot.end_offset - 1
+
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        """Apply a batch, and answer whom it makes certain."""
+        provenance = Provenance(batch.last_offset, batch.leader_epoch, batch.append_timestamp_ms)
+        self._core.on_committed(batch.records, provenance)
+        self._committed_offset = batch.last_offset
+        self._last_appended_offset = max(self._last_appended_offset, batch.last_offset)
+        waiting = self._waiting
+        while waiting and waiting[0].last_offset <= batch.last_offset:
+            self._answer(waiting.popleft())
+        self._snapshots.on_committed(batch.size_bytes, has_records=bool(batch.records))
+        self._maybe_snapshot()
+
+    def _answer(self, waiting: _Waiting) -> None:
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+        if not waiting.done:
+            waiting.done = True
+            waiting.complete(waiting.response, None)
+
+    def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
+        """Become active, or stop being it."""
+        if self.is_active:
+            self._core.deactivate()
+            self.active_since.clear()
+            self._fail_waiting(_not_controller(leader_id))
+        self.leader_id = leader_id
+        if leader_id != self._node_id:
+            return
+        self._last_appended_offset = self._log.log_end_offset - 1
+        records = self._core.activate(
+            leader_epoch,
+            self._bootstrap_records,
+            monotonic_ms=self._clock.monotonic_ms(),
+        )
+        logger.info("active controller in epoch %d", leader_epoch)
+        if records:
+            error = self._append(records)
+            if error is not ErrorCode.NONE:
+                logger.error("the metadata log did not take the first records: %s", error.name)
+                self._core.deactivate()
+                return
+        self.active_since.set()
+        self._arm_session_timer()
+
+    def _fail_waiting(self, failure: RequestFailed) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            if each.timer is not None:
+                each.timer.cancel()
+            if not each.done:
+                each.done = True
+                each.complete(None, failure)
+
+    # -- broker sessions -------------------------------------------------------------------------
+
+    def _arm_session_timer(self) -> None:
+        if self._session_timer is not None or not self.is_active or self._is_closed:
+            return
+        expiry_ms = self._core.next_session_expiry_ms()
+        if expiry_ms is not None:
+            delay_ms = max(expiry_ms - self._clock.monotonic_ms(), MIN_SESSION_CHECK_MS)
+            self._session_timer = self._clock.call_later(delay_ms, self._check_sessions)
+
+    def _check_sessions(self) -> None:
+        self._session_timer = None
+        if not self.is_active or self._is_closed:
+            return
+        records = self._core.fence_expired(self._clock.monotonic_ms())
+        if records:
+            logger.warning("fencing a broker that fell silent: %s", records[-1][0])
+            error = self._append(records)
+            if error is not ErrorCode.NONE:
+                logger.error("the metadata log did not take a fencing: %s", error.name)
+        self._arm_session_timer()
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def _arm_snapshot_timer(self) -> None:
+        delay_ms = self._snapshots.next_check_ms(self._clock.monotonic_ms())
+        if delay_ms is not None and not self._is_closed:
+            self._snapshot_timer = self._clock.call_later(delay_ms, self._on_snapshot_timer)
+
+    def _on_snapshot_timer(self) -> None:
+        self._maybe_snapshot()
+        self._arm_snapshot_timer()
+
+    def _maybe_snapshot(self) -> None:
+        if self._snapshot_task is not None or self._is_closed or not self._core.may_snapshot:
+            return
+        reason = self._snapshots.reason(self._clock.monotonic_ms())
+        if reason is None:
+            return
+        self._snapshots.begin(self._clock.monotonic_ms())
+        logger.info("writing a metadata snapshot: %s", reason)
+        self._snapshot_task = asyncio.get_running_loop().create_task(
+            self._write_snapshot(self._core.committed_image), name="metadata-snapshot"
+        )
+
+    async def _write_snapshot(self, image: MetadataImage) -> None:
+        provenance = image.provenance
+        try:
+            await self._log.write_snapshot(
+                end_offset=provenance.last_contained_offset + 1,
+                leader_epoch=provenance.last_contained_epoch,
+                last_contained_log_time_ms=provenance.last_contained_log_time_ms,
+                records=image.write(),
+            )
+        except OSError as error:
+            logger.error("no metadata snapshot could be written: %s", error)
+            self._snapshots.failed()
+        finally:
+            self._snapshot_task = None
+
+    async def close(self) -> None:
+        """Answer nobody any more; wait for a snapshot that is being written."""
+        self._is_closed = True
+        self.active_since.clear()
+        for timer in (self._session_timer, self._snapshot_timer):
+            if timer is not None:
+                timer.cancel()
+        self._fail_waiting(_not_controller(-1))
+        if self._snapshot_task is not None:
+            await asyncio.wait([self._snapshot_task])
+
+
+def _not_controller(leader_id: int) -> RequestFailed:
+    where = f"node {leader_id} is" if leader_id >= 0 else "no other is known to be"
+    return RequestFailed(ErrorCode.NOT_CONTROLLER, f"this is not the active controller, {where}")

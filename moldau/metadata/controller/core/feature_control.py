@@ -1,0 +1,210 @@
+"""UpdateFeatures and the registration of controllers: which levels the cluster runs at.
+
+Owns: the checks of KIP-584, KIP-778 and KIP-919. Must not: change `kraft.version`, which is the
+quorum's own.
+Invariant: a finalized level is supported by every registered broker and controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from moldau.metadata.controller.core.result import ControllerResult, Refusal, VersionedRecord
+from moldau.metadata.controller.core.settings import ControllerSettings
+from moldau.metadata.controller.core.state import ControllerState
+from moldau.metadata.features import (
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    metadata_release,
+    supports_controller_registration,
+)
+from moldau.metadata.image import ConfigResourceType, LevelRange
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p57_update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from moldau.protocol.messages.p70_controller_registration import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+)
+from moldau.protocol.metadata_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    RegisterControllerRecord,
+)
+from moldau.protocol.metadata_records.register_controller_record import (
+    ControllerEndpoint,
+    ControllerFeature,
+)
+
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+
+
+class UpgradeType(IntEnum):
+    """What the sender of UpdateFeatures allows."""
+
+    UNKNOWN = 0
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+def update_features(
+    state: ControllerState, settings: ControllerSettings, request: UpdateFeaturesRequest
+) -> ControllerResult[UpdateFeaturesResponse]:
+    """Finalize new levels: all of the request's, or none (KIP-1022)."""
+    records: list[VersionedRecord] = []
+    results: list[UpdatableFeatureResult] = []
+    first: tuple[str, Refusal] | None = None
+    for update in request.feature_updates:
+        try:
+            records += _update(state, settings, update)
+        except Refusal as refusal:
+            first = first or (update.feature, refusal)
+            results.append(
+                UpdatableFeatureResult(
+                    feature=update.feature,
+                    error_code=refusal.error,
+                    error_message=refusal.message,
+                )
+            )
+        else:
+            results.append(UpdatableFeatureResult(feature=update.feature, error_message=None))
+    if first is not None:
+        feature, reason = first
+        return ControllerResult(
+            UpdateFeaturesResponse(
+                error_code=reason.error,
+                error_message=f"nothing was updated, because of {feature}: {reason.message}",
+                results=results,
+            )
+        )
+    response = UpdateFeaturesResponse(error_message=None, results=results)
+    return ControllerResult(response, [] if request.validate_only else records)
+
+
+def _update(
+    state: ControllerState, settings: ControllerSettings, update: FeatureUpdateKey
+) -> list[VersionedRecord]:
+    name, level = update.feature, update.max_version_level
+    supported = SUPPORTED_FEATURES.get(name)
+    if supported is None:
+        raise _refused(f"there is no feature {name[:80]!r}")
+    if name == KRAFT_VERSION:
+        raise _refused("kraft.version is fixed when the quorum is formatted")
+    current = state.image.features.level(name)
+    if level == current:
+        return []
+    lowest = max(supported.minimum_level, 1 if name == METADATA_VERSION else 0)
+    if not lowest <= level <= supported.maximum_level:
+        raise _refused(f"level {level} is not supported: {lowest} to {supported.maximum_level} are")
+    if level < current:
+        _check_downgrade(name, current, level, update)
+    _check_nodes(state, name, level)
+    records: list[VersionedRecord] = [(FeatureLevelRecord(name=name, feature_level=level), 0)]
+    if name == ELIGIBLE_LEADER_REPLICAS_VERSION and level > current:
+        records += eligible_leader_replicas_records(state, settings)
+    return records
+
+
+def _check_downgrade(name: str, current: int, level: int, update: FeatureUpdateKey) -> None:
+    allowed = update.allow_downgrade or update.upgrade_type in (
+        UpgradeType.SAFE_DOWNGRADE,
+        UpgradeType.UNSAFE_DOWNGRADE,
+    )
+    if not allowed:
+        raise _refused(f"level {level} is below {current}, and no downgrade was asked for")
+    if name == METADATA_VERSION:
+        raise _refused(
+            f"{metadata_release(current)} cannot go back to {metadata_release(level)}: "
+            "downgrades of metadata.version are not served"
+        )
+
+
+def _check_nodes(state: ControllerState, name: str, level: int) -> None:
+    cluster = state.image.cluster
+    for kind, nodes in (("broker", cluster.brokers), ("controller", cluster.controllers)):
+        for node_id, node in nodes.items():
+            features: Mapping[str, LevelRange] = node.supported_features
+            lowest, highest = features.get(name, LevelRange(0, 0))
+            if level and not lowest <= level <= highest:
+                raise _refused(f"{kind} {node_id} supports only levels {lowest} to {highest}")
+
+
+def _refused(message: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_UPDATE_VERSION, message)
+
+
+def eligible_leader_replicas_records(
+    state: ControllerState, settings: ControllerSettings
+) -> list[VersionedRecord]:
+    """KIP-966 needs one cluster-wide `min.insync.replicas`: per-broker values are removed."""
+    records: list[VersionedRecord] = []
+    if MIN_INSYNC_REPLICAS not in state.image.configs.get(ConfigResourceType.BROKER, ""):
+        records.append(_min_insync_record("", str(settings.node_config[MIN_INSYNC_REPLICAS])))
+    for name in state.image.configs.names(ConfigResourceType.BROKER):
+        if name and MIN_INSYNC_REPLICAS in state.image.configs.get(ConfigResourceType.BROKER, name):
+            records.append(_min_insync_record(name, None))
+    return records
+
+
+def _min_insync_record(broker_name: str, value: str | None) -> VersionedRecord:
+    record = ConfigRecord(
+        resource_type=ConfigResourceType.BROKER,
+        resource_name=broker_name,
+        name=MIN_INSYNC_REPLICAS,
+        value=value,
+    )
+    return record, 0
+
+
+def register_controller(
+    state: ControllerState, request: ControllerRegistrationRequest
+) -> ControllerResult[ControllerRegistrationResponse]:
+    """Note a controller's addresses and feature ranges (KIP-919)."""
+    if not supports_controller_registration(state.metadata_level):
+        return ControllerResult(
+            ControllerRegistrationResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                error_message=f"not at {metadata_release(state.metadata_level)}",
+            )
+        )
+    ranges = {each.name: each for each in request.features}
+    for name, level in state.image.features.finalized_levels.items():
+        own = ranges.get(name)
+        if own is None or not own.min_supported_version <= level <= own.max_supported_version:
+            return ControllerResult(
+                ControllerRegistrationResponse(
+                    error_code=ErrorCode.UNSUPPORTED_VERSION,
+                    error_message=f"{name} is finalized at level {level}",
+                )
+            )
+    record = RegisterControllerRecord(
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        zk_migration_ready=request.zk_migration_ready,
+        end_points=[
+            ControllerEndpoint(
+                name=each.name,
+                host=each.host,
+                port=each.port,
+                security_protocol=each.security_protocol,
+            )
+            for each in request.listeners
+        ],
+        features=[
+            ControllerFeature(
+                name=each.name,
+                min_supported_version=each.min_supported_version,
+                max_supported_version=each.max_supported_version,
+            )
+            for each in request.features
+        ],
+    )
+    return ControllerResult(ControllerRegistrationResponse(error_message=None), [(record, 0)])
