@@ -1,0 +1,374 @@
+"""A broker's data path without sockets: requests go in as bytes, responses come out as messages.
+
+The router, the handlers, the replica manager and the logs are the real ones; the connection is not.
+Every response is encoded in the request's version and decoded again, so that what a handler says is
+also proven to fit the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from moldau.broker.authorizer import AllowAllAuthorizer
+from moldau.broker.fetch_sessions import FetchSessionCache
+from moldau.broker.producer_ids import ProducerIdBlock, ProducerIds, ProducerIdsUnavailable
+from moldau.broker.replica_manager import ReplicaManager
+from moldau.broker.request_router import RequestRouter
+from moldau.broker.services import BrokerServices
+from moldau.config import BROKER_KEYS, effective_topic_config
+from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.metadata_records import (
+    ConfigRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from moldau.protocol.metadata_records.register_broker_record import BrokerEndpoint
+from moldau.protocol.registry import response_class
+from moldau.protocol.types import TopicPartition
+from moldau.runtime.clock import ManualClock
+from moldau.runtime.filesystem import FileRegion, Filesystem, OsFilesystem
+from moldau.runtime.telemetry.metrics import Registry
+from moldau.runtime.timers import TimerWheel
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_directory import format_log_directory, open_log_directories
+from moldau.storage.log_manager import LogManager
+from moldau.storage.manager_settings import LogManagerSettings
+
+BROKER_ID = 1
+OTHER_BROKER_ID = 2
+CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
+NOT_ANSWERED = object()
+
+
+def topic_id_of(topic: str) -> UUID:
+    """Every topic of a test has an id of its own."""
+    return UUID(int=0xABCD << 64 | sum(ord(letter) << 8 * n for n, letter in enumerate(topic[:7])))
+
+
+class FakeConnection:
+    """The side of a connection that handlers see."""
+
+    def __init__(self) -> None:
+        self.listener_name = "PLAINTEXT"
+        self.principal = "User:ANONYMOUS"
+        self.client_host = "127.0.0.1"
+        self.connection_id = "fake"
+        self.state: dict[str, Any] = {}
+        self.is_closed = False
+        self.close_reason = ""
+        self.throttled_ms = 0.0
+        self._callbacks: list[Callable[[Any], object]] = []
+
+    def on_close(self, callback: Callable[[Any], object]) -> None:
+        self._callbacks.append(callback)
+
+    def throttle(self, delay_ms: float) -> None:
+        self.throttled_ms = max(self.throttled_ms, delay_ms)
+
+    def close(self, reason: str) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self.close_reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+            for callback in callbacks:
+                callback(self)
+
+
+class FakeRequest:
+    """A request as the server hands it over. `response` is set once it was answered."""
+
+    def __init__(
+        self, connection: FakeConnection, api_key: int, api_version: int, body: bytes
+    ) -> None:
+        self.connection = connection
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = 7
+        self.client_id = "tests"
+        self.received_ms = 0.0
+        self.size_bytes = len(body)
+        self.frame = bytearray(body)
+        self.body = memoryview(self.frame)
+        self.response: Any = NOT_ANSWERED
+        self.is_body_released = False
+
+    @property
+    def is_connection_lost(self) -> bool:
+        return self.connection.is_closed
+
+    @property
+    def is_answered(self) -> bool:
+        return self.response is not NOT_ANSWERED
+
+    def respond(self, message: Any, *, api_version: int | None = None) -> None:
+        version = self.api_version if api_version is None else api_version
+        data = b"".join(read_part(part) for part in message.encode(version))
+        self._answer(response_class(ApiKey(self.api_key)).decode(data, version)[0])
+
+    def respond_nothing(self) -> None:
+        self._answer(None)
+
+    def close(self, reason: str) -> None:
+        self.connection.close(reason)
+
+    def release_body(self) -> None:
+        """As the server: the bytes are anybody's from now on, so tests poison them."""
+        if not self.is_body_released:
+            self.is_body_released = True
+            self.frame[:] = b"\xee" * len(self.frame)
+
+    def _answer(self, response: Any) -> None:
+        assert self.response is NOT_ANSWERED, "a request is answered once"
+        self.response = response
+        self.release_body()
+
+
+def read_part(part: Any) -> bytes:
+    if isinstance(part, FileRegion):
+        data = part.read()
+        part.release()
+        return data
+    return bytes(part)
+
+
+class FakeMetadata:
+    """The image, as the loader shows it."""
+
+    def __init__(self) -> None:
+        self.image = MetadataImage.EMPTY
+
+
+class CountingProducerIds:
+    """Blocks of five ids; `is_available` False plays a controller that does not answer."""
+
+    def __init__(self) -> None:
+        self.next_start = 1000
+        self.is_available = True
+        self.call_count = 0
+
+    async def allocate_block(self) -> ProducerIdBlock:
+        self.call_count += 1
+        await asyncio.sleep(0)
+        if not self.is_available:
+            raise ProducerIdsUnavailable("no controller")
+        block = ProducerIdBlock(self.next_start, 5)
+        self.next_start += 5
+        return block
+
+
+class DataPath:
+    """One broker's data path. Use as an async context manager."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        filesystem: Filesystem | None = None,
+        authorizer: Any = None,
+        quotas: Any = None,
+        max_sessions: int = 100,
+        **broker_config: Any,
+    ) -> None:
+        self.directory = str(directory)
+        self.clock = ManualClock()
+        self.filesystem = filesystem if filesystem is not None else OsFilesystem()
+        self.timers = TimerWheel(self.clock)
+        self.registry = Registry(self.clock.monotonic_ms)
+        self.node_values: dict[str, Any] = {
+            name: key.default_value for name, key in BROKER_KEYS.items()
+        }
+        for name, value in broker_config.items():
+            self.node_values[name.replace("_", ".")] = value
+        self.faults: list[BaseException] = []
+        self.metadata = FakeMetadata()
+        self.random = random.Random(1)
+        self.max_sessions = max_sessions
+        self.authorizer = authorizer or AllowAllAuthorizer()
+        self.quotas = quotas
+        self.connection = FakeConnection()
+        self.allocator = CountingProducerIds()
+
+    async def __aenter__(self) -> DataPath:
+        if not self.filesystem.exists(self.directory + "/meta.properties"):
+            format_log_directory(
+                self.filesystem,
+                self.directory,
+                cluster_id=CLUSTER_ID,
+                node_id=BROKER_ID,
+                random=self.random,
+            )
+        self.log_directories = open_log_directories(
+            self.filesystem,
+            [self.directory],
+            cluster_id=CLUSTER_ID,
+            node_id=BROKER_ID,
+            random=self.random,
+        )
+        self.log_manager = LogManager(
+            self.filesystem,
+            self.clock,
+            self.log_directories,
+            LogManagerSettings(),
+            topic_config=lambda topic: LogConfig.from_topic_config(
+                effective_topic_config(self.node_values, {})
+            ),
+            random=self.random,
+        )
+        await self.log_manager.start()
+        self.manager = ReplicaManager(
+            broker_id=BROKER_ID,
+            node_values=self.node_values,
+            log_manager=self.log_manager,
+            clock=self.clock,
+            filesystem=self.filesystem,
+            timers=self.timers,
+            registry=self.registry,
+            quotas=self.quotas,
+            on_fault=self.faults.append,
+        )
+        self.sessions = FetchSessionCache(self.clock, self.random, max_sessions=self.max_sessions)
+        self.producer_ids = ProducerIds(self.allocator)
+        services = BrokerServices(
+            node_config=self.node_values,  # type: ignore[arg-type]
+            broker_id=BROKER_ID,
+            cluster_id=CLUSTER_ID,
+            metadata=self.metadata,  # type: ignore[arg-type]
+            replica_manager=self.manager,
+            log_manager=self.log_manager,
+            controller=None,  # type: ignore[arg-type]
+            fetch_sessions=self.sessions,
+            producer_ids=self.producer_ids,
+        )
+        self.router = RequestRouter(
+            services, authorizer=self.authorizer, on_fault=self.faults.append
+        )
+        self.replay(
+            *[
+                RegisterBrokerRecord(
+                    broker_id=broker_id,
+                    broker_epoch=broker_id,
+                    end_points=[
+                        BrokerEndpoint(name="PLAINTEXT", host=f"host-{broker_id}", port=9092)
+                    ],
+                    rack=None,
+                    fenced=False,
+                )
+                for broker_id in (BROKER_ID, OTHER_BROKER_ID)
+            ]
+        )
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.router.close()
+        await self.producer_ids.close()
+        await self.manager.close()
+        await self.log_manager.shutdown()
+        self.log_directories.release()
+        if isinstance(self.filesystem, OsFilesystem):
+            self.filesystem.close()
+        if exception[0] is None:
+            assert not self.faults
+
+    # -- metadata --------------------------------------------------------------------------------
+
+    def replay(self, *records: Any) -> None:
+        """Commit metadata records."""
+        image = self.metadata.image
+        delta = MetadataDelta(image)
+        for record in records:
+            delta.replay(record)
+        provenance = Provenance(image.provenance.last_contained_offset + len(records), 1, 0)
+        self.metadata.image = delta.apply(provenance)
+        self.manager.apply_metadata(delta, self.metadata.image)
+
+    def create_topic(
+        self,
+        topic: str,
+        partition_count: int = 1,
+        *,
+        leader: int = BROKER_ID,
+        leader_epoch: int = 0,
+        replicas: tuple[int, ...] = (BROKER_ID,),
+        isr: tuple[int, ...] | None = None,
+        topic_id: UUID | None = None,
+        **config: str,
+    ) -> None:
+        """A topic whose partitions have one broker as leader; `config` keys with underscores."""
+        identity = topic_id or topic_id_of(topic)
+        records: list[Any] = [TopicRecord(name=topic, topic_id=identity)]
+        for key, value in config.items():
+            records.append(
+                ConfigRecord(
+                    resource_type=2, resource_name=topic, name=key.replace("_", "."), value=value
+                )
+            )
+        records += [
+            PartitionRecord(
+                partition_id=index,
+                topic_id=identity,
+                replicas=list(replicas),
+                isr=list(replicas if isr is None else isr),
+                leader=leader,
+                leader_epoch=leader_epoch,
+            )
+            for index in range(partition_count)
+        ]
+        self.replay(*records)
+
+    def configure(self, topic: str, key: str, value: str | None) -> None:
+        self.replay(ConfigRecord(resource_type=2, resource_name=topic, name=key, value=value))
+
+    def change_partition(self, topic: str, index: int = 0, **changes: Any) -> None:
+        self.replay(
+            PartitionChangeRecord(partition_id=index, topic_id=topic_id_of(topic), **changes)
+        )
+
+    def delete_topic(self, topic: str) -> None:
+        self.replay(RemoveTopicRecord(topic_id=topic_id_of(topic)))
+
+    def partition(self, topic: str, index: int = 0) -> Any:
+        partition = self.manager.get(topic, index)
+        assert partition is not None
+        return partition
+
+    def log(self, topic: str, index: int = 0) -> Any:
+        log = self.log_manager.get(TopicPartition(topic, index))
+        assert log is not None
+        return log
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def send(
+        self, message: Any, api_version: int, connection: FakeConnection | None = None
+    ) -> FakeRequest:
+        """Hand a request to the router; it may be answered now or later."""
+        request = FakeRequest(
+            connection or self.connection,
+            type(message).API_KEY,
+            api_version,
+            message.to_bytes(api_version),
+        )
+        self.router(request)  # type: ignore[arg-type]
+        return request
+
+    async def ask(self, message: Any, api_version: int) -> Any:
+        """Send a request and wait for its response."""
+        request = self.send(message, api_version)
+        await until(lambda: request.is_answered)
+        return request.response
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop and the disk threads work until `condition` holds."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)
