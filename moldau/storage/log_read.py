@@ -135,7 +135,7 @@ def _unverified(
         ErrorCode.NONE,
         region,
         found.next_offset,
-        RegionVerification(region, start_offset, contiguous=contiguous),
+        RegionVerification(region, start_offset, log.leader_epoch_cache, contiguous=contiguous),
         segment=segment,
         truncation_count=log.truncation_count,
     )

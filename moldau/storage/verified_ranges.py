@@ -17,6 +17,7 @@ from bisect import bisect_right
 from moldau.protocol.records import InvalidBatch, InvalidBatchReason
 from moldau.runtime.filesystem import FileRegion
 from moldau.storage.batch_scan import scan_verified
+from moldau.storage.leader_epoch_cache import UNDEFINED_EPOCH, LeaderEpochCache
 
 MAX_VERIFIED_RANGES = 256
 """Separate ranges remembered per segment; a random reader beyond that pays again."""
@@ -63,15 +64,25 @@ class VerifiedRanges:
 
 
 class RegionVerification:
-    """The CRC check of the bytes one read wants to hand out.
+    """The check of the bytes one read wants to hand out: CRCs, and what no CRC covers.
+
+    Offsets must continue each other, leader epochs be those of the epoch cache.
 
     `run` blocks on the disk and may run in any thread; it changes nothing but `failure`.
     """
 
-    __slots__ = ("contiguous", "expected_offset", "failure", "region")
+    __slots__ = ("contiguous", "epochs", "expected_offset", "failure", "region")
 
-    def __init__(self, region: FileRegion, expected_offset: int, *, contiguous: bool) -> None:
+    def __init__(
+        self,
+        region: FileRegion,
+        expected_offset: int,
+        epochs: LeaderEpochCache,
+        *,
+        contiguous: bool,
+    ) -> None:
         self.region = region
+        self.epochs = epochs
         self.expected_offset = expected_offset
         """The offset that must lie in the region's first batch."""
         self.contiguous = contiguous
@@ -96,6 +107,13 @@ class RegionVerification:
                     raise InvalidBatch(
                         InvalidBatchReason.BAD_OFFSET,
                         f"base offset {header.base_offset} does not follow {next_offset - 1}",
+                        position=position,
+                    )
+                known_epoch = self.epochs.epoch_for_offset(header.base_offset)
+                if known_epoch not in (UNDEFINED_EPOCH, header.partition_leader_epoch):
+                    raise InvalidBatch(
+                        InvalidBatchReason.BAD_OFFSET,
+                        f"leader epoch {header.partition_leader_epoch}, not {known_epoch}",
                         position=position,
                     )
                 next_offset = header.next_offset

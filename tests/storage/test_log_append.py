@@ -1,0 +1,324 @@
+"""Appending: what a leader takes, refuses and writes, and what becomes of it after a failure."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records import (
+    Codec,
+    Record,
+    TimestampType,
+    encode_batch,
+    iter_batches,
+    read_batch_header,
+    verify_crc,
+)
+from moldau.runtime.filesystem import OsFilesystem
+from moldau.storage.append import AppendOrigin, needs_preparation, prepare
+from moldau.storage.faults import AppendRejected
+from moldau.storage.log_config import LogConfig
+from tests.storage.log_fixtures import (
+    START_MS,
+    LogBench,
+    append,
+    batch_of,
+    fill,
+    read_all,
+    records,
+    values_of,
+)
+from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+
+
+def test_batches_keep_their_bytes_but_for_offset_and_epoch() -> None:
+    bench = LogBench()
+    log = bench.open()
+    append(log, "a", "b")
+    sent = batch_of("c", "d", "e", codec=Codec.LZ4)
+    original = bytes(sent)
+
+    result = log.append_as_leader(sent, leader_epoch=7)
+
+    assert (result.base_offset, result.last_offset, result.record_count) == (2, 4, 3)
+    region = log.read(2, max_bytes=1 << 20).records
+    stored = bytes(region)
+    assert stored[12:16] == (7).to_bytes(4, "big")
+    assert stored[:8] == (2).to_bytes(8, "big")
+    assert stored[8:12] + stored[16:] == original[8:12] + original[16:]
+    assert log.leader_epoch_cache.entries == [(0, 0), (7, 2)]
+
+
+def test_many_batches_in_one_append_are_one_write() -> None:
+    bench = LogBench()
+    log = bench.open()
+    assert isinstance(bench.filesystem, SimulatedFilesystem)
+    before = bench.filesystem.operation_count
+    joined = batch_of("a") + batch_of("b", "c") + batch_of("d")
+
+    result = log.append_as_leader(joined, leader_epoch=0)
+
+    assert (result.base_offset, result.last_offset) == (0, 3)
+    assert [o.name for o in bench.filesystem.operations[before:]] == ["append"]
+    assert values_of(log) == ["a", "b", "c", "d"]
+
+
+def refuse(log_config: LogConfig, sent: bytearray) -> ErrorCode:
+    bench = LogBench(config=log_config)
+    log = bench.open()
+    append(log, "before") if log_config.max_message_bytes > 100 else None
+    size, before = log.size_bytes, bytes(sent)
+    result = log.append_as_leader(sent, leader_epoch=0)
+    assert bytes(sent) == before, "a refused buffer was changed"
+    assert log.size_bytes == size
+    assert result.base_offset == -1
+    assert result.error_message
+    assert log.append_as_leader(batch_of("x"), leader_epoch=0).error in (
+        ErrorCode.NONE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+    )
+    return result.error
+
+
+def corrupt(position: int, value: int) -> bytearray:
+    sent = batch_of("hello", "world")
+    sent[position] ^= value
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        (corrupt(16, 3), ErrorCode.INVALID_RECORD),  # magic
+        (corrupt(17, 1), ErrorCode.CORRUPT_MESSAGE),  # crc
+        (corrupt(70, 1), ErrorCode.CORRUPT_MESSAGE),  # a record
+        (corrupt(11, 0x40), ErrorCode.CORRUPT_MESSAGE),  # length
+        (bytearray(), ErrorCode.INVALID_RECORD),
+        (bytearray(b"\0" * 61), ErrorCode.INVALID_RECORD),
+        (batch_of("a")[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (batch_of("a") + b"\0", ErrorCode.CORRUPT_MESSAGE),
+        (batch_of("a", is_control=True), ErrorCode.INVALID_RECORD),
+        (batch_of("a", base_offset=5), ErrorCode.INVALID_RECORD),
+        (batch_of("a", producer_id=1, producer_epoch=0), ErrorCode.INVALID_RECORD),
+        (batch_of("a", is_transactional=True), ErrorCode.INVALID_RECORD),
+        (batch_of("a", timestamp_type=TimestampType.LOG_APPEND_TIME), ErrorCode.INVALID_TIMESTAMP),
+        (batch_of("a", timestamp_ms=START_MS + 3_600_001), ErrorCode.INVALID_TIMESTAMP),
+        (batch_of("ok") + corrupt(17, 1), ErrorCode.CORRUPT_MESSAGE),
+        (encode_batch(records("ab"), last_offset_delta=5), ErrorCode.INVALID_RECORD),
+        (encode_batch([]), ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_bad_batches_are_refused_whole(sent: bytearray, error: ErrorCode) -> None:
+    assert refuse(LogConfig(), sent) is error
+
+
+def test_a_record_count_the_bytes_cannot_hold_is_refused() -> None:
+    sent = encode_batch(records("ab"), last_offset_delta=2**30)
+    sent[57:61] = (2**30 + 1).to_bytes(4, "big")
+    from moldau.protocol.records.header import write_crc
+
+    write_crc(sent, 0, len(sent))
+    assert refuse(LogConfig(), sent) is ErrorCode.INVALID_RECORD
+
+
+def test_limits_of_size_and_time() -> None:
+    small = LogConfig(max_message_bytes=80)
+    assert refuse(small, batch_of("x" * 100)) is ErrorCode.MESSAGE_TOO_LARGE
+    tiny_segment = LogConfig(segment_bytes=300)
+    assert refuse(tiny_segment, batch_of("x" * 300)) is ErrorCode.RECORD_LIST_TOO_LARGE
+    past = LogConfig(message_timestamp_before_max_ms=1000)
+    old = batch_of("x", timestamp_ms=START_MS - 1001)
+    bench = LogBench(config=past)
+    assert bench.open().append_as_leader(old, leader_epoch=0).error is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_records_without_timestamp_pass_the_time_limits() -> None:
+    log = LogBench(config=LogConfig(message_timestamp_before_max_ms=1000)).open()
+    append(log, "x", timestamp_ms=-1)
+
+
+def test_log_append_time_stamps_and_renews_the_crc() -> None:
+    bench = LogBench(config=LogConfig(message_timestamp_type="LogAppendTime"))
+    log = bench.open()
+    bench.clock.advance(5000)
+    result = append(log, "a", "b", timestamp_ms=START_MS - 10**9)
+    assert result.log_append_time_ms == START_MS + 5000
+    data = bytes(log.read(0, max_bytes=1 << 20).records)
+    header = read_batch_header(data)
+    assert verify_crc(data, 0, header)
+    assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert {r.timestamp_ms for r in read_all(log)} == {START_MS + 5000}
+
+
+@pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_the_topics_codec_is_applied_off_the_loop(target: str) -> None:
+    bench = LogBench(config=LogConfig(compression_type=target))
+    log = bench.open()
+    sent = b"".join(
+        batch_of("a" * 50, "b" * 50, codec=codec, producer_id=3, producer_epoch=0, base_sequence=2)
+        for codec in Codec
+    )
+    assert log.needs_preparation(bytearray(sent))
+    prepared = prepare(memoryview(sent), log.config)
+    assert not log.needs_preparation(prepared)
+    for _, header in iter_batches(prepared):
+        assert header.codec is bench.config.target_codec
+        assert (header.producer_id, header.base_sequence) == (3, 2)
+    batches = list(iter_batches(prepared))
+    first = prepared[: batches[0][1].size_bytes]
+    assert log.append_as_leader(first, leader_epoch=0).error is ErrorCode.NONE
+    assert values_of(log) == ["a" * 50, "b" * 50]
+
+
+def test_preparation_refuses_what_it_cannot_read() -> None:
+    config = LogConfig(compression_type="zstd")
+    assert not needs_preparation(bytearray(b"garbage" * 20), config)
+    broken = batch_of("a")
+    broken[-1] ^= 1
+    with pytest.raises(AppendRejected) as caught:
+        prepare(broken, config)
+    assert caught.value.error is ErrorCode.CORRUPT_MESSAGE
+    assert not needs_preparation(batch_of("a", codec=Codec.GZIP), LogConfig())
+
+
+def test_a_full_disk_leaves_the_log_as_it_was() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem, config=LogConfig(segment_index_bytes=1024))
+    log = bench.open()
+    append(log, "a", producer_id=1, producer_epoch=0, base_sequence=0)
+    filesystem.faults.append(Fault("append", ".log", errno.ENOSPC, count=3))
+    refused = batch_of("b", producer_id=1, producer_epoch=0, base_sequence=1)
+    for _ in range(3):
+        result = log.append_as_leader(bytearray(refused), leader_epoch=0)
+        assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert not log.offline
+        assert values_of(log) == ["a"]
+    result = log.append_as_leader(bytearray(refused), leader_epoch=0)
+    assert (result.error, result.base_offset) == (ErrorCode.NONE, 1)
+    assert values_of(log) == ["a", "b"]
+
+
+def test_no_room_to_roll_keeps_the_old_segment_and_rolls_later() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem, config=LogConfig(segment_bytes=500))
+    log = bench.open()
+    fill(log, 2)
+    for path_part in (".log", ".index", ".timeindex", ".snapshot"):
+        for operation in ("create", "append"):
+            if path_part != ".snapshot" and operation == "append":
+                continue
+            filesystem.faults.append(Fault(operation, f"2{path_part}", errno.ENOSPC))
+            result = log.append_as_leader(batch_of("x" * 200), leader_epoch=0)
+            assert result.error is ErrorCode.KAFKA_STORAGE_ERROR, (path_part, operation)
+            assert not log.offline
+            assert len(log.segments) == 1
+            assert bench.names(".log") == ["00000000000000000000.log"]
+    assert filesystem.faults[-1].count == 0
+    append(log, "x" * 200)
+    assert len(log.segments) == 2
+
+
+def test_an_index_without_room_only_becomes_sparser() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem, config=LogConfig(index_interval_bytes=200))
+    log = bench.open()
+    filesystem.faults.append(Fault("reserve", ".index", errno.ENOSPC, count=3))
+    fill(log, 20)
+    assert len(read_all(log)) == 20
+    assert log.active_segment.offset_index.entry_count > 0
+
+
+@pytest.mark.parametrize("error_number", [errno.EIO, errno.EROFS])
+def test_a_failing_disk_takes_the_partition_offline(error_number: int) -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem)
+    log = bench.open()
+    neighbour = LogBench(filesystem, "/data/topic-1").open()
+    told = []
+    log.on_offline = told.append
+    append(log, "a")
+    filesystem.faults.append(Fault("append", "topic-0", error_number))
+    assert (
+        log.append_as_leader(batch_of("b"), leader_epoch=0).error is ErrorCode.KAFKA_STORAGE_ERROR
+    )
+    assert log.offline
+    assert told == [log]
+    assert log.append_as_leader(batch_of("b"), leader_epoch=0).error is (
+        ErrorCode.KAFKA_STORAGE_ERROR
+    )
+    assert log.read(0, max_bytes=100).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.delete_records(0)[0] is ErrorCode.KAFKA_STORAGE_ERROR
+    append(neighbour, "still here")
+
+
+def test_a_short_write_on_a_real_disk_is_cut_back(tmp_path: Path) -> None:
+    import resource
+
+    filesystem = OsFilesystem()
+    bench = LogBench(filesystem, str(tmp_path / "topic-0"), config=LogConfig(segment_index_bytes=800))
+    log = bench.open()
+    append(log, "a" * 500)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    import signal
+
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log.size_bytes + 100, hard))
+        result = log.append_as_leader(batch_of("b" * 500), leader_epoch=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, previous)
+    assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not log.offline
+    assert Path(bench.path(0)).stat().st_size == log.size_bytes
+    append(log, "c")
+    assert [v[0] for v in values_of(log)] == ["a", "c"]
+    log.close()
+    filesystem.close()
+
+
+def test_followers_take_offsets_and_epochs_as_they_come() -> None:
+    leader, follower = LogBench().open(), LogBench().open()
+    for epoch in (0, 0, 2, 5):
+        append(leader, f"e{epoch}", "x", leader_epoch=epoch)
+    fetched = bytearray(bytes(leader.read(0, max_bytes=1 << 20).records))
+    result = follower.append_as_follower(fetched, leader_epoch=2)
+    assert (result.base_offset, result.last_offset) == (0, 5)
+    assert follower.leader_epoch_cache.entries == [(0, 0), (2, 4)]
+    assert follower.log_end_offset == 6
+    again = follower.append_as_follower(fetched, leader_epoch=5)
+    assert again.error is ErrorCode.CORRUPT_MESSAGE
+    rest = bytearray(bytes(leader.read(6, max_bytes=1 << 20).records))
+    assert follower.append_as_follower(rest, leader_epoch=5).last_offset == 7
+    assert values_of(follower) == values_of(leader)
+
+
+def test_control_batches_are_the_quorums_to_write() -> None:
+    log = LogBench().open()
+    sent = encode_batch([Record(0, START_MS, b"\0\0\0\2", b"leader")], is_control=True)
+    result = log.append_as_leader(sent, leader_epoch=3, origin=AppendOrigin.RAFT_LEADER)
+    assert result.error is ErrorCode.NONE
+    assert log.producer_state.producers == {}
+
+
+def test_config_from_topic_keys() -> None:
+    config = LogConfig.from_topic_config(
+        {
+            "segment.bytes": 1000,
+            "compression.type": "zstd",
+            "compression.zstd.level": 7,
+            "message.timestamp.type": "LogAppendTime",
+            "cleanup.policy": ["delete"],
+            "retention.ms": -1,
+            "min.insync.replicas": 2,
+            "preallocate": True,
+        }
+    )
+    assert (config.segment_bytes, config.retention_ms, config.preallocate) == (1000, -1, True)
+    assert config.uses_log_append_time
+    assert (config.target_codec, config.compression_level) == (Codec.ZSTD, 7)
+    assert config.max_message_bytes == 1048588
+    assert LogConfig.from_topic_config({"cleanup.policy": "compact,delete"}).compacts

@@ -1,0 +1,306 @@
+"""Idempotent and transactional producers: sequences, epochs, duplicates, transactions, expiry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records import ControlRecordType, EndTxnMarker, encode_end_txn_batch
+from moldau.storage import producer_state
+from moldau.storage.append import AppendOrigin, AppendResult
+from moldau.storage.log import Log
+from moldau.storage.log_config import LogConfig
+from moldau.storage.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from tests.storage.log_fixtures import START_MS, LogBench, append, batch_of, fill, values_of
+
+MAX_SEQUENCE = 2**31 - 1
+Reopen = Callable[[LogBench, Log], Log]
+
+
+def send(
+    log: Log,
+    sequence: int,
+    *,
+    producer_id: int = 7,
+    producer_epoch: int = 0,
+    count: int = 1,
+    transactional: bool = False,
+) -> AppendResult:
+    sent = batch_of(
+        *[f"{producer_id}/{producer_epoch}/{sequence}"] * count,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=sequence,
+        is_transactional=transactional,
+    )
+    return log.append_as_leader(sent, leader_epoch=0)
+
+
+def end(
+    log: Log,
+    kind: ControlRecordType,
+    *,
+    producer_id: int = 7,
+    producer_epoch: int = 0,
+    coordinator_epoch: int = 1,
+) -> AppendResult:
+    sent = encode_end_txn_batch(
+        EndTxnMarker(kind, coordinator_epoch),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        timestamp_ms=START_MS,
+    )
+    return log.append_as_leader(sent, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+
+
+def killed(bench: LogBench, log: Log) -> Log:
+    return bench.reopen(log)
+
+
+def killed_after_flush(bench: LogBench, log: Log) -> Log:
+    log.flush()
+    return bench.reopen(log)
+
+
+def stopped(bench: LogBench, log: Log) -> Log:
+    return bench.reopen(log, clean=True)
+
+
+def not_at_all(bench: LogBench, log: Log) -> Log:
+    return log
+
+
+def rolled(bench: LogBench, log: Log) -> Log:
+    log.roll()
+    log.flush()
+    return bench.reopen(log)
+
+
+@pytest.mark.parametrize("restart", [not_at_all, killed, killed_after_flush, stopped, rolled])
+def test_the_last_five_batches_are_known_again(restart: Reopen) -> None:
+    bench = LogBench()
+    log = bench.open()
+    for number in range(8):
+        assert send(log, number * 3, count=3).base_offset == number * 3
+    append(log, "another producer's")
+    log = restart(bench, log)
+    for number in (3, 4, 5, 6, 7, 5):
+        result = send(log, number * 3, count=3)
+        assert result.error is ErrorCode.NONE
+        assert result.is_duplicate
+        assert (result.base_offset, result.last_offset) == (number * 3, number * 3 + 2)
+    assert send(log, 2 * 3, count=3).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, 7 * 3, count=2).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, 8 * 3 + 1).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.log_end_offset == 25
+    assert send(log, 8 * 3).base_offset == 25
+
+
+def test_an_unknown_producer_may_begin_anywhere() -> None:
+    log = LogBench().open()
+    assert send(log, 4711).error is ErrorCode.NONE
+    assert send(log, 4713).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, 4712).error is ErrorCode.NONE
+
+
+def test_epochs_fence_and_begin_at_zero() -> None:
+    log = LogBench().open()
+    send(log, 0, producer_epoch=3)
+    send(log, 1, producer_epoch=3)
+    assert send(log, 2, producer_epoch=2).error is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert send(log, 0, producer_epoch=2).error is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert send(log, 2, producer_epoch=4).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, 0, producer_epoch=4).error is ErrorCode.NONE
+    assert send(log, 1, producer_epoch=3).error is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert send(log, 1, producer_epoch=4).error is ErrorCode.NONE
+
+
+def test_sequences_wrap_to_zero() -> None:
+    log = LogBench().open()
+    assert send(log, MAX_SEQUENCE - 1, count=2).error is ErrorCode.NONE
+    assert send(log, 1).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, 0).error is ErrorCode.NONE
+    other = LogBench()
+    log = other.open()
+    assert send(log, MAX_SEQUENCE - 1, count=5).error is ErrorCode.NONE
+    log = other.reopen(log, clean=True)
+    duplicate = send(log, MAX_SEQUENCE - 1, count=5)
+    assert (duplicate.is_duplicate, duplicate.base_offset) == (True, 0)
+    assert send(log, 3).base_offset == 5
+
+
+def test_several_batches_of_one_producer_in_one_append() -> None:
+    log = LogBench().open()
+    options = {"producer_id": 7, "producer_epoch": 0}
+    good = batch_of("a", base_sequence=0, **options) + batch_of("b", base_sequence=1, **options)
+    assert log.append_as_leader(good, leader_epoch=0).last_offset == 1
+    gap = batch_of("c", base_sequence=2, **options) + batch_of("d", base_sequence=4, **options)
+    refused = log.append_as_leader(gap, leader_epoch=0)
+    assert refused.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, 2).base_offset == 2, "the refused append left no trace"
+
+
+def test_silent_producers_are_forgotten_by_the_brokers_clock() -> None:
+    bench = LogBench()
+    log = bench.open(producer_expiration_ms=1000)
+    append(log, "old", timestamp_ms=1, producer_id=7, producer_epoch=0, base_sequence=0)
+    assert log.expire_producers() == 0, "record timestamps say nothing about silence"
+    bench.clock.advance(999)
+    assert log.expire_producers() == 0
+    bench.clock.advance(1)
+    send(log, 0, producer_id=8)
+    assert log.expire_producers() == 1
+    assert [entry.producer_id for entry in log.active_producers()] == [8]
+    assert send(log, 100).error is ErrorCode.NONE
+
+
+def test_expiry_while_the_node_was_down() -> None:
+    bench = LogBench()
+    log = bench.open(producer_expiration_ms=1000)
+    send(log, 0)
+    log.close()
+    bench.clock.advance(1000)
+    log = bench.open(clean=True, recovery_point=1, producer_expiration_ms=1000)
+    assert log.active_producers() == []
+
+
+def test_the_number_of_producers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_state, "MAX_PRODUCER_COUNT", 20)
+    bench = LogBench()
+    log = bench.open()
+    send(log, 0, producer_id=0, transactional=True)
+    for producer_id in range(1, 60):
+        bench.clock.advance(1)
+        send(log, 0, producer_id=producer_id)
+        assert len(log.producer_state.producers) <= 20
+    assert 0 in log.producer_state.producers, "an open transaction is not forgotten"
+    assert 59 in log.producer_state.producers
+
+
+def test_describe_producers_data() -> None:
+    log = LogBench().open()
+    send(log, 5, producer_id=1, producer_epoch=2, transactional=True)
+    [entry] = log.active_producers()
+    assert (entry.producer_id, entry.producer_epoch, entry.last_sequence) == (1, 2, 5)
+    assert (entry.current_txn_first_offset, entry.coordinator_epoch) == (0, -1)
+    assert entry.last_timestamp_ms == START_MS
+
+
+# -- transactions --------------------------------------------------------------------------------
+
+
+def test_the_last_stable_offset_waits_for_markers_below_the_high_watermark() -> None:
+    log = LogBench().open()
+    send(log, 0, producer_id=1, transactional=True)
+    send(log, 0, producer_id=2, transactional=True)
+    log.update_high_watermark(2)
+    assert log.last_stable_offset == 0
+    end(log, ControlRecordType.COMMIT, producer_id=1)
+    assert log.last_stable_offset == 0, "the marker is not replicated yet"
+    log.update_high_watermark(3)
+    assert log.last_stable_offset == 1
+    end(log, ControlRecordType.ABORT, producer_id=2)
+    log.update_high_watermark(4)
+    assert log.last_stable_offset == 4
+    assert log.aborted_transactions(0, 4) == [(2, 1, 3, 4)]
+    assert log.aborted_transactions(0, 1) == []
+
+
+@pytest.mark.parametrize("restart", [not_at_all, killed, killed_after_flush, stopped, rolled])
+def test_transactions_survive_a_restart(restart: Reopen) -> None:
+    bench = LogBench(config=LogConfig(segment_bytes=1500))
+    log = bench.open()
+    for round_number in range(12):
+        for producer_id in (1, 2, 3):
+            send(log, round_number, producer_id=producer_id, transactional=True)
+        fill(log, 1)
+        end(log, ControlRecordType.ABORT, producer_id=1 + round_number % 2)
+        end(log, ControlRecordType.COMMIT, producer_id=2 - round_number % 2)
+        if round_number < 11:
+            end(log, ControlRecordType.COMMIT, producer_id=3)
+    log.update_high_watermark(log.log_end_offset)
+    stable = log.last_stable_offset
+    aborted = log.aborted_transactions(0, log.log_end_offset)
+    assert len(aborted) == 12
+    assert aborted == sorted(aborted, key=lambda each: each.first_offset)
+    log = restart(bench, log)
+    log.update_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == stable < log.log_end_offset
+    assert log.aborted_transactions(0, log.log_end_offset) == aborted
+    middle = aborted[5]
+    assert middle in log.aborted_transactions(middle.last_offset, middle.last_offset + 1)
+    assert middle not in log.aborted_transactions(middle.last_offset + 1, log.log_end_offset)
+
+
+def test_markers_are_checked() -> None:
+    log = LogBench().open()
+    send(log, 0, producer_epoch=5, transactional=True)
+    stale = end(log, ControlRecordType.COMMIT, producer_epoch=4)
+    assert stale.error is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert end(log, ControlRecordType.COMMIT, producer_epoch=5, coordinator_epoch=9).error is (
+        ErrorCode.NONE
+    )
+    send(log, 1, producer_epoch=5, transactional=True)
+    fenced = end(log, ControlRecordType.COMMIT, producer_epoch=5, coordinator_epoch=8)
+    assert fenced.error is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    outside = send(log, 2, producer_epoch=5)
+    assert outside.error is ErrorCode.INVALID_TXN_STATE
+
+
+def test_an_aborted_transaction_without_records_leaves_no_trace() -> None:
+    bench = LogBench()
+    log = bench.open()
+    assert end(log, ControlRecordType.ABORT).error is ErrorCode.NONE
+    assert log.aborted_transactions(0, 10) == []
+    assert bench.names(".txnindex") == []
+
+
+def test_a_marker_with_a_higher_epoch_makes_the_next_sequence_zero() -> None:
+    log = LogBench().open()
+    send(log, 0, transactional=True)
+    end(log, ControlRecordType.COMMIT, producer_epoch=1)
+    assert send(log, 1, producer_epoch=1, transactional=True).error is (
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    )
+    assert send(log, 0, producer_epoch=1, transactional=True).error is ErrorCode.NONE
+
+
+# -- snapshots -----------------------------------------------------------------------------------
+
+
+def test_snapshot_bytes() -> None:
+    entries = [SnapshotEntry(1, 2, 3, 4, 0, 5, 6, 7), SnapshotEntry(8, 0, -1, -1, 0, -1, -1, -1)]
+    data = encode_snapshot(entries)
+    assert decode_snapshot(data) == entries
+    assert len(data) == 10 + 2 * 46
+    for position in range(len(data)):
+        broken = bytearray(data)
+        broken[position] ^= 1
+        with pytest.raises(ValueError, match="snapshot"):
+            decode_snapshot(bytes(broken))
+    for size in range(len(data)):
+        with pytest.raises(ValueError, match="snapshot"):
+            decode_snapshot(data[:size])
+
+
+def test_a_damaged_snapshot_is_replaced_by_an_older_one_and_the_log() -> None:
+    bench = LogBench(config=LogConfig(segment_bytes=400))
+    log = bench.open()
+    for number in range(30):
+        send(log, number)
+    log.close()
+    snapshots = bench.names(".snapshot")
+    assert len(snapshots) > 4
+    for name in snapshots[-3:]:
+        bench.overwrite(f"{bench.directory}/{name}", 20, b"\xff\xff")
+    log = bench.open(clean=True, recovery_point=30)
+    assert send(log, 27).is_duplicate
+    assert send(log, 30).base_offset == 30
+    for name in bench.names(".snapshot"):
+        bench.filesystem.unlink(f"{bench.directory}/{name}")
+    log.close()
+    log = bench.open(clean=True, recovery_point=31)
+    assert send(log, 28).is_duplicate
+    assert len(values_of(log)) == 31
