@@ -86,7 +86,7 @@ class FaultRule:
 
 
 class FaultInjectingFilesystem:
-    """A Filesystem with rules; `offload_delay_ms` slows down all that is offloaded (a tired disk)."""
+    """A Filesystem with rules; `offload_delay_ms` slows all that is offloaded (a tired disk)."""
 
     def __init__(self, inner: Filesystem) -> None:
         self.inner = inner

@@ -18,10 +18,8 @@ from typing import Any, Final, Protocol
 
 from moldau.runtime.files import File, FileRegion
 
-SENDFILE_MIN_BYTES: Final = 32 * 1024
-"""Below this a region is read and joined with the bytes around it (cheaper than extra system
-calls).
-"""
+SENDFILE_MIN_BYTES: Final = 64 * 1024
+"""Below this a region is read and joined with the bytes around it (measured: even at 64 KB)."""
 
 PUMP_LIMIT_BYTES: Final = 4 * 1024 * 1024
 """What one connection may send before the loop serves others."""

@@ -1,0 +1,192 @@
+"""The frame reader: any way of cutting the stream gives the same frames; bad lengths end it."""
+
+import random
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moldau.protocol.errors import RemoteProtocolError
+from moldau.protocol.framing import (
+    CHUNK_BYTES,
+    FIRST_LARGE_BUFFER_BYTES,
+    POISON_BYTE,
+    SMALL_FRAME_LIMIT_BYTES,
+    FrameReader,
+    ReceiveMemory,
+)
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+def feed(reader: FrameReader, data: bytes, sizes: list[int]) -> list[memoryview]:
+    """Give the reader `data` in pieces of the given sizes (repeated), as a transport would."""
+    frames: list[memoryview] = []
+    position = turn = 0
+    while position < len(data):
+        buffer = reader.get_buffer()
+        count = min(len(buffer), max(sizes[turn % len(sizes)], 1), len(data) - position)
+        buffer[:count] = data[position : position + count]
+        position += count
+        turn += 1
+        frames += reader.buffer_updated(count)
+    return frames
+
+
+SIZES = st.one_of(
+    st.integers(1, 200),
+    st.integers(SMALL_FRAME_LIMIT_BYTES - 8, SMALL_FRAME_LIMIT_BYTES + 8),
+    st.integers(CHUNK_BYTES - 8, CHUNK_BYTES + 8),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lengths=st.lists(SIZES, min_size=1, max_size=12),
+    pieces=st.lists(
+        st.one_of(st.integers(1, 9), st.integers(1000, CHUNK_BYTES)), min_size=1, max_size=5
+    ).filter(lambda pieces: max(pieces) > 500),
+    seed=st.integers(0, 2**32),
+    detached=st.booleans(),
+    release_early=st.booleans(),
+)
+def test_any_chunking_gives_the_same_frames(
+    lengths: list[int], pieces: list[int], seed: int, detached: bool, release_early: bool
+) -> None:
+    source = random.Random(seed)
+    bodies = [source.randbytes(length) for length in lengths]
+    data = framed(*bodies)
+    memory = ReceiveMemory(poison=True)
+    reader = FrameReader(memory, detached=detached)
+    received: list[bytes] = []
+    held: list[memoryview] = []
+    position = turn = 0
+    while position < len(data):
+        buffer = reader.get_buffer()
+        count = min(len(buffer), pieces[turn % len(pieces)], len(data) - position)
+        buffer[:count] = data[position : position + count]
+        position, turn = position + count, turn + 1
+        for frame in reader.buffer_updated(count):
+            if release_early and not detached:
+                received.append(bytes(frame))
+                reader.release(frame)
+            else:
+                held.append(frame)
+    # What was held all the time has not been overwritten by what came later.
+    received += [bytes(frame) for frame in held]
+    assert received == bodies
+    assert not reader.is_inside_frame
+    if not detached:
+        for frame in held:
+            reader.release(frame)
+    assert memory.reserved_bytes == 0
+
+
+def test_frames_are_writable_and_not_copied() -> None:
+    memory = ReceiveMemory()
+    reader = FrameReader(memory)
+    first, second = feed(reader, framed(b"one", b"two"), [CHUNK_BYTES])
+    assert first.obj is second.obj
+    first[0:1] = b"O"
+    assert bytes(first) == b"One"
+    assert not first.readonly
+
+
+def test_released_frames_are_poisoned_and_their_slices_show_it() -> None:
+    reader = FrameReader(ReceiveMemory(poison=True))
+    (frame,) = feed(reader, framed(b"records"), [CHUNK_BYTES])
+    stolen = frame[2:5]
+    reader.release(frame)
+    assert bytes(stolen) == bytes([POISON_BYTE]) * 3
+
+
+def test_a_frame_is_released_once() -> None:
+    reader = FrameReader(ReceiveMemory())
+    (frame,) = feed(reader, framed(b"x"), [CHUNK_BYTES])
+    reader.release(frame)
+    with pytest.raises(ValueError, match="released memoryview"):
+        reader.release(frame)
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), 0, 1001, 2**31 - 1])
+def test_bad_length_is_the_peers_error(length: int) -> None:
+    reader = FrameReader(ReceiveMemory(), max_frame_bytes=1000)
+    with pytest.raises(RemoteProtocolError, match=str(length)):
+        feed(reader, struct.pack(">i", length), [1])
+
+
+def test_good_frames_before_a_bad_length_are_delivered() -> None:
+    memory = ReceiveMemory()
+    reader = FrameReader(memory, max_frame_bytes=1000)
+    (frame,) = feed(reader, framed(b"good") + struct.pack(">i", -5), [CHUNK_BYTES])
+    assert bytes(frame) == b"good"
+    assert reader.error is not None
+    with pytest.raises(RemoteProtocolError, match="-5"):
+        feed(reader, framed(b"late"), [CHUNK_BYTES])
+    reader.release(frame)
+    reader.close()
+    assert memory.reserved_bytes == 0
+
+
+def test_announcing_a_large_frame_does_not_allocate_it() -> None:
+    memory = ReceiveMemory()
+    reader = FrameReader(memory)
+    feed(reader, struct.pack(">i", 100_000_000) + b"x", [CHUNK_BYTES])
+    assert len(reader.get_buffer()) < FIRST_LARGE_BUFFER_BYTES
+    assert memory.reserved_bytes == 100_000_000
+    reader.close()
+    assert memory.reserved_bytes == 0
+
+
+def test_a_large_frame_grows_as_it_arrives() -> None:
+    body = random.Random(7).randbytes(5 * FIRST_LARGE_BUFFER_BYTES + 17)
+    reader = FrameReader(ReceiveMemory())
+    (frame,) = feed(reader, framed(body), [CHUNK_BYTES - 1])
+    assert frame == body
+
+
+def test_a_large_frame_waits_while_memory_is_used_up() -> None:
+    memory = ReceiveMemory(limit_bytes=100_000)
+    holder, waiter = FrameReader(memory), FrameReader(memory)
+    big = bytes(120_000)
+    (held,) = feed(holder, framed(big), [CHUNK_BYTES])
+    assert memory.is_exhausted
+    assert feed(waiter, framed(b"small")[:3], [CHUNK_BYTES]) == []
+    prefix = struct.pack(">i", 90_000)
+    other = FrameReader(memory)
+    assert feed(other, prefix + b"abc", [CHUNK_BYTES]) == []
+    assert other.is_blocked
+    assert other.resume() == []
+    assert other.is_blocked
+    holder.release(held)
+    assert other.resume() == []
+    assert not other.is_blocked
+    (frame,) = feed(other, bytes(90_000 - 3), [CHUNK_BYTES])
+    assert bytes(frame[:3]) == b"abc"
+    other.release(frame)
+    assert memory.reserved_bytes == 0
+
+
+def test_an_idle_connection_holds_no_buffer_and_the_pool_is_bounded() -> None:
+    memory = ReceiveMemory(pool_limit_bytes=2 * CHUNK_BYTES)
+    readers = [FrameReader(memory) for _ in range(5)]
+    frames = [(reader, feed(reader, framed(b"x"), [CHUNK_BYTES])[0]) for reader in readers]
+    for reader, frame in frames:
+        reader.release(frame)
+    assert memory.pooled_bytes == 2 * CHUNK_BYTES
+    again = FrameReader(memory)
+    again.get_buffer()
+    assert memory.pooled_bytes == CHUNK_BYTES
+
+
+def test_truncated_stream_leaves_nothing_behind() -> None:
+    memory = ReceiveMemory()
+    for cut in (1, 3, 4, 5, 70_000, 100_003):
+        reader = FrameReader(memory)
+        assert feed(reader, framed(bytes(100_000))[:cut], [CHUNK_BYTES]) == []
+        assert reader.is_inside_frame
+        reader.close()
+    assert memory.reserved_bytes == 0
