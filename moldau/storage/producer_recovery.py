@@ -15,18 +15,20 @@ from moldau.storage.batch_scan import scan_headers
 from moldau.storage.faults import AppendRejected
 from moldau.storage.producer_append import note_marker
 from moldau.storage.producer_entry import RETAINED_BATCH_COUNT, ProducerBatch, ProducerEntry
+from moldau.storage.segment import LogSegment
 from moldau.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 if TYPE_CHECKING:
     from moldau.storage.log import Log
 
-RESEED_WINDOWS_BYTES = (1024**2, 8 * 1024**2)
+RESEED_BYTES = 8 * 1024**2
 """How far before a snapshot the producers' earlier batches are looked for: what may have been in
-flight when the node stopped. Only headers are read; the wider window only where batches are large.
-"""
+flight when the node stopped. Only headers are read."""
+
+NARROW_RESEED_BYTES = 1024**2
 
 RESEED_BATCH_COUNT = 500
-"""With that many batches in the narrow window it is enough."""
+"""With that many batches it is enough, however narrow the window."""
 
 
 def replay_batch(
@@ -96,29 +98,45 @@ def _reseed(log: Log, offset: int) -> None:
     A snapshot holds one batch per producer, a producer may have five unacknowledged.
     """
     producers = log.producer_state.producers
+    newest = max(entry.last_offset for entry in producers.values())
     index = log.segment_index_for(offset)
     if log.segments[index].base_offset == offset:
         index -= 1
-    if index < 0:
+    if index < 0 or newest < log.segments[index].base_offset:
         return
-    segment = log.segments[index]
-    if max(entry.last_offset for entry in producers.values()) < segment.base_offset:
-        return
+    headers: list[BatchHeader] = []
+    left_bytes = RESEED_BYTES
+    for segment in reversed(log.segments[: index + 1]):
+        if left_bytes <= 0 or len(headers) >= RESEED_BATCH_COUNT:
+            break
+        try:
+            earlier = _last_headers(segment, offset, left_bytes)
+        except InvalidBatch:
+            break  # Older damage; whoever reads there finds it.
+        left_bytes -= sum(header.size_bytes for header in earlier)
+        headers = earlier + headers
+    _refill(producers, headers)
+
+
+def _last_headers(segment: LogSegment, offset: int, limit_bytes: int) -> list[BatchHeader]:
+    """Headers of the batches below `offset` in the last `limit_bytes` before it.
+
+    A narrow window is tried first: with small batches it holds plenty. Raises: OSError,
+    InvalidBatch.
+    """
     file = segment.file()
     _, end = segment.offset_index.lookup(offset)
-    for window_bytes in RESEED_WINDOWS_BYTES:
+    headers: list[BatchHeader] = []
+    for window_bytes in (NARROW_RESEED_BYTES, limit_bytes):
         start = segment.offset_index.position_at_most(max(0, end - window_bytes))
         headers = []
-        try:
-            for _, header in scan_headers(file, start, segment.size_bytes):
-                if header.base_offset >= offset:
-                    break
-                headers.append(header)
-        except InvalidBatch:
-            return  # Older damage; whoever reads there finds it.
+        for _, header in scan_headers(file, start, segment.size_bytes):
+            if header.base_offset >= offset:
+                break
+            headers.append(header)
         if start == 0 or len(headers) >= RESEED_BATCH_COUNT:
             break
-    _refill(producers, headers)
+    return headers
 
 
 def _refill(producers: dict[int, ProducerEntry], headers: list[BatchHeader]) -> None:

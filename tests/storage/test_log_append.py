@@ -258,7 +258,8 @@ def test_a_short_write_on_a_real_disk_is_cut_back(tmp_path: Path) -> None:
     import resource
 
     filesystem = OsFilesystem()
-    bench = LogBench(filesystem, str(tmp_path / "topic-0"), config=LogConfig(segment_index_bytes=800))
+    config = LogConfig(segment_index_bytes=800)
+    bench = LogBench(filesystem, str(tmp_path / "topic-0"), config=config)
     log = bench.open()
     append(log, "a" * 500)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
