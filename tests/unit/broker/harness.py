@@ -370,5 +370,5 @@ class DataPath:
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop and the disk threads work until `condition` holds."""
     async with asyncio.timeout(20):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.001)
