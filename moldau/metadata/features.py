@@ -79,8 +79,8 @@ SUPPORTED_FEATURES: Final[Mapping[str, FeatureRange]] = MappingProxyType(
         TRANSACTION_VERSION: FeatureRange(0, 2, 2),
         GROUP_VERSION: FeatureRange(0, 1, 1),
         ELIGIBLE_LEADER_REPLICAS_VERSION: FeatureRange(0, 1, 1),
-        SHARE_VERSION: FeatureRange(0, 1, 1),
-        STREAMS_VERSION: FeatureRange(0, 1, 1),
+        SHARE_VERSION: FeatureRange(0, 1, 0),
+        STREAMS_VERSION: FeatureRange(0, 1, 0),
     }
 )
 """What this release can run at. `kraft.version` lives in the quorum's control records, not in the

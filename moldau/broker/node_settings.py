@@ -1,0 +1,52 @@
+"""From configuration keys to the settings of the parts that the node joins.
+
+Owns the translation, key by key. Invariant: a key that a part honours is named here, once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from moldau.config import ConfigError, NodeConfig
+from moldau.runtime.server import ServerLimits
+
+UNLIMITED_REQUEST_BYTES: Final = -1
+
+
+def server_limits(config: NodeConfig) -> ServerLimits:
+    """What the listeners allow."""
+    defaults = ServerLimits()
+    queued = config.get_int("queued.max.request.bytes")
+    return ServerLimits(
+        request_max_bytes=config.get_int("socket.request.max.bytes"),
+        queued_max_request_bytes=(
+            defaults.queued_max_request_bytes if queued == UNLIMITED_REQUEST_BYTES else queued
+        ),
+        max_connections=config.get_int("max.connections"),
+        max_connections_per_ip=config.get_int("max.connections.per.ip"),
+        max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
+        connections_max_idle_ms=float(config.get_int("connections.max.idle.ms")),
+        send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
+        receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
+        listen_backlog=config.get_int("socket.listen.backlog.size"),
+    )
+
+
+def fetch_session_limit(config: NodeConfig) -> int:
+    """How many incremental fetch sessions are kept."""
+    return config.get_int("max.incremental.fetch.session.cache.slots")
+
+
+def http_address(config: NodeConfig) -> tuple[str, int] | None:
+    """Where the HTTP listener binds, None when it is off.
+
+    Raises:
+        ConfigError: it is not HOST:PORT.
+    """
+    text = config.get_string("moldau.http.listener")
+    if not text:
+        return None
+    host, separator, port = text.rpartition(":")
+    if not separator or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise ConfigError("moldau.http.listener", text, "must be HOST:PORT, port 0 for any")
+    return host.strip("[]"), int(port)
