@@ -250,7 +250,13 @@ class Struct:
         if cls._shared_default is None and not any(
             field.fresh_default for field in cls.spec().fields
         ):
-            body = {"__slots__": (), "__setattr__": _refuse_change, "__delattr__": _refuse_change}
+            body = {
+                "__slots__": (),
+                "__setattr__": _refuse_change,
+                "__delattr__": _refuse_change,
+                # Copies and pickles of it are it.
+                "__reduce__": lambda _: (cls.shared_default, ()),
+            }
             read_only: Any = type(cls.__name__, (cls,), body)
             made = object.__new__(read_only)
             for field in cls.spec().fields:

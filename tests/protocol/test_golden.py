@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_ST
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
 from moldau.protocol.messages.end_txn_marker import EndTxnMarker
 from moldau.protocol.metadata_records import NoOpRecord, TopicRecord, decode_record, encode_record
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import ArrayType, Message, Struct, StructType
 from tests.protocol.golden_files import build, load
-from tests.protocol.instances import PAYLOADS, payload_class, record_classes
+from tests.protocol.instances import PAYLOADS, all_classes, payload_class, record_classes
 
 CLASSES: dict[str, type[Message]] = {
     message_class.__name__: message_class
@@ -45,6 +46,29 @@ def test_messages_are_kafkas(file_name: str) -> None:
         assert message.to_bytes(version) == expected, case
         assert interpreter.encode(message, version) == expected, case
         assert message_class.decode(expected, version) == (message, len(expected)), case
+
+
+def partly_absent_fields(
+    struct_class: type[Struct], path: str, versions: range
+) -> Iterator[tuple[str, bool]]:
+    """Each field that some of `versions` lack, by its path, and whether it is ignorable."""
+    for field in struct_class.spec().fields:
+        present = [version for version in versions if version in field.versions]
+        name = f"{path}.{field.name}"
+        if len(present) < len(versions):
+            yield name, field.ignorable
+        kind = field.type.element if isinstance(field.type, ArrayType) else field.type
+        if isinstance(kind, StructType):
+            yield from partly_absent_fields(kind.struct, name, range(present[0], present[-1] + 1))
+
+
+def test_what_is_dropped_and_what_is_refused_is_as_with_kafka() -> None:
+    ours = {}
+    for message_class in all_classes():
+        if not message_class.__name__.endswith("Header"):
+            versions = range(message_class.MIN_VERSION, message_class.MAX_VERSION + 1)
+            ours.update(partly_absent_fields(message_class, message_class.__name__, versions))
+    assert ours == dict(load("ignorable")["fields"])
 
 
 def test_metadata_frames_are_kafkas() -> None:
