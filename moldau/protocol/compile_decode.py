@@ -13,6 +13,7 @@ from moldau.protocol.schema import (
     FieldSpec,
     FieldType,
     Message,
+    Struct,
     StructSpec,
     StructType,
 )
@@ -78,8 +79,8 @@ class DecoderBuilder(SourceBuilder):
 
     # Structs
 
-    def _struct(self, struct: type) -> str:
-        spec: StructSpec = struct.spec()  # type: ignore[attr-defined]
+    def _struct(self, struct: type[Struct]) -> str:
+        spec = struct.spec()
         made = self.variable("o")
         self.line(f"{made} = new({self.constant(struct.__name__, struct)})")
         for field in self.fields(spec):

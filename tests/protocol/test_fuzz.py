@@ -133,14 +133,20 @@ def test_any_bytes(chosen: tuple[type[Message], int], garbage: bytes) -> None:
 @given(st.binary(max_size=120))
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_as_headers_and_frames(garbage: bytes) -> None:
-    decoded_or_refused(decode_request_header, garbage)
-    decoded_or_refused(decode_response, 18, 3, garbage)
-    decoded_or_refused(decode_response, 3, 12, garbage)
-    decoded_or_refused(decode_record, b"\x01" + garbage)
+    header = decoded_or_refused(decode_request_header, garbage)
+    assert header is None or header[0].correlation_id == int.from_bytes(
+        garbage[4:8], "big", signed=True
+    )
+    for api_key, api_version in ((18, 3), (3, 12)):
+        response = decoded_or_refused(decode_response, api_key, api_version, garbage)
+        assert response is None or response[1].API_KEY == api_key
+    record = decoded_or_refused(decode_record, b"\x01" + garbage)
+    assert record is None or record[0].supports(record[1])
     for log in (CONSUMER_OFFSETS, TRANSACTION_STATE):
         key = decoded_or_refused(log.decode_key, b"\x00" + garbage)
         if key is not None:
-            decoded_or_refused(log.decode_value, key, b"\x00\x00" + garbage)
+            value = decoded_or_refused(log.decode_value, key, b"\x00\x00" + garbage)
+            assert value is None or value[0].API_KEY == key.API_KEY
 
 
 def peak_bytes_of_refusing(message_class: type[Message], version: int, frame: bytes) -> int:
