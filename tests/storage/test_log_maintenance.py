@@ -1,0 +1,318 @@
+"""Retention, delete records, truncation, closing, and finding offsets by time."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records import Codec
+from moldau.storage.faults import DiskFull, LogOffline
+from moldau.storage.log import Log
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_lookup import TimestampedOffset
+from tests.storage.log_fixtures import START_MS, LogBench, append, fill, read_all, values_of
+from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+from tests.storage.storage_fixtures import seed_from_environment
+
+
+def small(**options: object) -> LogConfig:
+    return LogConfig(segment_bytes=1000, index_interval_bytes=200, **options)  # type: ignore[arg-type]
+
+
+def aged_log(bench: LogBench, count: int = 50) -> Log:
+    log = bench.open()
+    for number in range(count):
+        append(log, f"{number}" * 40, timestamp_ms=START_MS - 100_000 + number * 1000)
+    log.update_high_watermark(log.log_end_offset)
+    return log
+
+
+# -- retention -----------------------------------------------------------------------------------
+
+
+def test_retention_by_time_deletes_whole_old_segments() -> None:
+    bench = LogBench(config=small(retention_ms=70_000))
+    log = aged_log(bench)
+    scheduled: list[tuple[int, list[str]]] = []
+    log.schedule_deletion = lambda delay_ms, paths: scheduled.append((delay_ms, paths))
+    expected = [
+        s.base_offset for s in log.segments if s.largest_timestamp_ms() >= START_MS - 70_000
+    ]
+    count = log.apply_retention(START_MS)
+    assert count > 0
+    assert [s.base_offset for s in log.segments] == expected
+    assert log.log_start_offset == expected[0]
+    assert read_all(log)[0].offset == expected[0]
+    assert log.read(0, max_bytes=100).error is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert [delay for delay, _ in scheduled] == [60_000]
+    assert sorted(scheduled[0][1]) == sorted(
+        f"{bench.directory}/{name}" for name in bench.names(".deleted")
+    )
+    assert log.leader_epoch_cache.entries == [(0, expected[0])]
+    assert log.apply_retention(START_MS) == 0
+
+
+def test_an_expired_active_segment_is_rolled_and_deleted() -> None:
+    bench = LogBench(config=small(retention_ms=10))
+    log = aged_log(bench)
+    assert log.apply_retention(START_MS) > 0
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (50, 50, 0)
+    assert log.apply_retention(START_MS + 10**9) == 0
+    assert append(log, "next").base_offset == 50
+    log = bench.reopen(log, clean=True)
+    assert (log.log_start_offset, values_of(log)) == (50, ["next"])
+
+
+def test_retention_by_size_keeps_at_least_that_much() -> None:
+    log = aged_log(LogBench(config=small(retention_ms=-1, retention_bytes=2500)))
+    total = log.size_bytes
+    log.apply_retention(START_MS)
+    assert 2500 <= log.size_bytes < min(3500, total)
+
+
+def test_nothing_at_or_above_the_high_watermark_is_deleted() -> None:
+    log = aged_log(LogBench(config=small(retention_ms=10)))
+    log.high_watermark = log.segments[2].base_offset + 1
+    assert log.apply_retention(START_MS) == 2
+    forever = aged_log(LogBench(config=small(retention_ms=-1)))
+    assert forever.apply_retention(START_MS * 2) == 0
+    compacted = aged_log(LogBench(config=small(retention_ms=10, cleanup_policy=("compact",))))
+    assert compacted.apply_retention(START_MS * 2) == 0
+
+
+def test_records_without_timestamp_expire_by_the_file() -> None:
+    bench = LogBench(SimulatedFilesystem(now_ms=lambda: START_MS), config=small(retention_ms=50))
+    log = bench.open()
+    fill(log, 20, timestamp_ms=-1)
+    log.update_high_watermark(20)
+    assert log.apply_retention(START_MS + 50) == 0
+    assert log.apply_retention(START_MS + 51) > 0
+
+
+def test_a_full_disk_postpones_retention_and_a_failing_one_ends_the_partition() -> None:
+    filesystem = SimulatedFilesystem()
+    log = aged_log(LogBench(filesystem, config=small(retention_ms=10)))
+    filesystem.faults.append(Fault("create", ".log", errno.ENOSPC))
+    with pytest.raises(DiskFull):
+        log.apply_retention(START_MS)
+    assert not log.offline
+    filesystem.faults.append(Fault("rename", ".log", errno.EIO))
+    with pytest.raises(LogOffline):
+        log.apply_retention(START_MS)
+    assert log.offline
+
+
+# -- delete records ------------------------------------------------------------------------------
+
+
+def test_delete_records_moves_the_start_even_inside_a_segment() -> None:
+    bench = LogBench(config=small())
+    log = aged_log(bench)
+    second = log.segments[2].base_offset
+    assert log.delete_records(second + 1) == (ErrorCode.NONE, second + 1)
+    assert [s.base_offset for s in log.segments][0] == second
+    assert read_all(log)[0].offset == second + 1
+    assert log.delete_records(3) == (ErrorCode.NONE, second + 1)
+    assert log.delete_records(51) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert log.delete_records(-2) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    log = bench.reopen(log)
+    assert log.log_start_offset == second + 1
+    log.update_high_watermark(50)
+    assert log.delete_records(-1) == (ErrorCode.NONE, 50)
+    assert len(log.segments) == 1
+    assert values_of(log) == []
+    assert append(log, "x").base_offset == 50
+
+
+# -- truncation ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7, 8, 20, 49, 50, 80])
+@pytest.mark.parametrize("clean", [True, False])
+def test_truncation_leaves_the_records_below(offset: int, clean: bool) -> None:
+    bench = LogBench(config=small())
+    log = bench.open()
+    for number in range(50):
+        append(
+            log,
+            f"{number}" * 40,
+            leader_epoch=number // 20,
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=number,
+        )
+    log.flush()
+    expected = [r for r in read_all(log) if r.offset < offset]
+    lowered: list[int] = []
+    log.on_recovery_point_lowered = lambda each: lowered.append(each.recovery_point)
+    assert log.truncate_to(offset) == (offset < 50)
+    assert lowered == ([offset] if offset < 50 else [])
+    end = min(offset, 50)
+    assert (log.log_end_offset, log.recovery_point) == (end, end)
+    assert read_all(log) == expected
+    assert [e for e in log.leader_epoch_cache.entries] == [
+        (e, e * 20) for e in range(3) if e * 20 < end
+    ]
+    again = append(log, "new", producer_id=7, producer_epoch=0, base_sequence=end)
+    assert again.base_offset == end
+    log = bench.reopen(log, clean=clean)
+    assert [r.offset for r in read_all(log)] == list(range(end + 1))
+    assert bench.names(".deleted") == []
+
+
+def test_truncation_inside_a_batch_removes_the_batch() -> None:
+    log = LogBench().open()
+    append(log, "a", "b", "c")
+    append(log, "d", "e", "f")
+    log.truncate_to(4)
+    assert log.log_end_offset == 3
+    assert append(log, "x").base_offset == 3
+
+
+def test_starting_over_at_an_offset() -> None:
+    bench = LogBench(config=small())
+    log = bench.open()
+    fill(log, 50)
+    log.flush()
+    log.truncate_fully_and_start_at(1000)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (1000, 1000, 1000)
+    assert append(log, "x", leader_epoch=4).base_offset == 1000
+    assert log.leader_epoch_cache.entries == [(4, 1000)]
+    log = bench.reopen(log)
+    assert (log.log_start_offset, values_of(log)) == (1000, ["x"])
+
+
+def test_timestamps_of_cut_records_are_forgotten() -> None:
+    log = LogBench().open()
+    append(log, "a", timestamp_ms=START_MS)
+    append(log, "b", timestamp_ms=START_MS + 500)
+    append(log, "c", timestamp_ms=START_MS + 100)
+    log.truncate_to(1)
+    append(log, "d", timestamp_ms=START_MS + 50)
+    assert log.offset_of_max_timestamp() == TimestampedOffset(START_MS + 50, 1, 0)
+
+
+# -- closing -------------------------------------------------------------------------------------
+
+
+def test_a_closed_log_is_flushed_trimmed_and_snapshotted() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem)
+    log = bench.open()
+    fill(log, 3, leader_epoch=2)
+    log.close()
+    assert log.recovery_point == 3
+    assert bench.names() == [
+        "00000000000000000000.index",
+        "00000000000000000000.log",
+        "00000000000000000000.timeindex",
+        "00000000000000000003.snapshot",
+        "leader-epoch-checkpoint",
+    ]
+    assert filesystem.size_bytes(bench.path(0, ".index")) == 0
+    assert filesystem.size_bytes(bench.path(0, ".timeindex")) == 12
+    assert filesystem.read_bytes(f"{bench.directory}/leader-epoch-checkpoint") == b"0\n1\n2 0\n"
+    assert (filesystem.open_files, filesystem.open_maps) == (0, 0)
+    log.close()
+    with pytest.raises(LogOffline):
+        log.flush()
+    with pytest.raises(LogOffline):
+        log.truncate_to(1)
+    with pytest.raises(LogOffline):
+        log.offset_for_timestamp(0)
+
+
+# -- lookup by time ------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[0, 1])
+def mixed(request: pytest.FixtureRequest) -> Iterator[tuple[Log, list[tuple[int, int]]]]:
+    """Batches of every codec with timestamps that go up and down; (offset, timestamp) pairs."""
+    seed = seed_from_environment(7 + request.param)
+    rng = random.Random(seed)
+    log = LogBench(config=small()).open()
+    pairs = []
+    for number in range(80):
+        at = START_MS - 10**6 + number * 10 + rng.randint(-60, 60)
+        offset = log.log_end_offset
+        count = rng.randint(1, 4)
+        append(log, *["x" * 30] * count, timestamp_ms=at, codec=Codec(number % 5), leader_epoch=3)
+        pairs += [(offset + n, at) for n in range(count)]
+    yield log, pairs
+    log.close()
+
+
+def test_lookup_by_time_agrees_with_a_plain_search(
+    mixed: tuple[Log, list[tuple[int, int]]],
+) -> None:
+    log, pairs = mixed
+    times = [at for _, at in pairs]
+    for target in range(min(times) - 20, max(times) + 20, 3):
+        expected = next(((o, t) for o, t in pairs if t >= target), None)
+        found = log.offset_for_timestamp(target)
+        assert (None if found is None else (found.offset, found.timestamp_ms)) == expected
+        if found is not None:
+            assert found.leader_epoch == 3
+            assert log.offset_for_timestamp(target, max_offset=found.offset) is None
+    largest = max(times)
+    first = next(o for o, t in pairs if t == largest)
+    assert log.offset_of_max_timestamp() == TimestampedOffset(largest, first, 3)
+
+
+def test_lookup_skips_deleted_records() -> None:
+    log = LogBench().open()
+    append(log, "a", "b", timestamp_ms=START_MS)
+    append(log, "c", timestamp_ms=START_MS - 5)
+    log.update_high_watermark(3)
+    log.delete_records(1)
+    found = log.offset_for_timestamp(START_MS)
+    assert found == TimestampedOffset(START_MS, 1, 0)
+    log.delete_records(2)
+    assert log.offset_for_timestamp(START_MS) is None
+
+
+def test_lookup_in_an_empty_log() -> None:
+    log = LogBench().open()
+    assert log.offset_for_timestamp(0) is None
+    assert log.offset_of_max_timestamp() is None
+    append(log, "a", timestamp_ms=-1)
+    assert log.offset_of_max_timestamp() is None
+
+
+def test_an_unreadable_but_intact_batch_does_not_end_the_partition() -> None:
+    from moldau.protocol.records.header import write_crc
+    from tests.storage.log_fixtures import batch_of
+
+    log = LogBench().open()
+    sent = batch_of("hello", "world")
+    sent[61:70] = b"\xff" * 9
+    write_crc(sent, 0, len(sent))
+    assert log.append_as_leader(sent, leader_epoch=0).error is ErrorCode.NONE
+    assert log.offset_for_timestamp(START_MS) == TimestampedOffset(START_MS, 0, 0)
+    assert not log.offline
+
+
+def test_end_offsets_of_epochs() -> None:
+    log = LogBench().open()
+    for epoch in (1, 1, 3, 7):
+        append(log, "a", leader_epoch=epoch)
+    ends = {epoch: log.end_offset_for_epoch(epoch) for epoch in range(-1, 9)}
+    assert ends == {
+        -1: (-1, -1),
+        0: (0, 0),
+        1: (1, 2),
+        2: (1, 2),
+        3: (3, 3),
+        4: (3, 3),
+        5: (3, 3),
+        6: (3, 3),
+        7: (7, 4),
+        8: (-1, -1),
+    }
+    log.assign_leader_epoch(9, 4)
+    assert log.end_offset_for_epoch(7) == (7, 4)
+    assert log.end_offset_for_epoch(9) == (9, 4)

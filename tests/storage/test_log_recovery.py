@@ -1,0 +1,447 @@
+"""Opening a log: clean, unclean, damaged above and below the recovery point, written by Kafka."""
+
+from __future__ import annotations
+
+import errno
+import random
+from pathlib import Path
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import TopicPartition
+from moldau.runtime.clock import ManualClock
+from moldau.storage.faults import DiskFull
+from moldau.storage.log import Log
+from moldau.storage.log_config import LogConfig
+from tests.storage.log_fixtures import (
+    LogBench,
+    append,
+    as_records,
+    batch_of,
+    fill,
+    read_all,
+    read_once,
+    values_of,
+)
+from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+from tests.storage.storage_fixtures import seed_from_environment
+
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200, segment_index_bytes=4096)
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def test_a_new_log_begins_where_it_is_told() -> None:
+    bench = LogBench()
+    log = bench.open(log_start_offset=42)
+    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (42, 42, 42)
+    assert append(log, "a").base_offset == 42
+    log = bench.reopen(log, clean=True)
+    assert values_of(log) == ["a"]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("flushed", [True, False])
+def test_everything_is_there_after_a_restart(clean: bool, flushed: bool) -> None:
+    bench = LogBench(config=SMALL)
+    log = bench.open()
+    for number in range(60):
+        append(log, f"{number}", "x" * 50, leader_epoch=number // 25)
+    if flushed:
+        log.flush()
+    expected, epochs = read_all(log), log.leader_epoch_cache.entries
+    bases = [s.base_offset for s in log.segments]
+    log = bench.reopen(log, clean=clean)
+    assert not log.offline
+    assert read_all(log) == expected
+    assert log.leader_epoch_cache.entries == epochs
+    assert [s.base_offset for s in log.segments] == bases
+    assert append(log, "next").base_offset == 120
+    assert log.read(120, max_bytes=100).next_offset == 121
+
+
+@pytest.mark.parametrize("flushed_count", [0, 7, 20])
+def test_indexes_after_recovery_are_those_of_the_running_log(flushed_count: int) -> None:
+    bench = LogBench(config=SMALL)
+    log = bench.open()
+    for number in range(40):
+        append(log, f"{number}" * 10)
+        if number + 1 == flushed_count:
+            log.flush()
+    log.close()
+    names = [n for n in bench.names() if n.endswith(("index", ".snapshot"))]
+    before = {n: bench.filesystem.read_bytes(f"{bench.directory}/{n}") for n in names}
+    for name in names:
+        if not name.endswith(".snapshot"):
+            bench.overwrite(f"{bench.directory}/{name}", 0, b"\0" * 4096)
+    log = bench.open(recovery_point=flushed_count)
+    log.close()
+    after = {n: bench.filesystem.read_bytes(f"{bench.directory}/{n}") for n in names}
+    assert after == before
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_a_missing_index_below_the_recovery_point_is_made_anew(suffix: str) -> None:
+    bench = LogBench(config=SMALL)
+    log = bench.open()
+    fill(log, 40)
+    expected = read_all(log)
+    path = bench.path(log.segments[1].base_offset, suffix)
+    log.close()
+    before = bench.filesystem.read_bytes(path)
+    bench.filesystem.unlink(path)
+    log = bench.open(clean=True, recovery_point=40)
+    assert read_all(log) == expected
+    assert bench.filesystem.read_bytes(path) == before
+
+
+def cut_points(size: int) -> list[int]:
+    return sorted({0, 1, 11, 12, 16, 60, 61, 62, 100, size // 2, size - 1})
+
+
+@pytest.mark.parametrize("cut", cut_points(170))
+def test_a_torn_tail_ends_the_log(cut: int) -> None:
+    bench = LogBench()
+    log = bench.open()
+    append(log, "a" * 100)
+    append(log, "b" * 100)
+    expected = values_of(log)
+    size = log.size_bytes
+    append(log, "c" * 100)
+    log.abandon()
+    file = bench.filesystem.open(bench.path(0))
+    file.truncate(size + cut)
+    file.close()
+    log = bench.open()
+    assert values_of(log) == expected
+    assert bench.filesystem.size_bytes(bench.path(0)) == size
+    assert append(log, "d").base_offset == 2
+
+
+@pytest.mark.parametrize("recovery_point", [0, 10, 22])
+def test_a_hole_above_the_recovery_point_ends_the_log_whatever_follows(recovery_point: int) -> None:
+    bench = LogBench(config=SMALL)
+    log = bench.open()
+    fill(log, 60)
+    segment = log.segments[4]
+    victim = segment.base_offset + 2
+    assert victim >= recovery_point
+    position = segment.find(victim)
+    assert position is not None
+    log.abandon()
+    bench.overwrite(segment.path, position[0], b"\0" * 40)
+    log = bench.open(recovery_point=recovery_point)
+    assert not log.offline
+    assert log.log_end_offset == victim
+    assert [r.offset for r in read_all(log)] == list(range(victim))
+    assert len(bench.names(".log")) == 5
+    assert append(log, "again").base_offset == victim
+
+
+def test_a_lost_segment_above_the_recovery_point_ends_the_log() -> None:
+    bench = LogBench(config=SMALL)
+    log = bench.open()
+    fill(log, 60)
+    lost = log.segments[3].base_offset
+    log.abandon()
+    bench.filesystem.unlink(bench.path(lost))
+    log = bench.open()
+    assert log.log_end_offset == lost
+    assert len(bench.names(".log")) == 3
+
+
+DAMAGES = ["garbled", "shorter", "missing", "all missing", "last shorter"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("clean", [True, False])
+def test_damage_below_the_recovery_point_takes_the_partition_offline(
+    damage: str, clean: bool
+) -> None:
+    bench = LogBench(config=SMALL)
+    log = bench.open()
+    fill(log, 60)
+    log.flush()
+    bases = [s.base_offset for s in log.segments]
+    log.close()
+    filesystem = bench.filesystem
+    last = bench.path(bases[-1])
+    if damage == "garbled":
+        bench.overwrite(last, 70, b"\xff\xff")
+    elif damage in ("shorter", "last shorter"):
+        path = last if damage == "last shorter" else bench.path(bases[2])
+        file = filesystem.open(path)
+        file.truncate(file.size_bytes - 5)
+        file.close()
+    elif damage == "missing":
+        filesystem.unlink(bench.path(bases[2]))
+    else:
+        for base in bases:
+            filesystem.unlink(bench.path(base))
+    sizes = {n: filesystem.size_bytes(f"{bench.directory}/{n}") for n in bench.names(".log")}
+    log = bench.open(clean=clean, recovery_point=60)
+    if damage == "garbled" and clean:
+        assert not log.offline, "found when it is read"
+        assert read_once(log, bases[-1])[0].error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.offline
+    assert log.read(0, max_bytes=1).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.append_as_leader(batch_of("x"), leader_epoch=0).error is (
+        ErrorCode.KAFKA_STORAGE_ERROR
+    )
+    kept = {n: filesystem.size_bytes(f"{bench.directory}/{n}") for n in bench.names(".log")}
+    assert kept == sizes, "evidence was destroyed"
+    assert isinstance(filesystem, SimulatedFilesystem)
+    assert (filesystem.open_files, filesystem.open_maps) == (0, 0)
+
+
+def test_random_tails_recover_to_a_prefix() -> None:
+    seed = seed_from_environment(20261121)
+    rng = random.Random(seed)
+    bench = LogBench(config=LogConfig(segment_index_bytes=1200, index_interval_bytes=300))
+    log = bench.open()
+    for number in range(12):
+        append(log, *[f"{number}-{n}" * rng.randint(1, 20) for n in range(rng.randint(1, 4))])
+        if number == 3:
+            log.flush()
+    flushed = log.recovery_point
+    flushed_size = log.active_segment.hints[flushed]
+    expected = as_records(read_all(log))
+    log.abandon()
+    intact = bench.filesystem.read_bytes(bench.path(0))
+    for _ in range(400):
+        damaged = bytearray(intact)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randint(flushed_size, max(flushed_size, len(damaged) - 1))
+            if at >= len(damaged):
+                break
+            match rng.randint(0, 3):
+                case 0:
+                    damaged[at] ^= rng.randint(1, 255)
+                case 1:
+                    del damaged[at:]
+                case 2:
+                    damaged[at : at + 64] = rng.randbytes(len(damaged[at : at + 64]))
+                case 3:
+                    damaged[at:at] = bytes(rng.randint(1, 600))
+        file = bench.filesystem.open(bench.path(0))
+        file.truncate(0)
+        file.append(damaged)
+        file.close()
+        log = bench.open(recovery_point=flushed)
+        assert not log.offline, (seed, log.offline_reason)
+        found = as_records(read_all(log))
+        assert found == expected[: len(found)], seed
+        assert log.log_end_offset >= flushed, seed
+        assert len(found) == log.log_end_offset, seed
+        log.abandon()
+
+
+def test_leftovers_of_a_stop_are_removed() -> None:
+    bench = LogBench()
+    log = bench.open()
+    append(log, "a")
+    log.close()
+    for name in (
+        "00000000000000000009.log.deleted",
+        "00000000000000000009.index",
+        "00000000000000000004.timeindex",
+        "00000000000000000000.log.cleaned",
+        "leader-epoch-checkpoint.tmp",
+    ):
+        bench.filesystem.open(f"{bench.directory}/{name}", create=True).close()
+    log = bench.open(clean=True, recovery_point=1)
+    assert values_of(log) == ["a"]
+    assert bench.names() == [
+        "00000000000000000000.index",
+        "00000000000000000000.log",
+        "00000000000000000000.timeindex",
+        "00000000000000000001.snapshot",
+        "leader-epoch-checkpoint",
+    ]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", ["missing", "garbage"])
+def test_leader_epochs_are_taken_from_the_batches_when_the_file_is_lost(
+    clean: bool, damage: str
+) -> None:
+    bench = LogBench(config=SMALL)
+    log = bench.open()
+    for number in range(40):
+        append(log, "x" * 50, leader_epoch=number // 15)
+    log.flush()
+    log.close()
+    path = f"{bench.directory}/leader-epoch-checkpoint"
+    if damage == "missing":
+        bench.filesystem.unlink(path)
+    else:
+        bench.overwrite(path, 0, b"zz")
+    log = bench.open(clean=clean, recovery_point=40)
+    assert log.leader_epoch_cache.entries == [(0, 0), (1, 15), (2, 30)]
+
+
+def test_a_log_start_past_the_surviving_end_begins_there() -> None:
+    bench = LogBench()
+    log = bench.open()
+    fill(log, 10)
+    log.abandon()
+    file = bench.filesystem.open(bench.path(0))
+    file.truncate(200)
+    file.close()
+    log = bench.open(log_start_offset=7)
+    assert (log.log_start_offset, log.log_end_offset) == (7, 7)
+    assert append(log, "a").base_offset == 7
+    assert bench.names(".log") == ["00000000000000000007.log"]
+
+
+def test_a_disk_error_while_opening_takes_only_this_log_offline() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem)
+    log = bench.open()
+    append(log, "a")
+    log.abandon()
+    filesystem.faults.append(Fault("pread", ".log", errno.EIO))
+    log = bench.open()
+    assert log.offline
+    assert (filesystem.open_files, filesystem.open_maps) == (0, 0)
+    filesystem.faults.append(Fault("create", "topic-9", errno.ENOSPC))
+    with pytest.raises(DiskFull):
+        LogBench(filesystem, "/data/topic-9").open()
+
+
+def test_the_recovery_point_moves_only_with_a_successful_flush() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem, config=LogConfig(flush_messages=3))
+    log = bench.open()
+    fill(log, 2)
+    assert (log.recovery_point, log.needs_flush) == (0, False)
+    fill(log, 1)
+    assert log.needs_flush
+    job = log.start_flush()
+    assert job is not None
+    fill(log, 1)
+    job.run()
+    log.finish_flush(job)
+    assert (log.recovery_point, log.needs_flush) == (3, False)
+    log.flush()
+    assert log.start_flush() is None
+    fill(log, 1)
+    filesystem.faults.append(Fault("fdatasync", ".log", errno.EIO))
+    with pytest.raises(Exception, match="flush failed"):
+        log.flush()
+    assert log.offline
+    assert log.recovery_point == 4
+
+
+def test_a_flush_covers_all_segments_since_the_last_one() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem, config=SMALL)
+    log = bench.open()
+    fill(log, 40)
+    count = len(log.segments)
+    before = filesystem.operation_count
+    log.flush()
+    names = [str(o) for o in filesystem.operations[before:]]
+    assert sum(n.startswith("fdatasync") for n in names) == count
+    assert sum(n.endswith(".index") and n.startswith("fsync") for n in names) == count
+    assert sum(n.endswith(".snapshot") and n.startswith("fsync") for n in names) == count - 1
+    assert names[-1].startswith("fsync_directory")
+    fill(log, 1)
+    before = filesystem.operation_count
+    log.flush()
+    assert sum(o.name == "fdatasync" for o in filesystem.operations[before:]) == 1
+
+
+# -- directories that Apache Kafka wrote ---------------------------------------------------------
+
+
+def golden(name: str) -> tuple[SimulatedFilesystem, str]:
+    filesystem = SimulatedFilesystem()
+    source = GOLDEN / name
+    for path in source.iterdir():
+        filesystem.put(f"/data/{source.name}/{path.name}", path.read_bytes())
+    return filesystem, f"/data/{source.name}"
+
+
+def open_golden(name: str, *, clean: bool, **options: int) -> Log:
+    filesystem, directory = golden(name)
+    topic, _, partition = directory.rpartition("/")[2].rpartition("-")
+    config = LogConfig(segment_index_bytes=4096)
+    log = Log.open(
+        filesystem,
+        ManualClock(1_763_700_000_000),
+        directory,
+        TopicPartition(topic, int(partition)),
+        config,
+        clean_shutdown=clean,
+        **options,
+    )
+    assert not log.offline, log.offline_reason
+    log.update_high_watermark(log.log_end_offset)
+    return log
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("name", "end_offset"),
+    [
+        ("kafka-4.3.0-clean/log-1/codecs-0", 107),
+        ("kafka-4.3.0-clean/log-1/rolled-0", 20),
+        ("kafka-4.3.0-clean/log-1/trimmed-0", 20),
+        ("kafka-4.3.0-clean/log-2/append-time-0", 25),
+        ("kafka-4.3.0-clean/log-2/dense-0", 40),
+        ("kafka-4.3.0-clean/log-2/empty-0", 0),
+        ("kafka-4.3.0-clean/log-2/transactions-0", 43),
+        ("kafka-4.3.0-killed/log-1/codecs-0", 100),
+        ("kafka-4.3.0-killed/log-1/trimmed-0", 20),
+        ("kafka-4.3.0-killed/log-2/transactions-0", 37),
+        ("kafka-4.3.0-killed/log-2/dense-0", 40),
+    ],
+)
+def test_logs_written_by_kafka(name: str, end_offset: int, clean: bool) -> None:
+    if clean and "killed" in name:
+        pytest.skip("not a clean stop")
+    log = open_golden(name, clean=clean)
+    assert log.log_end_offset == end_offset
+    offsets = [r.offset for r in read_all(log)]
+    assert offsets == list(range(log.log_start_offset, end_offset))
+    for offset in offsets:
+        assert read_once(log, offset, max_bytes=1)[1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kafka-4.3.0-clean/log-1/rolled-0",
+        "kafka-4.3.0-clean/log-2/dense-0",
+    ],
+)
+def test_rebuilt_indexes_are_kafkas_bytes(name: str) -> None:
+    filesystem, directory = golden(name)
+    suffixes = (".index", ".timeindex")
+    before = {p: d for p, d in filesystem.files().items() if p.endswith(suffixes)}
+    assert any(before.values())
+    topic, _, partition = directory.rpartition("/")[2].rpartition("-")
+    for path in before:
+        filesystem.put(path, b"")
+    log = Log.open(
+        filesystem,
+        ManualClock(1_763_700_000_000),
+        directory,
+        TopicPartition(topic, int(partition)),
+        LogConfig(index_interval_bytes=256 if topic == "dense" else 4096),
+    )
+    log.close()
+    after = {p: d for p, d in filesystem.files().items() if p.endswith(suffixes)}
+    assert after == before
+
+
+def test_transactions_of_kafka_are_understood() -> None:
+    log = open_golden("kafka-4.3.0-clean/log-2/transactions-0", clean=True)
+    assert log.last_stable_offset < log.log_end_offset, "one was open at the stop"
+    aborted = log.aborted_transactions(0, log.log_end_offset)
+    assert len(aborted) == 5
+    assert log.producer_state.producers
+    again = open_golden("kafka-4.3.0-clean/log-2/transactions-0", clean=False)
+    assert again.last_stable_offset == log.last_stable_offset
+    assert again.aborted_transactions(0, again.log_end_offset) == aborted
