@@ -139,7 +139,7 @@ def test_any_bytes_as_headers_and_frames(garbage: bytes) -> None:
     )
     for api_key, api_version in ((18, 3), (3, 12)):
         response = decoded_or_refused(decode_response, api_key, api_version, garbage)
-        assert response is None or response[1].API_KEY == api_key
+        assert response is None or api_key == response[1].API_KEY
     record = decoded_or_refused(decode_record, b"\x01" + garbage)
     assert record is None or record[0].supports(record[1])
     for log in (CONSUMER_OFFSETS, TRANSACTION_STATE):
