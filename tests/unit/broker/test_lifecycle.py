@@ -1,0 +1,136 @@
+"""Registration, heartbeats and controlled shutdown against a scripted controller."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from moldau.broker.controller_channel import ControllerUnavailable
+from moldau.broker.lifecycle import (
+    BrokerDescription,
+    BrokerLifecycle,
+    BrokerState,
+    RegistrationRefused,
+)
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p62_broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from moldau.protocol.messages.p63_broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
+from moldau.protocol.schema import Message
+
+
+class ScriptedController:
+    """Registers at once; heartbeats as the test says."""
+
+    def __init__(self) -> None:
+        self.registrations: list[Callable[[], Message]] = []
+        self.heartbeats: list[BrokerHeartbeatRequest] = []
+        self.is_fenced = True
+        self.should_shut_down = False
+        self.beaten = asyncio.Event()
+
+    async def send(self, request: Message, principal: str, *, timeout_ms: int = 0) -> Any:
+        if isinstance(request, BrokerRegistrationRequest):
+            if self.registrations:
+                return self.registrations.pop(0)()
+            return BrokerRegistrationResponse(broker_epoch=17)
+        assert isinstance(request, BrokerHeartbeatRequest)
+        self.heartbeats.append(request)
+        self.beaten.set()
+        return BrokerHeartbeatResponse(
+            is_fenced=self.is_fenced, should_shut_down=self.should_shut_down
+        )
+
+
+def lifecycle(controller: ScriptedController, **settings: int) -> BrokerLifecycle:
+    made = BrokerLifecycle(
+        controller,
+        BrokerDescription(
+            broker_id=1,
+            cluster_id="c",
+            listeners=(),
+            features=(),
+            rack=None,
+            log_directory_ids=(),
+            previous_broker_epoch=-1,
+        ),
+        incarnation_id=uuid.UUID(int=5),
+        heartbeat_interval_ms=settings.get("heartbeat_interval_ms", 5),
+        registration_timeout_ms=settings.get("registration_timeout_ms", 5_000),
+        metadata_offset=lambda: 99,
+        offline_log_directories=list,
+    )
+    made.move_to(BrokerState.STARTING)
+    return made
+
+
+async def test_it_serves_only_after_it_is_unfenced() -> None:
+    controller = ScriptedController()
+    broker = lifecycle(controller)
+    assert await broker.register() == 17
+    broker.start_heartbeats()
+    waiting = asyncio.create_task(broker.wait_unfenced())
+    await asyncio.wait_for(controller.beaten.wait(), 5)
+    assert not waiting.done()
+    controller.is_fenced = False
+    await asyncio.wait_for(waiting, 5)
+    assert controller.heartbeats[0].broker_epoch == 17
+    assert controller.heartbeats[0].current_metadata_offset == 99
+    await broker.stop()
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION]
+)
+async def test_a_final_refusal_is_told(code: ErrorCode) -> None:
+    controller = ScriptedController()
+    controller.registrations = [lambda: BrokerRegistrationResponse(error_code=code)]
+    with pytest.raises(RegistrationRefused, match=code.name):
+        await lifecycle(controller).register()
+
+
+async def test_a_passing_refusal_is_tried_again() -> None:
+    controller = ScriptedController()
+    controller.registrations = [
+        lambda: BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+    ]
+    assert await lifecycle(controller).register() == 17
+
+
+async def test_nobody_answers_in_time() -> None:
+    class Silent(ScriptedController):
+        async def send(self, request: Message, principal: str, *, timeout_ms: int = 0) -> Any:
+            raise ControllerUnavailable("nobody there")
+
+    with pytest.raises(ControllerUnavailable, match="nobody there"):
+        await lifecycle(Silent(), registration_timeout_ms=0).register()
+
+
+async def test_controlled_shutdown_waits_for_the_controllers_word() -> None:
+    controller = ScriptedController()
+    controller.is_fenced = False
+    broker = lifecycle(controller)
+    await broker.register()
+    broker.move_to(BrokerState.RECOVERY)
+    broker.start_heartbeats()
+    await asyncio.wait_for(broker.wait_unfenced(), 5)
+    broker.move_to(BrokerState.RUNNING)
+    controller.should_shut_down = True
+    assert await broker.begin_controlled_shutdown(5_000)
+    assert controller.heartbeats[-1].want_shut_down
+    await broker.stop()
+
+
+def test_illegal_transitions_are_broken_invariants() -> None:
+    broker = lifecycle(ScriptedController.__new__(ScriptedController))
+    with pytest.raises(AssertionError, match="STARTING to RUNNING"):
+        broker.move_to(BrokerState.RUNNING)
