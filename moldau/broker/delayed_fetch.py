@@ -151,8 +151,10 @@ class DelayedFetch(DelayedOperation):
 
     def _finish(self, outcomes: list[Outcome]) -> None:
         wait_no_longer(self.manager.fetch_purgatory, self, self.context)
-        self._let_go()
-        self.answer(self, outcomes)
+        try:
+            self.answer(self, outcomes)
+        finally:
+            self._let_go()
 
     def _let_go(self) -> None:
         if self.session is None:
@@ -208,12 +210,10 @@ class DelayedFetch(DelayedOperation):
             if remaining_bytes <= 0 and not is_empty:
                 break
             read = self._read(fetched, remaining_bytes, min_one_batch=is_empty)
-            if is_news(fetched, read):
+            if read.pending or is_news(fetched, read):
                 outcomes.append((fetched, read))
-            elif not read.pending:
+            elif not read.is_starved:
                 del session.dirty[fetched]
-            else:
-                outcomes.append((fetched, read))
             if read.size_bytes:
                 remaining_bytes -= read.size_bytes
                 is_empty = False

@@ -234,8 +234,12 @@ def _remember(session: FetchSession, fetched: FetchPartition, read: FetchRead) -
         fetched.reported_high_watermark = -1
     if session.partitions.get(fetched.key) is not fetched:
         return
+    if read.is_starved or read.pending:
+        # Its turn has not come yet: it keeps its place in the line.
+        session.dirty.setdefault(fetched, None)
+        return
     session.dirty.pop(fetched, None)
-    if read.size_bytes or read.pending or read.error is not ErrorCode.NONE or read.is_diverging:
+    if read.size_bytes or read.error is not ErrorCode.NONE or read.is_diverging:
         session.dirty[fetched] = None
 
 

@@ -56,7 +56,8 @@ class FetchRead:
     """What one partition has for one fetch.
 
     `records` are whole batches, possibly none. `pending` says that there are some which have to be
-    looked at off the loop first: ask again when the partition says that it changed.
+    looked at off the loop first: ask again when the partition says that it changed. `is_starved`
+    says that there are some which the byte limits left out.
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class FetchRead:
         "diverging_epoch",
         "error",
         "high_watermark",
+        "is_starved",
         "last_stable_offset",
         "log_start_offset",
         "pending",
@@ -83,6 +85,7 @@ class FetchRead:
         self.diverging_epoch = -1
         self.diverging_end_offset = NO_OFFSET
         self.pending = False
+        self.is_starved = False
 
     @property
     def is_diverging(self) -> bool:
@@ -370,6 +373,7 @@ class Partition:
             return
         read.records = result.records
         read.size_bytes = len(result.records)
+        read.is_starved = not read.size_bytes
         if read.aborted_transactions is not None and read.size_bytes:
             try:
                 read.aborted_transactions = [

@@ -163,9 +163,7 @@ def _set(index: int, value: int) -> Any:
         ),
     ],
 )
-async def test_records_that_are_refused(
-    broker: DataPath, records: Any, error: ErrorCode
-) -> None:
+async def test_records_that_are_refused(broker: DataPath, records: Any, error: ErrorCode) -> None:
     broker.create_topic("t")
     result = await ask(broker, records)
     assert ErrorCode.of(result.error_code) is error
@@ -221,9 +219,7 @@ async def test_idempotence(broker: DataPath) -> None:
     broker.create_topic("t")
 
     def sent(base_sequence: int, producer_epoch: int = 0) -> bytearray:
-        return batch(
-            2, producer_id=9, producer_epoch=producer_epoch, base_sequence=base_sequence
-        )
+        return batch(2, producer_id=9, producer_epoch=producer_epoch, base_sequence=base_sequence)
 
     assert (await ask(broker, sent(0))).base_offset == 0
     assert (await ask(broker, sent(2))).base_offset == 2
