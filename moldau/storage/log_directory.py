@@ -249,7 +249,7 @@ def format_log_directory(
             to someone else), or it cannot be written.
     """
     try:
-        filesystem.mkdirs(path)
+        _make_durably(filesystem, os.path.abspath(path))
         existing = read_meta_properties(filesystem, path)
         if existing is not None:
             if not ignore_formatted:
@@ -265,6 +265,18 @@ def format_log_directory(
     except CorruptFile as error:
         raise LogDirectoryError(str(error)) from None
     return meta
+
+
+def _make_durably(filesystem: Filesystem, path: str) -> None:
+    """Make a directory with its parents, and their names survive a power loss."""
+    parents = []
+    missing = path
+    while not filesystem.exists(missing):
+        missing = os.path.dirname(missing)
+        parents.append(missing)
+    filesystem.mkdirs(path)
+    for parent in parents:
+        filesystem.fsync_directory(parent)
 
 
 def describe(error: OSError) -> str:

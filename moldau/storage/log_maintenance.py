@@ -271,11 +271,16 @@ def truncate_to(log: Log, offset: int) -> bool:
         truncate_fully_and_start_at(log, offset)
         return True
     try:
-        _lower_recovery_point(log, offset)
         index = log.segment_index_for(offset)
+        found = log.segments[index].find(offset)
+        # A batch that spans the offset goes as a whole: the recovery point may not stay inside it.
+        _lower_recovery_point(log, min(offset, found[1].base_offset) if found else offset)
         kept, dropped = log.segments[: index + 1], log.segments[index + 1 :]
         if dropped:
             _remove_segments(log, dropped[::-1])
+            # New records may end exactly where a dropped segment began: after a power loss it must
+            # not be back behind them.
+            log.filesystem.fsync_directory(log.directory)
             log.set_segments(kept)
             kept[-1].activate(log.config)
         log.log_end_offset = log.active_segment.truncate_to(offset)
@@ -291,6 +296,7 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     try:
         _lower_recovery_point(log, min(log.log_start_offset, offset))
         _remove_segments(log, log.segments[::-1])
+        log.filesystem.fsync_directory(log.directory)
         log.set_segments([create_segment(log, offset)])
         log.log_start_offset = log.log_end_offset = log.high_watermark = offset
         log.recovery_point = offset

@@ -208,7 +208,7 @@ def _recover(log: Log, first: int, recovery_point: int) -> int:
             log.producer_state.map_end_offset = next_offset
             log.producer_state.take_snapshot()
         begin_indexes(segment, log.config)
-        segment.transaction_index.reset()
+        segment.transaction_index.begin_rebuild()
         position, next_offset, failure = _recover_segment(log, segment, next_offset)
         if failure is not None:
             if next_offset < recovery_point:
@@ -222,6 +222,7 @@ def _recover(log: Log, first: int, recovery_point: int) -> int:
             )
             _cut_tail(log, segment, position)
         finish_indexes(segment)
+        segment.transaction_index.finish_rebuild()
         segment.verified.trusted_from = 0
         if failure is not None:
             _end_at(log, index + 1, next_offset, recovery_point, "an invalid batch before it")
@@ -289,6 +290,8 @@ def _end_at(log: Log, index: int, end_offset: int, recovery_point: int, why: str
         for path in segment.paths():
             log.filesystem.unlink(path)
         log.producer_state.remove_snapshot(segment.base_offset)
+    # Gone for good before new records take their offsets: else a power loss brings them back.
+    log.filesystem.fsync_directory(log.directory)
     log.set_segments(log.segments[:index])
 
 

@@ -31,11 +31,12 @@ class AbortedTransaction(NamedTuple):
 class TransactionIndex:
     """The aborted transactions of one segment; no descriptor is kept between uses."""
 
-    __slots__ = ("_entries", "_filesystem", "path")
+    __slots__ = ("_entries", "_filesystem", "_rebuilding", "path")
 
     def __init__(self, filesystem: Filesystem, path: str) -> None:
         self._filesystem = filesystem
         self._entries: list[AbortedTransaction] | None = None
+        self._rebuilding = False
         self.path = path
 
     def entries(self) -> list[AbortedTransaction]:
@@ -75,6 +76,9 @@ class TransactionIndex:
     def append(self, aborted: AbortedTransaction) -> None:
         """Add one at the end. Raises: OSError with the file as it was."""
         entries = self.entries()
+        if self._rebuilding:
+            entries.append(aborted)
+            return
         file = self._filesystem.open(self.path, create=True)
         try:
             file.append(_ENTRY.pack(_VERSION, *aborted))
@@ -94,11 +98,23 @@ class TransactionIndex:
                 file.close()
             self._entries = kept
 
-    def reset(self) -> None:
-        """Remove the file, to be rebuilt from the log. Raises: OSError."""
-        if self._filesystem.exists(self.path):
-            self._filesystem.unlink(self.path)
+    def begin_rebuild(self) -> None:
+        """Entries added from now on replace the file's, at `finish_rebuild`."""
         self._entries = []
+        self._rebuilding = True
+
+    def finish_rebuild(self) -> None:
+        """Bring the file up to what was added, durably: nothing tells later that an entry misses.
+
+        Raises: OSError.
+        """
+        self._rebuilding = False
+        data = b"".join(_ENTRY.pack(_VERSION, *entry) for entry in self.entries())
+        exists = self._filesystem.exists(self.path)
+        if not data and exists:
+            self._filesystem.unlink(self.path)
+        elif data and not (exists and self._filesystem.read_bytes(self.path) == data):
+            self._filesystem.write_atomically(self.path, data)
 
     def collect(
         self, fetch_offset: int, upper_bound_offset: int

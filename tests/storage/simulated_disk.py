@@ -4,7 +4,10 @@ Owns: the model of page cache against platter. Must not: know paths (simulated_f
 Model: a file has current contents and durable contents; everything done since the last fsync is a
 list of changes. A process kill keeps current contents. A power loss keeps durable contents plus any
 part of the changes a real disk might have written: some prefix of them, the last one torn, single
-pages missing or holed. Names in a directory behave alike against fsync of the directory.
+pages missing (zeros where the file had none before). What a surviving truncation cut off never
+comes back. Names behave alike against fsync of their directory; changes of one directory survive
+in order, as file systems with a journal have it, while different directories and files do not wait
+for each other.
 """
 
 from __future__ import annotations
@@ -70,20 +73,23 @@ class FileNode:
         self.mapped = False
 
     def _prefix(self, random: random_module.Random) -> bytearray:
-        """Durable contents with the first changes applied, the last of them torn."""
+        """Durable contents with the first changes applied, the last of them torn.
+
+        Leaves in `durable` what pages that were not written show instead.
+        """
         count = random.randint(0, len(self.changes) + (1 if self.mapped else 0))
-        if count > len(self.changes):
-            return bytearray(self.data)
+        complete = count > len(self.changes)
         twin = FileNode()
         twin.data = bytearray(self.durable)
         for number, (position, data) in enumerate(self.changes[:count], start=1):
             if data is None:
                 twin.truncate(position)
+                self.durable = self.durable[:position]
             elif number == count:
                 twin.write(position, data[: random.randint(0, len(data))])
             else:
                 twin.write(position, data)
-        return twin.data
+        return bytearray(self.data) if complete else twin.data
 
     def _some_pages(self, contents: bytearray, random: random_module.Random) -> bytearray:
         """Each changed page written, not written, or written up to some byte of it."""
@@ -117,15 +123,13 @@ class DirectoryNode:
         self.changes = []
 
     def survive(self, random: random_module.Random) -> None:
-        """Become what a power loss leaves: of the changes none, all, the first, or any."""
-        kind = random.choice(("none", "all", "prefix", "subset"))
+        """Become what a power loss leaves: of the changes none, all, or the first."""
+        kind = random.choice(("none", "all", "prefix"))
         kept = self.changes
         if kind == "none":
             kept = []
         elif kind == "prefix":
             kept = kept[: random.randint(0, len(kept))]
-        elif kind == "subset":
-            kept = [change for change in kept if random.random() < 0.5]
         self.entries = dict(self.durable)
         for lost, got, node in kept:
             _apply(self.entries, lost, got, node)
