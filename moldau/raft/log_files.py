@@ -1,0 +1,208 @@
+"""The metadata log on disk: `__cluster_metadata-0` with its segments, snapshots and election state.
+
+Owns: opening it, in every state a crash can leave it, and reading it back. Must not: lead or
+deliver.
+Invariant: after `open_log_files` the latest snapshot and the log overlap or touch: every record
+that was ever flushed is in one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import METADATA_TOPIC_ID, TopicPartition
+from moldau.raft.batch_codec import DecodedBatch, decode_batches
+from moldau.raft.quorum_state import QuorumState, read_quorum_state
+from moldau.raft.snapshot_files import (
+    list_snapshots,
+    read_snapshot_file,
+    remove_unfinished,
+    snapshot_path,
+)
+from moldau.raft.values import (
+    METADATA_DIRECTORY,
+    METADATA_TOPIC,
+    LoadedSnapshot,
+    MetadataLogError,
+    SnapshotId,
+)
+from moldau.raft.voters import VoterSet
+from moldau.runtime.clock import Clock
+from moldau.runtime.filesystem import FileRegion, Filesystem
+from moldau.storage.corrupt_file import CorruptFile
+from moldau.storage.faults import DiskFull
+from moldau.storage.log import Log
+from moldau.storage.log_config import LogConfig
+from moldau.storage.partition_metadata import read_partition_metadata, write_partition_metadata
+
+logger = logging.getLogger("moldau.raft")
+
+READ_BYTES = 1024 * 1024
+"""How much of the log one read takes (one larger batch excepted)."""
+
+
+@dataclass(slots=True)
+class LogFiles:
+    """An opened metadata log. `snapshots` are ids, oldest first."""
+
+    filesystem: Filesystem
+    directory: str
+    log: Log
+    snapshots: list[SnapshotId]
+    voters: VoterSet
+    quorum_state: QuorumState
+    latest_snapshot: LoadedSnapshot | None = field(default=None)
+
+    @property
+    def last_leader_epoch(self) -> int:
+        """The newest epoch of log, snapshots and election state: 0 in a new directory."""
+        newest = max(self.quorum_state.leader_epoch, self.log.leader_epoch_cache.latest_epoch, 0)
+        return max(newest, self.snapshots[-1].leader_epoch) if self.snapshots else newest
+
+
+def open_log_files(
+    filesystem: Filesystem, clock: Clock, metadata_directory: str, config: LogConfig
+) -> LogFiles:
+    """Open the metadata log below `metadata_directory`, creating it if need be. Blocks.
+
+    Raises:
+        MetadataLogError: damage, or files that contradict each other; nothing is overwritten.
+        OSError: the disk refuses.
+    """
+    directory = os.path.join(metadata_directory, METADATA_DIRECTORY)
+    filesystem.mkdirs(directory)
+    quorum_state = read_quorum_state(filesystem, directory) or QuorumState()
+    _check_topic_id(filesystem, directory)
+    remove_unfinished(filesystem, directory)
+    snapshots = list_snapshots(filesystem, directory)
+    latest: LoadedSnapshot | None = None
+    voters = VoterSet()
+    if snapshots:
+        path = snapshot_path(directory, snapshots[-1])
+        latest, voters = read_snapshot_file(filesystem, path, snapshots[-1])
+    log = _open_log(filesystem, clock, directory, config, snapshots)
+    files = LogFiles(filesystem, directory, log, snapshots, voters, quorum_state, latest)
+    try:
+        _align(files)
+        for batch in read_log(files, _replay_start(files), log.log_end_offset):
+            files.voters = files.voters.with_control_records(batch.control_records)
+    except MetadataLogError:
+        log.abandon()
+        raise
+    return files
+
+
+def _check_topic_id(filesystem: Filesystem, directory: str) -> None:
+    try:
+        topic_id = read_partition_metadata(filesystem, directory)
+    except CorruptFile as error:
+        raise MetadataLogError(str(error)) from None
+    if topic_id is None:
+        write_partition_metadata(filesystem, directory, METADATA_TOPIC_ID)
+    elif topic_id != METADATA_TOPIC_ID:
+        raise MetadataLogError(f"{directory}: holds topic {topic_id}, not the metadata log")
+
+
+def _open_log(
+    filesystem: Filesystem,
+    clock: Clock,
+    directory: str,
+    config: LogConfig,
+    snapshots: list[SnapshotId],
+) -> Log:
+    """Open the segments. What a snapshot covers was flushed before, so the log must reach there."""
+    try:
+        log = Log.open(
+            filesystem,
+            clock,
+            directory,
+            TopicPartition(METADATA_TOPIC, 0),
+            config,
+            topic_id=METADATA_TOPIC_ID,
+            log_start_offset=snapshots[0].end_offset if snapshots else 0,
+            recovery_point=snapshots[-1].end_offset if snapshots else 0,
+            clean_shutdown=False,
+        )
+    except DiskFull as error:
+        raise MetadataLogError(str(error)) from None
+    if log.offline:
+        raise MetadataLogError(f"{directory}: {log.offline_reason}")
+    return log
+
+
+def _align(files: LogFiles) -> None:
+    """Check that snapshots and log fit, and finish a trim that a crash interrupted."""
+    log = files.log
+    first_offset = log.segments[0].base_offset
+    latest_end = files.snapshots[-1].end_offset if files.snapshots else 0
+    if first_offset > latest_end:
+        raise MetadataLogError(
+            f"{files.directory}: the log begins at offset {first_offset}, "
+            f"the latest snapshot ends at {latest_end}: records in between are missing"
+        )
+    for snapshot_id in list(files.snapshots[:-1]):
+        if snapshot_id.end_offset < first_offset:
+            files.filesystem.unlink(snapshot_path(files.directory, snapshot_id))
+            files.snapshots.remove(snapshot_id)
+
+
+def _replay_start(files: LogFiles) -> int:
+    start = files.snapshots[-1].end_offset if files.snapshots else 0
+    return max(start, files.log.log_start_offset)
+
+
+def read_log(files: LogFiles, start_offset: int, end_offset: int) -> Iterator[DecodedBatch]:
+    """The batches from `start_offset` to `end_offset` (exclusive). Blocks.
+
+    Raises:
+        MetadataLogError: damage, or the log is offline.
+    """
+    next_offset = start_offset
+    while next_offset < end_offset:
+        batches = read_chunk(files, next_offset, end_offset)
+        if not batches:
+            raise MetadataLogError(f"{files.directory}: nothing at offset {next_offset}")
+        yield from batches
+        next_offset = batches[-1].header.next_offset
+
+
+def read_chunk(files: LogFiles, start_offset: int, end_offset: int) -> list[DecodedBatch]:
+    """Some batches from the one that holds `start_offset` on. Blocks.
+
+    Raises:
+        MetadataLogError: damage, or the log is offline.
+    """
+    region = start_read(files, start_offset, end_offset)
+    return finish_read(files.directory, region, start_offset)
+
+
+def start_read(files: LogFiles, start_offset: int, end_offset: int) -> FileRegion | bytes:
+    """Find the bytes of a chunk; on the log's own loop. Raises: MetadataLogError."""
+    result = files.log.read(start_offset, max_bytes=READ_BYTES, max_offset=end_offset)
+    if result.error is not ErrorCode.NONE:
+        raise MetadataLogError(
+            f"{files.directory}: reading at offset {start_offset}: "
+            f"{result.error_message or result.error.name}"
+        )
+    return result.records
+
+
+def finish_read(
+    directory: str, region: FileRegion | bytes, start_offset: int
+) -> list[DecodedBatch]:
+    """Read and decode a chunk, checking every CRC; in any thread. Raises: MetadataLogError."""
+    if isinstance(region, bytes):
+        return list(decode_batches(region, directory))
+    try:
+        data = region.read()
+        source = region.file.name
+    except OSError as error:
+        raise MetadataLogError(f"{directory}: {error}") from None
+    finally:
+        region.release()
+    batches = list(decode_batches(data, source))
+    return [batch for batch in batches if batch.header.last_offset >= start_offset]

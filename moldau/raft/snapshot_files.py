@@ -1,0 +1,212 @@
+"""Snapshots of the metadata log: `<end offset>-<leader epoch>.checkpoint` (KIP-630).
+
+Owns: names, the order header - records - footer, writing beside and renaming, reading back whole.
+Must not: decide when to write or remove one. Invariant: a file under its final name is complete and
+durable; one that is not ends in `.part` and counts for nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from moldau.protocol.messages.snapshot_footer_record import SnapshotFooterRecord
+from moldau.protocol.messages.snapshot_header_record import SnapshotHeaderRecord
+from moldau.protocol.records import ControlRecordType, encode_control_batch
+from moldau.protocol.schema import Message
+from moldau.raft.batch_codec import DecodedBatch, decode_batches, encode_data_batch
+from moldau.raft.values import LoadedSnapshot, MetadataLogError, SnapshotId
+from moldau.raft.voters import VoterSet
+from moldau.runtime.filesystem import Filesystem
+
+CHECKPOINT_SUFFIX: Final = ".checkpoint"
+PARTIAL_SUFFIX: Final = ".checkpoint.part"
+DELETED_SUFFIX: Final = ".checkpoint.deleted"
+BOOTSTRAP_CHECKPOINT: Final = "bootstrap.checkpoint"
+BOOTSTRAP_SNAPSHOT: Final = SnapshotId(0, 0)
+RECORDS_PER_BATCH: Final = 500
+"""Records encoded at a time, so that writing a big image never holds up the loop for long."""
+
+_NAME: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+_CONTROL_RECORD_VERSION: Final = 0
+
+
+def snapshot_path(directory: str, snapshot_id: SnapshotId) -> str:
+    """The path of a finished snapshot."""
+    name = f"{snapshot_id.end_offset:020d}-{snapshot_id.leader_epoch:010d}{CHECKPOINT_SUFFIX}"
+    return os.path.join(directory, name)
+
+
+def list_snapshots(filesystem: Filesystem, directory: str) -> list[SnapshotId]:
+    """The finished snapshots of a directory, oldest first."""
+    found = []
+    for name in filesystem.listdir(directory):
+        match = _NAME.fullmatch(name)
+        if match is not None:
+            found.append(SnapshotId(int(match[1]), int(match[2])))
+    return sorted(found)
+
+
+def remove_unfinished(filesystem: Filesystem, directory: str) -> None:
+    """Remove what a crash left of snapshots that were being written or removed."""
+    for name in filesystem.listdir(directory):
+        if name.endswith((PARTIAL_SUFFIX, DELETED_SUFFIX)):
+            filesystem.unlink(os.path.join(directory, name))
+
+
+def header_batch(
+    *,
+    leader_epoch: int,
+    last_contained_log_time_ms: int,
+    voters: VoterSet,
+    timestamp_ms: int,
+) -> bytearray:
+    """The control batch that opens a snapshot."""
+    header = SnapshotHeaderRecord(
+        version=_CONTROL_RECORD_VERSION, last_contained_log_timestamp=last_contained_log_time_ms
+    )
+    return encode_control_batch(
+        [
+            (ControlRecordType.SNAPSHOT_HEADER, header.to_bytes(_CONTROL_RECORD_VERSION)),
+            *voters.control_records(),
+        ],
+        timestamp_ms=timestamp_ms,
+        base_offset=0,
+        partition_leader_epoch=leader_epoch,
+    )
+
+
+def footer_batch(*, leader_epoch: int, base_offset: int, timestamp_ms: int) -> bytearray:
+    """The control batch that closes a snapshot."""
+    footer = SnapshotFooterRecord(version=_CONTROL_RECORD_VERSION)
+    return encode_control_batch(
+        [(ControlRecordType.SNAPSHOT_FOOTER, footer.to_bytes(_CONTROL_RECORD_VERSION))],
+        timestamp_ms=timestamp_ms,
+        base_offset=base_offset,
+        partition_leader_epoch=leader_epoch,
+    )
+
+
+def snapshot_batches(
+    records: Iterable[tuple[Message, int]],
+    *,
+    leader_epoch: int,
+    last_contained_log_time_ms: int,
+    voters: VoterSet,
+    timestamp_ms: int,
+) -> Iterator[bytearray]:
+    """The batches of a snapshot, one at a time; offsets count from 0 inside the file."""
+    yield header_batch(
+        leader_epoch=leader_epoch,
+        last_contained_log_time_ms=last_contained_log_time_ms,
+        voters=voters,
+        timestamp_ms=timestamp_ms,
+    )
+    next_offset = 1 + len(voters.control_records())
+    source = iter(records)
+    while chunk := list(islice(source, RECORDS_PER_BATCH)):
+        yield encode_data_batch(
+            chunk, timestamp_ms=timestamp_ms, base_offset=next_offset, leader_epoch=leader_epoch
+        )
+        next_offset += len(chunk)
+    yield footer_batch(
+        leader_epoch=leader_epoch, base_offset=next_offset, timestamp_ms=timestamp_ms
+    )
+
+
+class SnapshotWriter:
+    """Writes one snapshot file beside its final name. `append`* → `finish`, or `abandon`.
+
+    All calls block on the disk. Raises OSError.
+    """
+
+    __slots__ = ("_file", "_filesystem", "_final_path", "_partial_path")
+
+    def __init__(self, filesystem: Filesystem, final_path: str) -> None:
+        self._filesystem = filesystem
+        self._final_path = final_path
+        self._partial_path = final_path + ".part"
+        if filesystem.exists(self._partial_path):
+            filesystem.unlink(self._partial_path)
+        self._file = filesystem.open(self._partial_path, create=True, exclusive=True)
+
+    def append(self, batch: bytearray) -> None:
+        """Write the next batch."""
+        self._file.append(batch)
+
+    def finish(self) -> None:
+        """Make it durable, then give it its name, durably."""
+        self._file.fsync()
+        self._file.close()
+        self._filesystem.rename(self._partial_path, self._final_path)
+        self._filesystem.fsync_directory(os.path.dirname(self._final_path))
+
+    def abandon(self) -> None:
+        """Remove what was written, as far as the disk lets us."""
+        self._file.close()
+        try:
+            self._filesystem.unlink(self._partial_path)
+        except OSError:
+            return  # the next start removes it
+
+
+def write_snapshot_file(
+    filesystem: Filesystem, final_path: str, batches: Iterable[bytearray]
+) -> None:
+    """Write a whole snapshot, durably. Blocks. Raises OSError."""
+    writer = SnapshotWriter(filesystem, final_path)
+    try:
+        for batch in batches:
+            writer.append(batch)
+        writer.finish()
+    except OSError:
+        writer.abandon()
+        raise
+
+
+def read_snapshot_file(
+    filesystem: Filesystem, path: str, snapshot_id: SnapshotId
+) -> tuple[LoadedSnapshot, VoterSet]:
+    """A snapshot's content and the voters in it. Blocks.
+
+    Raises:
+        MetadataLogError: damaged, or not complete.
+        OSError: it cannot be read.
+    """
+    data = filesystem.read_bytes(path)
+    batches = list(decode_batches(data, path))
+    last_contained_log_time_ms = _check_frame(path, batches)
+    voters = VoterSet()
+    records: list[Message] = []
+    next_offset = 0
+    for batch in batches:
+        if batch.header.base_offset != next_offset:
+            raise MetadataLogError(
+                f"{path}: offset {batch.header.base_offset} where {next_offset} is next"
+            )
+        next_offset = batch.header.next_offset
+        records.extend(batch.records)
+        voters = voters.with_control_records(batch.control_records)
+    snapshot = LoadedSnapshot(
+        end_offset=snapshot_id.end_offset,
+        leader_epoch=snapshot_id.leader_epoch,
+        last_contained_log_time_ms=last_contained_log_time_ms,
+        size_bytes=len(data),
+        records=tuple(records),
+    )
+    return snapshot, voters
+
+
+def _check_frame(path: str, batches: Sequence[DecodedBatch]) -> int:
+    """Header first, footer last; returns the time in the header."""
+    header = batches[0].control_records if batches else ()
+    if not header or header[0][0] != ControlRecordType.SNAPSHOT_HEADER:
+        raise MetadataLogError(f"{path}: does not begin with a snapshot header")
+    footer = batches[-1].control_records
+    if not footer or footer[-1][0] != ControlRecordType.SNAPSHOT_FOOTER:
+        raise MetadataLogError(f"{path}: is not complete: it does not end with a footer")
+    record, _ = SnapshotHeaderRecord.decode(header[0][1], _CONTROL_RECORD_VERSION)
+    return record.last_contained_log_timestamp

@@ -1,0 +1,108 @@
+"""The quorum's voters and `kraft.version`, as their control records say.
+
+Owns: VoterSet and its record. Must not: decide who votes. Invariant: a voter is its id together
+with its directory id, so that a wiped disk is another voter (KIP-853).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from moldau.protocol.messages.kraft_version_record import KRaftVersionRecord
+from moldau.protocol.messages.voters_record import (
+    Endpoint,
+    KRaftVersionFeature,
+    Voter,
+    VotersRecord,
+)
+from moldau.protocol.records import ControlRecordType
+from moldau.protocol.types import uuid_to_base64
+
+LATEST_KRAFT_VERSION: Final = 1
+CONTROL_RECORD_VERSION: Final = 0
+
+
+class VoterEndpoint(NamedTuple):
+    """Where a voter's controller listens."""
+
+    listener_name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class VoterDescription:
+    """One voter."""
+
+    voter_id: int
+    directory_id: UUID
+    endpoints: tuple[VoterEndpoint, ...]
+
+    def __str__(self) -> str:
+        return f"{self.voter_id}@{uuid_to_base64(self.directory_id)}"
+
+
+@dataclass(frozen=True, slots=True)
+class VoterSet:
+    """The voters, and the level of `kraft.version`: 0 means that the configuration names them."""
+
+    voters: tuple[VoterDescription, ...] = ()
+    kraft_version: int = 0
+
+    def control_records(self) -> list[tuple[ControlRecordType, bytes]]:
+        """The control records that carry this set; none at level 0."""
+        if self.kraft_version < 1:
+            return []
+        version = KRaftVersionRecord(
+            version=CONTROL_RECORD_VERSION, kraft_version=self.kraft_version
+        )
+        voters = VotersRecord(
+            version=CONTROL_RECORD_VERSION,
+            voters=[
+                Voter(
+                    voter_id=each.voter_id,
+                    voter_directory_id=each.directory_id,
+                    endpoints=[
+                        Endpoint(name=name, host=host, port=port)
+                        for name, host, port in each.endpoints
+                    ],
+                    kraft_version_feature=KRaftVersionFeature(
+                        min_supported_version=0, max_supported_version=LATEST_KRAFT_VERSION
+                    ),
+                )
+                for each in self.voters
+            ],
+        )
+        return [
+            (ControlRecordType.KRAFT_VERSION, version.to_bytes(CONTROL_RECORD_VERSION)),
+            (ControlRecordType.KRAFT_VOTERS, voters.to_bytes(CONTROL_RECORD_VERSION)),
+        ]
+
+    def with_control_records(
+        self, records: Iterable[tuple[ControlRecordType | int, bytes]]
+    ) -> VoterSet:
+        """The set after control records of the log or of a snapshot; others are passed over.
+
+        Raises:
+            RemoteProtocolError: a record cannot be decoded.
+        """
+        voters, kraft_version = self.voters, self.kraft_version
+        for record_type, value in records:
+            if record_type == ControlRecordType.KRAFT_VERSION:
+                kraft_version = KRaftVersionRecord.decode(value, 0)[0].kraft_version
+            elif record_type == ControlRecordType.KRAFT_VOTERS:
+                voters = tuple(
+                    VoterDescription(
+                        each.voter_id,
+                        each.voter_directory_id,
+                        tuple(
+                            VoterEndpoint(endpoint.name, endpoint.host, endpoint.port)
+                            for endpoint in each.endpoints
+                        ),
+                    )
+                    for each in VotersRecord.decode(value, 0)[0].voters
+                )
+        return VoterSet(voters, kraft_version)
