@@ -53,5 +53,5 @@ class OpenSegments:
     def close_all(self) -> None:
         """Close everything that is open."""
         while self._entries:
-            _, entry = self._entries.popitem()
+            _, entry = self._entries.popitem(last=False)
             entry.close_descriptors()

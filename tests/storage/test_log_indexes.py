@@ -1,0 +1,256 @@
+"""Offset, time and transaction index files; the set of open segments; hints and scans."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.protocol.records import InvalidBatch
+from moldau.storage import batch_scan
+from moldau.storage.batch_scan import scan_headers, scan_verified
+from moldau.storage.leader_epoch_cache import LeaderEpochCache
+from moldau.storage.offset_index import OffsetIndex
+from moldau.storage.open_files import OpenSegments
+from moldau.storage.time_index import TimeIndex, TimestampOffset
+from moldau.storage.transaction_index import AbortedTransaction, TransactionIndex
+from tests.storage.log_fixtures import LogBench, append, batch_of, read_once
+from tests.storage.simulated_filesystem import SimulatedFilesystem
+
+BASE = 1000
+
+
+def filesystem() -> SimulatedFilesystem:
+    made = SimulatedFilesystem()
+    made.mkdirs("/d")
+    return made
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 5000)), max_size=40))
+def test_offset_index_finds_the_last_entry_at_or_before(steps: list[tuple[int, int]]) -> None:
+    index = OffsetIndex(filesystem(), "/d/i.index", BASE)
+    index.open_for_append(8 * 64)
+    entries = [(BASE, 0)]
+    for offset_step, position_step in steps:
+        entry = (entries[-1][0] + offset_step, entries[-1][1] + position_step)
+        assert index.append(*entry)
+        entries.append(entry)
+    for trimmed in (False, True):
+        if trimmed:
+            index.trim()
+        for offset in {e[0] + d for e in entries for d in (-1, 0, 1)}:
+            if offset >= BASE:
+                assert index.lookup(offset) == max(e for e in entries if e[0] <= offset)
+        for position in {e[1] + d for e in entries for d in (0, 1)}:
+            assert index.position_at_most(position) == max(
+                p for _, p in entries if p <= position
+            )
+    index.unmap()
+
+
+def test_offset_index_bytes_and_truncation() -> None:
+    disk = filesystem()
+    index = OffsetIndex(disk, "/d/i.index", BASE)
+    index.open_for_append(1000)
+    assert disk.size_bytes("/d/i.index") == 1000
+    for n in range(1, 6):
+        index.append(BASE + n * 10, n * 100)
+    index.truncate_to(BASE + 40)
+    assert (index.entry_count, index.last_offset) == (3, BASE + 30)
+    index.append(BASE + 35, 350)
+    index.trim()
+    numbers = (10, 100, 20, 200, 30, 300, 35, 350)
+    assert disk.read_bytes("/d/i.index") == b"".join(n.to_bytes(4, "big") for n in numbers)
+    index.truncate_to(BASE + 20)
+    assert disk.size_bytes("/d/i.index") == 8
+    assert disk.open_maps <= 1
+    index.unmap()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\0" * 7, b"\0" * 16, b"\0\0\0\5\0\0\0\7" * 2, b"\xff" * 8, b"\0\0\0\1\0\0\1\0"],
+)
+def test_impossible_offset_indexes_are_noticed(data: bytes) -> None:
+    disk = filesystem()
+    disk.put("/d/i.index", data)
+    assert not OffsetIndex(disk, "/d/i.index", BASE).is_sane(log_size_bytes=200)
+
+
+@pytest.mark.parametrize("data", [b"\0" * 13, b"\0" * 24, b"\xff" * 12])
+def test_impossible_time_indexes_are_noticed(data: bytes) -> None:
+    disk = filesystem()
+    disk.put("/d/i.timeindex", data)
+    assert not TimeIndex(disk, "/d/i.timeindex", BASE).is_sane()
+
+
+def test_time_index_takes_only_news() -> None:
+    disk = filesystem()
+    index = TimeIndex(disk, "/d/i.timeindex", BASE)
+    index.open_for_append(12 * 5)
+    assert index.lookup(10**15) == TimestampOffset(-1, BASE)
+    index.maybe_append(-1, BASE + 1)
+    for timestamp_ms, offset in ((100, 1), (100, 2), (90, 3), (200, 4), (300, 9)):
+        index.maybe_append(timestamp_ms, BASE + offset)
+    assert index.entry_count == 3
+    found = {at: index.lookup(at).offset - BASE for at in (99, 100, 101, 199, 200, 299, 300, 301)}
+    assert found == {99: 0, 100: 1, 101: 1, 199: 1, 200: 4, 299: 4, 300: 9, 301: 9}
+    assert not index.is_full
+    index.maybe_append(400, BASE + 10)
+    assert index.is_full, "one entry is kept for the segment's last word"
+    assert index.maybe_append(500, BASE + 11)
+    assert not index.maybe_append(600, BASE + 12)
+    index.truncate_to(BASE + 9)
+    assert index.last_entry == TimestampOffset(200, BASE + 4)
+    index.trim()
+    assert disk.size_bytes("/d/i.timeindex") == 24
+    index.unmap()
+
+
+def test_an_index_is_never_smaller_than_it_needs() -> None:
+    index = OffsetIndex(filesystem(), "/d/i.index", BASE)
+    index.open_for_append(4)
+    assert index.append(BASE + 1, 100)
+    assert index.append(BASE + 2, 200)
+    assert index.is_full
+    index.abandon()
+
+
+def test_transaction_index_bytes_order_and_damage() -> None:
+    disk = filesystem()
+    index = TransactionIndex(disk, "/d/i.txnindex")
+    assert index.entries() == []
+    entries = [AbortedTransaction(7, n, n + 5, n + 6) for n in (10, 20, 30)]
+    for entry in entries:
+        index.append(entry)
+    data = disk.read_bytes("/d/i.txnindex")
+    assert len(data) == 3 * 34
+    assert data[:34] == b"\0\0" + b"".join(n.to_bytes(8, "big") for n in (7, 10, 15, 16))
+    again = TransactionIndex(disk, "/d/i.txnindex")
+    assert again.entries() == entries
+    assert again.collect(16, 31) == (entries[1:], True)
+    assert again.collect(0, 100) == (entries, False)
+    again.truncate_to(35)
+    assert TransactionIndex(disk, "/d/i.txnindex").entries() == entries[:2]
+    for damaged in (data[:-1], b"\1" + data[1:], data[34:68] + data[:34]):
+        disk.put("/d/i.txnindex", damaged)
+        assert not TransactionIndex(disk, "/d/i.txnindex").is_sane()
+
+
+def test_open_segments_close_the_least_recently_used() -> None:
+    closed: list[str] = []
+
+    class Thing:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def close_descriptors(self) -> None:
+            closed.append(self.name)
+
+    things = [Thing(name) for name in "abcd"]
+    budget = OpenSegments(limit=2)
+    for thing in (things[0], things[1], things[0], things[2]):
+        budget.touch(thing)
+    assert closed == ["b"]
+    budget.forget(things[0])
+    budget.touch(things[3])
+    assert closed == ["b"]
+    budget.close_all()
+    assert (closed, len(budget)) == (["b", "c", "d"], 0)
+
+
+def test_positions_remembered_before_a_cut_are_forgotten() -> None:
+    log = LogBench().open()
+    for _ in range(4):
+        append(log, "a" * 100)
+    log.truncate_to(1)
+    append(log, "b" * 10, "c" * 10, "d" * 300, "e")
+    for offset in range(1, 5):
+        result, found = read_once(log, offset)
+        assert result.error == 0
+        assert found[0].offset == 1
+    log.close()
+
+
+def test_hints_are_bounded() -> None:
+    log = LogBench().open()
+    for _ in range(300):
+        append(log, "a")
+        log.active_segment.hints.pop(0, None)
+    for offset in range(0, 300, 7):
+        read_once(log, offset, max_bytes=200)
+    assert len(log.active_segment.hints) <= 128
+    log.close()
+
+
+# -- scans ---------------------------------------------------------------------------------------
+
+
+def scanned(disk: SimulatedFilesystem, data: bytes) -> tuple[list[int], list[int]]:
+    disk.put("/d/log", data)
+    file = disk.open("/d/log")
+    headers = [position for position, _ in scan_headers(file, 0, len(data))]
+    verified = []
+    for position, header, view in scan_verified(file, 0, len(data)):
+        verified.append(position)
+        if len(view):
+            assert bytes(view) == data[position : position + header.size_bytes]
+    file.close()
+    return headers, verified
+
+
+@given(st.lists(st.integers(0, 900), max_size=30))
+def test_scans_visit_every_batch_whatever_the_buffers(sizes: list[int]) -> None:
+    batches = [batch_of("x" * size) for size in sizes]
+    expected = [sum(len(b) for b in batches[:n]) for n in range(len(batches))]
+    old = batch_scan.HEADER_SCAN_BYTES, batch_scan.VERIFY_SCAN_BYTES
+    try:
+        for small in (61, 100, 333, 5000):
+            batch_scan.HEADER_SCAN_BYTES = batch_scan.VERIFY_SCAN_BYTES = small
+            found = scanned(filesystem(), b"".join(batches))
+            assert found == (expected, expected)
+    finally:
+        batch_scan.HEADER_SCAN_BYTES, batch_scan.VERIFY_SCAN_BYTES = old
+
+
+@given(st.binary(max_size=300), st.integers(0, 3))
+def test_garbage_is_an_invalid_batch_and_nothing_else(garbage: bytes, good_count: int) -> None:
+    good = b"".join(batch_of("good") for _ in range(good_count))
+    disk = filesystem()
+    disk.put("/d/log", good + garbage)
+    file = disk.open("/d/log")
+    end = file.size_bytes
+    for scan in (scan_headers, scan_verified):
+        count, failed_at = 0, None
+        try:
+            for _ in scan(file, 0, end):  # type: ignore[operator]
+                count += 1
+        except InvalidBatch as error:
+            failed_at = error.position
+        assert (failed_at is None) == (not garbage)
+        assert failed_at is None or failed_at >= len(good)
+        assert count >= good_count
+    file.close()
+
+
+# -- leader epochs -------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 40)), max_size=15), st.integers(0, 45))
+def test_epoch_cache_stays_ordered(steps: list[tuple[int, int]], cut: int) -> None:
+    cache = LeaderEpochCache(filesystem(), "/d")
+    for leader_epoch, start_offset in steps:
+        cache.assign(leader_epoch, start_offset)
+        entries = cache.entries
+        assert [e.leader_epoch for e in entries] == sorted({e.leader_epoch for e in entries})
+        assert [e.start_offset for e in entries] == sorted({e.start_offset for e in entries})
+        assert cache.latest_epoch == entries[-1].leader_epoch
+    before = {o: cache.epoch_for_offset(o) for o in range(cut, 50)}
+    cache.truncate_from_start(cut)
+    assert {o: cache.epoch_for_offset(o) for o in range(cut, 50)} == before
+    cache.truncate_from_end(cut + 5)
+    assert all(e.start_offset < cut + 5 for e in cache.entries)
+    cache.write()
+    again = LeaderEpochCache(cache._filesystem, "/d")
+    again.load()
+    assert again.entries == cache.entries
