@@ -1,0 +1,156 @@
+"""The router: versions, garbage, faults of handlers, limits."""
+
+from __future__ import annotations
+
+import asyncio
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from moldau.broker import api, request_router
+from moldau.broker.api import BROKER_APIS, load_handler_module
+from moldau.broker.authorizer import AllowAllAuthorizer
+from moldau.broker.request_router import RequestRouter
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
+from moldau.protocol.registry import request_class
+from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest, until
+from tests.unit.broker.messages import batch, produce
+
+
+@pytest.mark.parametrize("api_key", BROKER_APIS)
+def test_every_advertised_api_has_one_handler(api_key: ApiKey) -> None:
+    module = load_handler_module(BROKER_APIS[api_key])
+    assert hasattr(module, "handle") != hasattr(module, "answer")
+    message_class = request_class(api_key)
+    served = BROKER_APIS[api_key]
+    assert message_class.MIN_VERSION <= served.min_version <= served.max_version
+    assert served.max_version <= message_class.MAX_VERSION
+
+
+@pytest.mark.parametrize(
+    ("api_key", "api_version"),
+    [(0, 2), (0, 14), (1, 3), (1, 19), (3, -1), (4, 0), (999, 0), (-1, 0), (52, 0)],
+)
+async def test_unknown_apis_and_versions_close_the_connection(
+    broker: DataPath, api_key: int, api_version: int
+) -> None:
+    request = FakeRequest(broker.connection, api_key, api_version, b"\0" * 20)
+    broker.router(request)  # type: ignore[arg-type]
+    assert broker.connection.is_closed
+    assert request.is_body_released
+    other = FakeConnection()
+    broker.create_topic("t")
+    assert broker.send(produce({("t", 0): batch()}), 12, other).is_answered
+
+
+@pytest.mark.parametrize("api_version", [5, 99, 32767, -1])
+async def test_an_unknown_api_versions_version_is_answered_in_version_0(
+    broker: DataPath, api_version: int
+) -> None:
+    request = AnsweredInVersion0(broker.connection, 18, api_version, b"garbage")
+    broker.router(request)  # type: ignore[arg-type]
+    assert request.response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    (entry,) = request.response.api_keys
+    assert (entry.api_key, entry.min_version, entry.max_version) == (18, 0, 4)
+    assert not broker.connection.is_closed
+
+
+class AnsweredInVersion0(FakeRequest):
+    def respond(self, message: Any, *, api_version: int | None = None) -> None:
+        assert api_version == 0
+        super().respond(message, api_version=api_version)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7, 30])
+async def test_malformed_bodies_close_the_connection(broker: DataPath, cut: int) -> None:
+    body = produce({("t", 0): batch()}).to_bytes(12)[:cut]
+    request = FakeRequest(broker.connection, 0, 12, body)
+    broker.router(request)  # type: ignore[arg-type]
+    assert broker.connection.is_closed
+    assert "malformed" in broker.connection.close_reason
+
+
+class Slow:
+    """A handler module whose answers come when told to."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        self.running = 0
+        self.error: BaseException | None = None
+
+    async def answer(self, services: Any, context: Any, request: Any) -> Any:
+        self.running += 1
+        try:
+            await self.release.wait()
+        finally:
+            self.running -= 1
+        if self.error is not None:
+            raise self.error
+        from moldau.protocol.messages.p60_describe_cluster import DescribeClusterResponse
+
+        return DescribeClusterResponse(cluster_id="x")
+
+
+def slow_router(monkeypatch: pytest.MonkeyPatch) -> tuple[RequestRouter, Slow, list[BaseException]]:
+    slow = Slow()
+    module = ModuleType("slow")
+    module.answer = slow.answer  # type: ignore[attr-defined]
+    monkeypatch.setattr(request_router, "load_handler_module", lambda served: module)
+    faults: list[BaseException] = []
+    router = RequestRouter(
+        SimpleNamespace(),  # type: ignore[arg-type]
+        authorizer=AllowAllAuthorizer(),
+        on_fault=faults.append,
+        apis={ApiKey.DESCRIBE_CLUSTER: api.ServedApi("slow", 0, 2)},
+    )
+    return router, slow, faults
+
+
+def describe(connection: FakeConnection | None = None) -> FakeRequest:
+    body = DescribeClusterRequest().to_bytes(2)
+    return FakeRequest(connection or FakeConnection(), 60, 2, body)
+
+
+async def test_slow_requests_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_router, "MAX_RUNNING_ADMIN_REQUESTS", 2)
+    monkeypatch.setattr(request_router, "MAX_WAITING_ADMIN_REQUESTS", 3)
+    router, slow, faults = slow_router(monkeypatch)
+    requests = [describe() for _ in range(6)]
+    for request in requests:
+        router(request)  # type: ignore[arg-type]
+    assert requests[5].connection.is_closed
+    await asyncio.sleep(0)
+    assert (slow.running, router.admin_request_count) == (2, 5)
+    slow.release.set()
+    await until(lambda: all(request.is_answered for request in requests))
+    assert [request.response is not None for request in requests] == [True] * 5 + [False]
+    await until(lambda: router.admin_request_count == 0)
+    assert faults == []
+
+
+async def test_a_fault_closes_its_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    router, slow, faults = slow_router(monkeypatch)
+    slow.error = RuntimeError("the test says so")
+    request = describe()
+    router(request)  # type: ignore[arg-type]
+    slow.release.set()
+    await until(lambda: request.is_answered)
+    assert request.connection.is_closed
+    assert faults == [slow.error]
+
+
+async def test_close_waits_for_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_router, "MAX_RUNNING_ADMIN_REQUESTS", 1)
+    router, slow, _ = slow_router(monkeypatch)
+    running, waiting = describe(), describe()
+    for request in (running, waiting):
+        router(request)  # type: ignore[arg-type]
+    closing = asyncio.create_task(router.close())
+    await asyncio.sleep(0)
+    assert waiting.connection.is_closed
+    slow.release.set()
+    await closing
+    assert running.response.cluster_id == "x"
