@@ -205,7 +205,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             if reader.error is not None:
                 self.close(str(reader.error))
                 return
-        if (reader.is_blocked or self._server.memory.is_exhausted) and not self.is_closed:
+        # Who has begun a large frame goes on: its memory is reserved, and only its end frees it.
+        if self.is_closed or reader.holds_large_frame:
+            return
+        if reader.is_blocked or self._server.memory.is_exhausted:
             self._pause(PauseReason.MEMORY)
             self._server.wait_for_memory(self)
 
@@ -306,6 +309,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                     header, header_size = decode_request_header(frame)
                 except RemoteProtocolError as error:
                     self._reader.release(frame)
+                    self.flush()
                     self.close(f"malformed request header: {error}")
                     return
                 request = Request(self, header, header_size, frame, now)
@@ -313,6 +317,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 try:
                     server.handler(request)
                 except RemoteProtocolError as error:
+                    self.flush()
                     request.close(f"malformed request: {error}")
                     return
                 request.handled_ms = server.clock.monotonic_ms()

@@ -1,0 +1,97 @@
+"""Real sockets for the runtime's tests, on both event loops."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+import uvloop
+
+from moldau.protocol.framing import ReceiveMemory
+from moldau.runtime.request import Request
+from moldau.runtime.server import ListenerSpec, Server
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Everything here runs on both loops that nodes may use."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Let the loop turn until the condition holds."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)  # what is waited for has no event of its own
+
+
+class Peer:
+    """A raw client."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @staticmethod
+    def request(correlation_id: int, body: bytes = b"", api_key: int = 3) -> bytes:
+        head = struct.pack(">hhih", api_key, 0, correlation_id, 4) + b"test"
+        return struct.pack(">i", len(head) + len(body)) + head + body
+
+    def send(self, *frames: bytes) -> None:
+        self.writer.write(b"".join(frames))
+
+    async def receive(self) -> tuple[int, bytes]:
+        """The next response: correlation id and body."""
+        async with asyncio.timeout(20):
+            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+            frame = await self.reader.readexactly(size)
+        return struct.unpack_from(">i", frame)[0], frame[4:]
+
+    async def at_eof(self) -> bool:
+        """Whether the server closes the connection without sending more."""
+        async with asyncio.timeout(20):
+            try:
+                return await self.reader.read(1) == b""
+            except ConnectionError:
+                return True
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+class Harness:
+    """Starts servers and connects to them."""
+
+    def __init__(self) -> None:
+        self.stack = AsyncExitStack()
+
+    async def server(self, handler: Callable[[Request], None], **options: object) -> Server:
+        options.setdefault("memory", ReceiveMemory(poison=True))
+        server = Server(handler, **options)  # type: ignore[arg-type]
+        await server.start([ListenerSpec("PLAINTEXT", "127.0.0.1", 0)])
+        self.stack.push_async_callback(server.close, 0)
+        return server
+
+    async def peer(self, server: Server) -> Peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port("PLAINTEXT"))
+        peer = Peer(reader, writer)
+        self.stack.callback(peer.close)
+        return peer
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    harness = Harness()
+    yield harness
+    await harness.stack.aclose()
+
+
+def response(request: Request, *parts: object) -> list[object]:
+    """An encoded response around any parts."""
+    size = 4 + sum(len(part) for part in parts)  # type: ignore[arg-type]
+    return [struct.pack(">ii", size, request.correlation_id), *parts]
+
+
+Scenario = Callable[[Harness], Awaitable[None]]

@@ -1,0 +1,259 @@
+"""The client side of a connection, against our server and against peers that misbehave."""
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataResponse
+from moldau.protocol.messages.p18_api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from moldau.runtime.clock import ManualClock
+from moldau.runtime.connection import (
+    Connection,
+    ConnectionLost,
+    RequestTimedOut,
+    UnsupportedByPeer,
+)
+from moldau.runtime.network import AsyncioNetwork
+from moldau.runtime.request import Request
+from moldau.runtime.server import Server
+
+from .conftest import Harness, until
+
+SERVED = [
+    ApiVersion(api_key=18, min_version=0, max_version=4),
+    ApiVersion(api_key=3, min_version=0, max_version=9),
+]
+
+
+def node(request: Request) -> None:
+    """Answers ApiVersions and Metadata (the cluster id repeats the first topic's name)."""
+    if request.api_key == 18:
+        request.respond(ApiVersionsResponse(api_keys=SERVED))
+        return
+    message, _ = MetadataRequest.decode(request.body, request.api_version)
+    name = message.topics[0].name if message.topics else None
+    request.respond(MetadataResponse(cluster_id=name))
+
+
+async def connect(harness: Harness, server: Server, **options: object) -> Connection:
+    connection = await Connection.connect(
+        AsyncioNetwork(),
+        "127.0.0.1",
+        server.port("PLAINTEXT"),
+        client_id="test",
+        **options,  # type: ignore[arg-type]
+    )
+    harness.stack.callback(connection.close)
+    return connection
+
+
+def ask(name: str) -> MetadataRequest:
+    from moldau.protocol.messages.p03_metadata import MetadataRequestTopic
+
+    return MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+
+
+async def test_negotiation_and_pipelining(harness: Harness) -> None:
+    server = await harness.server(node)
+    connection = await connect(harness, server, max_in_flight=7)
+    assert dict(connection.versions) == {18: (0, 4), 3: (0, 9)}
+    assert connection.best_version(3, MetadataRequest) == 9
+    assert connection.best_version(3, MetadataRequest, max_version=5) == 5
+    with pytest.raises(UnsupportedByPeer, match="PRODUCE"):
+        connection.best_version(0, MetadataRequest)
+    answers = await asyncio.gather(*(connection.send(ask(f"t{i}")) for i in range(300)))
+    assert [answer.cluster_id for answer in answers] == [f"t{i}" for i in range(300)]
+    assert connection.in_flight_count == 0
+
+
+async def test_negotiation_falls_back_to_what_an_old_peer_knows(harness: Harness) -> None:
+    asked: list[int] = []
+
+    def old(request: Request) -> None:
+        asked.append(request.api_version)
+        keys = [ApiVersion(api_key=18, min_version=0, max_version=2)]
+        if request.api_version > 2:
+            request.respond(
+                ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=keys),
+                api_version=0,
+            )
+        else:
+            request.respond(ApiVersionsResponse(api_keys=keys))
+
+    connection = await connect(harness, await harness.server(old))
+    assert asked == [4, 2]
+    assert connection.versions[18] == (0, 2)
+
+
+async def test_cancelled_callers_leave_the_others_alone(harness: Harness) -> None:
+    waiting: list[Request] = []
+
+    def handler(request: Request) -> None:
+        if request.api_key == 3:
+            waiting.append(request)
+        else:
+            node(request)
+
+    connection = await connect(harness, await harness.server(handler))
+    tasks = [asyncio.create_task(connection.send(ask(f"t{i}"))) for i in range(3)]
+    await until(lambda: len(waiting) == 3)
+    tasks[1].cancel()
+    for request in waiting:
+        node(request)
+    assert (await tasks[0]).cluster_id == "t0"
+    assert (await tasks[2]).cluster_id == "t2"
+    assert tasks[1].cancelled()
+    assert not connection.is_closed
+
+
+async def test_a_timeout_closes_the_connection(harness: Harness) -> None:
+    clock = ManualClock()
+    waiting: list[Request] = []
+    server = await harness.server(waiting.append)
+    connection = await connect(harness, server, negotiate=False, clock=clock)
+    ended: list[Connection] = []
+    connection.on_close(ended.append)
+    slow = connection.submit(ask("slow"), api_version=9, timeout_ms=60_000)
+    fast = connection.submit(ask("fast"), api_version=9, timeout_ms=1_000)
+    await until(lambda: len(waiting) == 2)
+    clock.advance(999)
+    assert not fast.done()
+    clock.advance(2)
+    with pytest.raises(RequestTimedOut, match="METADATA"):
+        await fast
+    with pytest.raises(ConnectionLost):
+        await slow
+    assert ended == [connection]
+    with pytest.raises(ConnectionLost):
+        await connection.send(ask("late"), api_version=9)
+
+
+async def test_in_flight_limits(harness: Harness) -> None:
+    waiting: list[Request] = []
+    server = await harness.server(waiting.append)
+    connection = await connect(harness, server, negotiate=False, max_in_flight=2)
+    tasks = [asyncio.create_task(connection.send(ask(f"{i}"), api_version=9)) for i in range(5)]
+    await until(lambda: len(waiting) == 2)
+    assert connection.in_flight_count == 2
+    extra = [connection.submit(ask("x"), api_version=9) for _ in range(2)]
+    with pytest.raises(LocalProtocolError, match="in flight"):
+        connection.submit(ask("x"), api_version=9)
+    while not all(task.done() for task in [*tasks, *extra]):
+        await until(lambda: bool(waiting) or all(task.done() for task in [*tasks, *extra]))
+        while waiting:
+            node(waiting.pop(0))
+        await asyncio.sleep(0)
+    assert [(await task).cluster_id for task in tasks] == list("01234")
+
+
+async def test_close_fails_what_is_pending(harness: Harness) -> None:
+    server = await harness.server(lambda request: None)
+    connection = await connect(harness, server, negotiate=False)
+    pending = connection.submit(ask("x"), api_version=9)
+    connection.close()
+    connection.close()
+    with pytest.raises(ConnectionLost):
+        await pending
+
+
+async def test_nobody_listening(harness: Harness) -> None:
+    server = await harness.server(node)
+    port = server.port("PLAINTEXT")
+    await server.close(0)
+    with pytest.raises(OSError, match=r".+"):
+        await Connection.connect(AsyncioNetwork(), "127.0.0.1", port)
+
+
+async def rude(
+    harness: Harness,
+    answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> Connection:
+    """A connection to a peer that answers its first bytes with whatever `answer` writes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10_000)
+        await answer(reader, writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    harness.stack.callback(server.close)
+    port = server.sockets[0].getsockname()[1]
+    connection = await Connection.connect(AsyncioNetwork(), "127.0.0.1", port, negotiate=False)
+    harness.stack.callback(connection.close)
+    return connection
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (struct.pack(">ii", 4, 77), RemoteProtocolError),
+        (struct.pack(">ih", 2, 1), RemoteProtocolError),
+        (struct.pack(">ii", 4, 0), RemoteProtocolError),
+        (struct.pack(">iibi", 9, 0, 0, 5), RemoteProtocolError),
+        (struct.pack(">i", -1), RemoteProtocolError),
+        (struct.pack(">i", 2**31 - 1), RemoteProtocolError),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", RemoteProtocolError),
+        (struct.pack(">ii", 400, 0), ConnectionLost),
+        (b"", ConnectionLost),
+    ],
+)
+async def test_nonsense_from_the_peer_fails_everything_pending(
+    harness: Harness, reply: bytes, error: type[Exception]
+) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(reply)
+        writer.close()
+
+    connection = await rude(harness, answer)
+    futures = [connection.submit(ask(name), api_version=9) for name in "ab"]
+    for future in futures:
+        with pytest.raises(error):
+            await future
+    assert connection.is_closed
+
+
+async def test_an_answer_nobody_asked_for(harness: Harness) -> None:
+    server = await harness.server(node)
+    connection = await connect(harness, server)
+    (served,) = server.connections
+    served.transport.write(struct.pack(">ii", 4, 12345))
+    await until(lambda: connection.is_closed)
+
+
+async def test_large_responses_stay_valid_after_later_ones(harness: Harness) -> None:
+    """What a response refers to is its own, not a reused receive buffer."""
+    from moldau.protocol.messages.p36_sasl_authenticate import (
+        SaslAuthenticateRequest,
+        SaslAuthenticateResponse,
+    )
+
+    def handler(request: Request) -> None:
+        message, _ = SaslAuthenticateRequest.decode(request.body, request.api_version)
+        request.respond(SaslAuthenticateResponse(auth_bytes=bytes(message.auth_bytes)))
+
+    connection = await connect(harness, await harness.server(handler), negotiate=False)
+    payloads = [bytes([i]) * size for i, size in enumerate([10, 2_000_000, 70_000, 30, 300_000])]
+    answers = [
+        await connection.send(SaslAuthenticateRequest(auth_bytes=payload), api_version=2)
+        for payload in payloads
+    ]
+    assert [bytes(answer.auth_bytes) for answer in answers] == payloads
+
+
+async def test_the_messages_know_the_client(harness: Harness) -> None:
+    names: list[str] = []
+
+    def handler(request: Request) -> None:
+        if request.api_key == 18:
+            message, _ = ApiVersionsRequest.decode(request.body, request.api_version)
+            names.append(message.client_software_name)
+        node(request)
+
+    await connect(harness, await harness.server(handler))
+    assert names == ["moldau"]

@@ -1,0 +1,193 @@
+"""File regions on their way to the socket: order, integrity, and what happens when things break."""
+
+import asyncio
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from moldau.runtime import outgoing
+from moldau.runtime.files import FileRegion
+from moldau.runtime.filesystem import File, OsFilesystem
+from moldau.runtime.request import Request
+from moldau.runtime.server import ServerLimits
+
+from .conftest import Harness, response, until
+
+FILE_BYTES = 3_000_000
+
+
+@pytest.fixture
+def contents() -> bytes:
+    return random.Random(1).randbytes(FILE_BYTES)
+
+
+@pytest.fixture
+def filesystem():
+    instance = OsFilesystem()
+    yield instance
+    instance.close()
+
+
+@pytest.fixture
+def segment(filesystem: OsFilesystem, tmp_path: Path, contents: bytes) -> File:
+    file = filesystem.open(str(tmp_path / "0.log"), create=True)
+    file.append(contents)
+    return file
+
+
+@pytest.mark.parametrize("way", ["sendfile", "copy", "cold", "cold copy"])
+async def test_regions_and_bytes_interleaved(
+    harness: Harness,
+    filesystem: OsFilesystem,
+    segment: File,
+    contents: bytes,
+    way: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    source = random.Random(seed)
+    if "copy" in way:
+        monkeypatch.setattr(outgoing, "_HAS_SENDFILE", False)
+    expected: list[bytes] = []
+
+    def handler(request: Request) -> None:
+        parts: list[object] = []
+        body = b""
+        for _ in range(source.randrange(4)):
+            if source.random() < 0.4:
+                piece = source.randbytes(source.randrange(1, 2000))
+                parts.append(memoryview(piece))
+            else:
+                position = source.randrange(FILE_BYTES)
+                length = min(FILE_BYTES - position, source.choice([0, 10, 40_000, 900_000]))
+                piece = contents[position : position + length]
+                parts.append(FileRegion(segment, position, length, is_cold="cold" in way))
+            body += piece
+        expected.append(body)
+        request.respond_parts(response(request, *parts))
+
+    server = await harness.server(
+        handler, offload=filesystem.offload, limits=ServerLimits(send_buffer_bytes=32_768)
+    )
+    peer = await harness.peer(server)
+    count = 120
+    for start in range(0, count, 30):
+        peer.send(*(peer.request(number) for number in range(start, start + 30)))
+        for number in range(start, start + 30):
+            correlation_id, body = await peer.receive()
+            assert correlation_id == number
+            assert body == expected[number]
+    segment.close()
+    await until(lambda: segment.fileno() == -1)
+
+
+async def test_the_switch_waits_for_bytes_already_in_the_transport(
+    harness: Harness, segment: File, contents: bytes
+) -> None:
+    """A big response in memory fills the transport; the region behind it must not overtake."""
+    big = random.Random(2).randbytes(4_000_000)
+
+    def handler(request: Request) -> None:
+        if request.correlation_id == 1:
+            request.respond_parts(response(request, big))
+        else:
+            request.respond_parts(response(request, FileRegion(segment, 0, FILE_BYTES), b"end"))
+
+    server = await harness.server(handler, limits=ServerLimits(send_buffer_bytes=32_768))
+    peer = await harness.peer(server)
+    peer.send(peer.request(1), peer.request(2), peer.request(3))
+    assert await peer.receive() == (1, big)
+    assert await peer.receive() == (2, contents + b"end")
+    assert await peer.receive() == (3, contents + b"end")
+
+
+async def test_a_peer_that_leaves_in_the_middle_frees_the_descriptor(
+    harness: Harness, segment: File
+) -> None:
+    def handler(request: Request) -> None:
+        request.respond_parts(response(request, FileRegion(segment, 0, FILE_BYTES)))
+
+    server = await harness.server(handler, limits=ServerLimits(send_buffer_bytes=32_768))
+    peer = await harness.peer(server)
+    peer.send(*(peer.request(number) for number in range(20)))
+    await peer.reader.readexactly(100_000)
+    segment.close()
+    assert segment.fileno() >= 0
+    peer.close()
+    await until(lambda: server.connection_count == 0)
+    await until(lambda: segment.fileno() == -1)
+
+
+@pytest.mark.parametrize("length", [FILE_BYTES + 1, 1000])
+async def test_a_short_file_closes_the_connection(
+    harness: Harness, segment: File, length: int
+) -> None:
+    def handler(request: Request) -> None:
+        if request.correlation_id == 1:
+            position = 0 if length > FILE_BYTES else FILE_BYTES - 500
+            request.respond_parts(response(request, FileRegion(segment, position, length)))
+        else:
+            request.respond_parts(response(request, b"fine"))
+
+    server = await harness.server(handler)
+    peer, other = await harness.peer(server), await harness.peer(server)
+    peer.send(peer.request(1))
+    async with asyncio.timeout(20):
+        received = b""
+        while data := await peer.reader.read(1 << 20):
+            received += data
+    assert len(received) < 8 + length
+    other.send(other.request(2))
+    assert await other.receive() == (2, b"fine")
+    segment.close()
+    await until(lambda: segment.fileno() == -1)
+
+
+async def test_a_cold_region_of_a_lost_connection(
+    harness: Harness, filesystem: OsFilesystem, segment: File
+) -> None:
+    gate = asyncio.Event()
+    entered = asyncio.Event()
+
+    async def slow_offload(function, *args):
+        entered.set()
+        await gate.wait()
+        return await filesystem.offload(function, *args)
+
+    def handler(request: Request) -> None:
+        region = FileRegion(segment, 0, 500_000, is_cold=True)
+        request.respond_parts(response(request, region))
+
+    server = await harness.server(handler, offload=slow_offload)
+    peer = await harness.peer(server)
+    peer.send(peer.request(1))
+    await entered.wait()
+    peer.close()
+    await until(lambda: server.connection_count == 0)
+    segment.close()
+    assert segment.fileno() >= 0
+    gate.set()
+    await until(lambda: segment.fileno() == -1)
+
+
+async def test_graceful_close_sends_queued_regions(
+    harness: Harness, segment: File, contents: bytes
+) -> None:
+    answered = asyncio.Event()
+
+    def handler(request: Request) -> None:
+        request.respond_parts(response(request, FileRegion(segment, 0, FILE_BYTES)))
+        answered.set()
+
+    server = await harness.server(handler, limits=ServerLimits(send_buffer_bytes=32_768))
+    peer = await harness.peer(server)
+    peer.send(peer.request(1))
+    await answered.wait()
+    closing = asyncio.create_task(server.close(20_000))
+    size = struct.pack(">ii", 4 + FILE_BYTES, 1)
+    async with asyncio.timeout(20):
+        assert await peer.reader.read(-1) == size + contents
+    await closing

@@ -1,0 +1,350 @@
+"""The server on real sockets: order, limits, and that one bad peer hurts nobody else."""
+
+import asyncio
+import logging
+import struct
+
+import pytest
+
+from moldau.protocol.errors import RemoteProtocolError
+from moldau.protocol.framing import POISON_BYTE, ReceiveMemory
+from moldau.runtime.clock import ManualClock
+from moldau.runtime.request import Request
+from moldau.runtime.server import ListenerSpec, Server, ServerLimits
+from moldau.runtime.server_connection import MAX_IN_FLIGHT_REQUESTS, MAX_PENDING_RESPONSE_BYTES
+
+from .conftest import Harness, Peer, response, until
+
+
+def echo(request: Request) -> None:
+    request.respond_parts(response(request, request.body))
+
+
+async def test_responses_leave_in_request_order(harness: Harness) -> None:
+    waiting: list[Request] = []
+    server = await harness.server(waiting.append)
+    peer = await harness.peer(server)
+    peer.send(*(peer.request(number, b"%d" % number) for number in range(40)))
+    await until(lambda: len(waiting) == 40)
+    for request in reversed(waiting[1:]):
+        echo(request)
+    await asyncio.sleep(0)
+    assert server.bytes_sent == 0
+    echo(waiting[0])
+    for number in range(40):
+        assert await peer.receive() == (number, b"%d" % number)
+    await until(lambda: server.memory.reserved_bytes == 0)
+
+
+async def test_requests_without_response_hold_nobody_up(harness: Harness) -> None:
+    def handler(request: Request) -> None:
+        if request.body == b"quiet":
+            request.respond_nothing()
+        else:
+            echo(request)
+
+    peer = await harness.peer(await harness.server(handler))
+    peer.send(peer.request(1, b"a"), peer.request(2, b"quiet"), peer.request(3, b"c"))
+    assert [await peer.receive(), await peer.receive()] == [(1, b"a"), (3, b"c")]
+
+
+async def test_header_and_connection_are_visible(harness: Harness) -> None:
+    seen: list[Request] = []
+
+    def handler(request: Request) -> None:
+        seen.append(request)
+        request.connection.state["count"] = request.connection.state.get("count", 0) + 1
+        echo(request)
+
+    server = await harness.server(handler)
+    peer = await harness.peer(server)
+    peer.send(peer.request(9, b"x"), peer.request(10, b"y"))
+    await peer.receive()
+    await peer.receive()
+    request = seen[0]
+    assert (request.api_key, request.api_version, request.correlation_id) == (3, 0, 9)
+    assert (request.client_id, request.connection.client_host) == ("test", "127.0.0.1")
+    assert request.connection.listener_name == "PLAINTEXT"
+    assert request.connection.principal == "User:ANONYMOUS"
+    assert request.connection.state == {"count": 2}
+
+
+async def test_large_and_small_frames_mixed(harness: Harness) -> None:
+    peer = await harness.peer(await harness.server(echo))
+    sizes = [0, 5_000_001, 3, 70_000, 262_144, 1, 1_048_576, 16_384]
+    bodies = [bytes([index]) * size for index, size in enumerate(sizes)]
+    peer.send(*(peer.request(index, body) for index, body in enumerate(bodies)))
+    for index, body in enumerate(bodies):
+        assert await peer.receive() == (index, body)
+
+
+async def test_in_flight_is_limited_and_goes_on(harness: Harness) -> None:
+    waiting: list[Request] = []
+    server = await harness.server(waiting.append)
+    peer = await harness.peer(server)
+    count = 5 * MAX_IN_FLIGHT_REQUESTS
+    peer.send(*(peer.request(number) for number in range(count)))
+    answered = 0
+    while answered < count:
+        await until(lambda: bool(waiting))
+        (connection,) = server.connections
+        assert connection.in_flight_count <= MAX_IN_FLIGHT_REQUESTS
+        batch = waiting[:]
+        waiting.clear()
+        for request in batch:
+            echo(request)
+        for _ in batch:
+            assert (await peer.receive())[0] == answered
+            answered += 1
+
+
+async def test_a_peer_that_does_not_read_holds_bounded_memory(harness: Harness) -> None:
+    handled = 0
+    piece = bytes(100_000)
+
+    def handler(request: Request) -> None:
+        nonlocal handled
+        handled += 1
+        request.respond_parts(response(request, piece))
+
+    server = await harness.server(handler, limits=ServerLimits(send_buffer_bytes=65536))
+    peer = await harness.peer(server)
+    count = 3000
+    peer.send(*(peer.request(number) for number in range(count)))
+    (connection,) = server.connections
+    await until(lambda: connection._stream.pending_bytes > MAX_PENDING_RESPONSE_BYTES)
+    stuck_at = handled
+    assert stuck_at < count
+    assert connection._stream.pending_bytes < (MAX_IN_FLIGHT_REQUESTS + 12) * len(piece)
+    other = await harness.peer(server)
+    other.send(other.request(1))
+    assert (await other.receive())[0] == 1
+    for number in range(count):
+        assert (await peer.receive())[0] == number
+
+
+async def test_released_frames_are_poisoned_after_the_answer(harness: Harness) -> None:
+    stolen: list[memoryview] = []
+
+    def handler(request: Request) -> None:
+        stolen.append(request.body[1:4])
+        echo(request)
+
+    peer = await harness.peer(await harness.server(handler))
+    peer.send(peer.request(1, b"abcdef"))
+    assert await peer.receive() == (1, b"abcdef")
+    assert bytes(stolen[0]) == bytes([POISON_BYTE]) * 3
+
+
+async def test_a_waiting_request_can_give_its_bytes_back(harness: Harness) -> None:
+    waiting: list[Request] = []
+
+    def handler(request: Request) -> None:
+        request.release_body()
+        request.release_body()
+        waiting.append(request)
+
+    server = await harness.server(handler)
+    peer = await harness.peer(server)
+    peer.send(peer.request(1, bytes(100_000)))
+    await until(lambda: len(waiting) == 1)
+    assert server.memory.reserved_bytes == 0
+    waiting[0].respond_parts(response(waiting[0], b"ok"))
+    assert await peer.receive() == (1, b"ok")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        struct.pack(">i", -1),
+        struct.pack(">i", 0),
+        struct.pack(">i", 100 * 1024 * 1024 + 1),
+        struct.pack(">i", 3) + b"abc",
+        struct.pack(">ihhih", 10, 3, 0, 1, 500),
+        struct.pack(">ihhih", 14, 3, 0, 1, 4) + b"\xff\xfe\xfd\xfc",
+    ],
+)
+async def test_garbage_closes_only_its_connection(
+    harness: Harness, garbage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await harness.server(echo)
+    good, bad = await harness.peer(server), await harness.peer(server)
+    with caplog.at_level(logging.WARNING, "moldau.server"):
+        bad.send(bad.request(1, b"before"), garbage)
+        assert await bad.receive() == (1, b"before")
+        assert await bad.at_eof()
+    assert len(caplog.records) == 1
+    assert "closing connection" in caplog.text
+    good.send(good.request(2, b"fine"))
+    assert await good.receive() == (2, b"fine")
+    await until(lambda: server.connection_count == 1)
+    assert server.memory.reserved_bytes == 0
+
+
+async def test_garbage_from_many_peers_is_logged_a_few_times(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await harness.server(echo)
+    with caplog.at_level(logging.WARNING, "moldau.server"):
+        for _ in range(40):
+            peer = await harness.peer(server)
+            peer.send(b"\xff" * 8)
+            assert await peer.at_eof()
+    assert len(caplog.records) == 10
+
+
+async def test_a_body_the_handler_cannot_decode_closes_the_connection(harness: Harness) -> None:
+    def handler(request: Request) -> None:
+        if request.body == b"bad":
+            raise RemoteProtocolError("nonsense")
+        echo(request)
+
+    server = await harness.server(handler)
+    peer, other = await harness.peer(server), await harness.peer(server)
+    peer.send(peer.request(1, b"bad"), peer.request(2, b"never"))
+    assert await peer.at_eof()
+    other.send(other.request(3, b"x"))
+    assert await other.receive() == (3, b"x")
+    assert server.memory.reserved_bytes == 0
+
+
+async def test_connection_limits(harness: Harness) -> None:
+    server = await harness.server(echo, limits=ServerLimits(max_connections=2))
+    first, second = await harness.peer(server), await harness.peer(server)
+    await until(lambda: server.connection_count == 2)
+    assert await (await harness.peer(server)).at_eof()
+    first.close()
+    await until(lambda: server.connection_count == 1)
+    server.update_limits(
+        ServerLimits(max_connections_per_ip=9, max_connections_per_ip_overrides={"127.0.0.1": 1})
+    )
+    assert await (await harness.peer(server)).at_eof()
+    second.send(second.request(1, b"still here"))
+    assert await second.receive() == (1, b"still here")
+    assert server.connections_rejected_count == 2
+
+
+async def test_idle_connections_are_closed_and_waiting_ones_are_not(harness: Harness) -> None:
+    clock = ManualClock()
+    waiting: list[Request] = []
+
+    def handler(request: Request) -> None:
+        if request.body == b"wait":
+            waiting.append(request)
+        else:
+            echo(request)
+
+    server = await harness.server(
+        handler, clock=clock, limits=ServerLimits(connections_max_idle_ms=5000)
+    )
+    idle, busy, polling = [await harness.peer(server) for _ in range(3)]
+    polling.send(polling.request(1, b"wait"))
+    await until(lambda: len(waiting) == 1 and server.connection_count == 3)
+    clock.advance(4000)
+    busy.send(busy.request(2))
+    await busy.receive()
+    clock.advance(3000)
+    assert await idle.at_eof()
+    assert server.connection_count == 2
+    echo(waiting[0])
+    assert await polling.receive() == (1, b"wait")
+
+
+async def test_a_throttled_connection_waits(harness: Harness) -> None:
+    clock = ManualClock()
+    handled: list[int] = []
+
+    def handler(request: Request) -> None:
+        handled.append(request.correlation_id)
+        if request.body == b"much":
+            request.connection.throttle(1000)
+            request.connection.throttle(500)
+        echo(request)
+
+    server = await harness.server(handler, clock=clock)
+    peer, other = await harness.peer(server), await harness.peer(server)
+    peer.send(peer.request(1, b"much"), peer.request(2), peer.request(3))
+    assert (await peer.receive())[0] == 1
+    peer.send(peer.request(4))
+    other.send(other.request(50))
+    await other.receive()
+    clock.advance(900)
+    assert handled == [1, 50]
+    clock.advance(200)
+    assert [(await peer.receive())[0] for _ in range(3)] == [2, 3, 4]
+
+
+async def test_frames_wait_for_memory_and_stalled_holders_are_closed(harness: Harness) -> None:
+    clock = ManualClock()
+    server = await harness.server(
+        echo, clock=clock, memory=ReceiveMemory(limit_bytes=100_000, poison=True)
+    )
+    holder, waiter = await harness.peer(server), await harness.peer(server)
+    frame = holder.request(1, bytes(200_000))
+    holder.send(frame[:1000])
+    await until(lambda: server.memory.is_exhausted)
+    waiter.send(waiter.request(2, bytes(150_000)))
+    await until(lambda: len(server._memory_waiters) == 1)
+    clock.advance(12_000)
+    assert await holder.at_eof()
+    assert (await waiter.receive())[0] == 2
+    assert server.memory.reserved_bytes == 0
+
+
+async def test_graceful_close_answers_what_was_accepted(harness: Harness) -> None:
+    waiting: list[Request] = []
+    server = await harness.server(waiting.append)
+    peer, idle = await harness.peer(server), await harness.peer(server)
+    peer.send(peer.request(1, bytes(3_000_000)))
+    await until(lambda: len(waiting) == 1)
+    closing = asyncio.create_task(server.close(20_000))
+    assert await idle.at_eof()
+    with pytest.raises(OSError, match=r".+"):
+        await Server(echo).start([ListenerSpec("A", "256.0.0.1", 0)])
+    echo(waiting[0])
+    assert await peer.receive() == (1, bytes(3_000_000))
+    assert await peer.at_eof()
+    await closing
+    assert server.connection_count == 0
+
+
+async def test_close_cuts_what_does_not_end(harness: Harness) -> None:
+    waiting: list[Request] = []
+    server = await harness.server(waiting.append)
+    peer = await harness.peer(server)
+    ended: list[object] = []
+    peer.send(peer.request(1, b"forever"))
+    await until(lambda: len(waiting) == 1)
+    waiting[0].connection.on_close(ended.append)
+    await server.close(0)
+    assert await peer.at_eof()
+    assert ended == [waiting[0].connection]
+    assert waiting[0].is_connection_lost
+    echo(waiting[0])
+    assert server.memory.reserved_bytes == 0
+
+
+async def test_a_port_in_use_is_one_clear_line(harness: Harness) -> None:
+    server = await harness.server(echo)
+    port = server.port("PLAINTEXT")
+    with pytest.raises(OSError, match=rf"cannot listen on 127.0.0.1:{port}: .*in use"):
+        await Server(echo).start([ListenerSpec("OTHER", "127.0.0.1", port)])
+
+
+async def test_the_observer_hears_of_every_request(harness: Harness) -> None:
+    heard: list[tuple[int, int]] = []
+
+    class Observer:
+        def request_completed(
+            self, request: Request, response_bytes: int, local_ms: float, total_ms: float
+        ) -> None:
+            assert 0 <= local_ms <= total_ms
+            heard.append((request.correlation_id, response_bytes))
+
+    peer: Peer = await harness.peer(await harness.server(echo, observer=Observer()))
+    peer.send(peer.request(1, b"abc"), peer.request(2, b""))
+    await peer.receive()
+    await peer.receive()
+    assert heard == [(1, 11), (2, 8)]

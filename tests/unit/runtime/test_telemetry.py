@@ -1,0 +1,174 @@
+"""Metrics, logs, loop lag."""
+
+import gc
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from moldau.runtime.clock import ManualClock
+from moldau.runtime.loop_health import (
+    GC_THRESHOLDS,
+    LAG_PROBE_INTERVAL_MS,
+    LoopLagMonitor,
+    freeze_garbage_collector,
+)
+from moldau.runtime.telemetry import (
+    Histogram,
+    RateLimitedLog,
+    Registry,
+    configure_logging,
+    enhance,
+    get_levels,
+    set_level,
+)
+
+NAME = "kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec"
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    logger = logging.getLogger("moldau")
+    before = (logger.handlers[:], logger.level, logger.propagate)
+    yield
+    logger.handlers[:], logger.propagate = before[0], before[2]
+    logger.setLevel(before[1])
+
+
+def test_the_same_name_and_labels_are_the_same_instrument() -> None:
+    registry = Registry(ManualClock().monotonic_ms)
+    registry.counter(NAME, topic="a").add(3)
+    registry.counter(NAME, topic="a").add()
+    registry.counter(NAME, topic="b").value += 1
+    registry.gauge("g", lambda: 7.0)
+    collected = {(metric.name, metric.labels): metric for metric in registry.collect()}
+    assert collected[NAME, (("topic", "a"),)].instrument.value == 4
+    assert collected["g", ()].instrument.value == 7.0
+    registry.gauge("g").set(2)
+    assert registry.gauge("g").value == 2
+    with pytest.raises(AssertionError, match="counter"):
+        registry.gauge(NAME)
+    registry.remove_labelled(topic="a")
+    registry.remove(NAME, topic="b")
+    assert [metric.name for metric in registry.collect()] == ["g"]
+
+
+def test_strangers_cannot_fill_the_registry() -> None:
+    registry = Registry(ManualClock().monotonic_ms, max_series_per_name=5)
+    for number in range(100):
+        registry.counter(NAME, client=str(number)).add()
+    series = {metric.labels: metric.instrument.value for metric in registry.collect()}
+    assert len(series) == 6
+    assert series[("client", "other"),] == 95
+
+
+def test_histogram() -> None:
+    histogram = Histogram(bounds=(1.0, 10.0, 100.0))
+    assert histogram.percentile(0.99) == histogram.mean == 0.0
+    for value in range(1, 101):
+        histogram.observe(float(value))
+    assert histogram.counts == [1, 9, 90, 0]
+    assert histogram.mean == 50.5
+    assert histogram.percentile(0.5) == pytest.approx(50, abs=1)
+    assert histogram.percentile(1.0) == 100.0
+    histogram.observe(5000.0)
+    assert histogram.percentile(1.0) == 5000.0
+
+
+def test_meter_rates_fade() -> None:
+    clock = ManualClock()
+    meter = Registry(clock.monotonic_ms).meter(NAME)
+    for _ in range(60):
+        meter.mark(50)
+        clock.advance(1000)
+        meter.rate()
+    assert meter.rate(1.0) == pytest.approx(50)
+    assert meter.value == 3000
+    clock.advance(60_000)
+    assert meter.rate(1.0) == pytest.approx(50 / 2.718, rel=0.05)
+    assert meter.rate(15.0) > meter.rate(1.0)
+
+
+@pytest.mark.usefixtures("restored_logging")
+@pytest.mark.parametrize("enhanced", [False, True])
+def test_one_event_is_one_line_of_json(enhanced: bool) -> None:
+    stream = io.StringIO()
+    configure_logging("json", "INFO", stream=stream)
+    if enhanced:
+        enhance()
+    logger = logging.getLogger("moldau.test")
+    logger.debug("not shown")
+    logger.warning("from %s\nforged", "peer", extra={"topic": "t"})
+    entry = json.loads(stream.getvalue())
+    assert stream.getvalue().count("\n") == 1
+    assert entry["event"] == "from peer\nforged"
+    assert (entry["level"], entry["logger"], entry["topic"]) == ("warning", "moldau.test", "t")
+    assert entry["timestamp"].endswith("Z")
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_console_lines_cannot_be_forged() -> None:
+    stream = io.StringIO()
+    configure_logging("console", "INFO", stream=stream)
+    logging.getLogger("moldau.test").info("a\nb\x1b[31m", extra={"partition": 3})
+    (line,) = stream.getvalue().splitlines()
+    assert line.endswith(r"INFO    test: a\nb\x1b[31m partition=3")
+    enhance()
+    logging.getLogger("moldau.test").info("plain")
+    assert "plain" in stream.getvalue()
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_levels_change_at_run_time() -> None:
+    configure_logging("console", "INFO", stream=io.StringIO())
+    logger = logging.getLogger("moldau.levels")
+    set_level("moldau.levels", "debug")
+    assert logger.isEnabledFor(logging.DEBUG)
+    assert get_levels()["moldau.levels"] == "DEBUG"
+    set_level("moldau.levels", "UNSET")
+    assert get_levels()["moldau.levels"] == "INFO"
+    with pytest.raises(ValueError, match="LOUD"):
+        set_level("moldau", "LOUD")
+    with pytest.raises(ValueError, match="not one of our"):
+        set_level("root", "INFO")
+
+
+def test_rate_limited_log(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    log = RateLimitedLog(logging.getLogger("test"), clock, allowed_count=2, interval_ms=1000)
+    for number in range(5):
+        log.warning("line %d", number)
+    clock.advance(1000)
+    log.warning("later")
+    assert [record.getMessage() for record in caplog.records] == [
+        "line 0",
+        "line 1",
+        "3 similar lines were left out",
+        "later",
+    ]
+
+
+def test_loop_lag_is_sampled() -> None:
+    clock = ManualClock()
+    histogram = Histogram()
+    monitor = LoopLagMonitor(clock, histogram)
+    monitor.start()
+    clock.advance(10 * LAG_PROBE_INTERVAL_MS)
+    assert histogram.count == 10
+    assert histogram.maximum == 0.0
+    monitor.stop()
+    assert clock.timer_count == 0
+
+
+def test_the_collector_is_frozen() -> None:
+    before = gc.get_threshold()
+    try:
+        freeze_garbage_collector()
+        assert gc.get_threshold() == GC_THRESHOLDS
+        assert gc.get_freeze_count() > 0
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
