@@ -60,6 +60,10 @@ def open_log(
 
 
 def _open(log: Log, log_start_offset: int, recovery_point: int, clean_shutdown: bool) -> None:
+    if recovery_point <= log_start_offset and not clean_shutdown:
+        # All that was flushed was deleted by request. What is left of it promises nothing: a crash
+        # while it was being removed leaves gaps that are no damage.
+        recovery_point = 0
     log.filesystem.mkdirs(log.directory)
     _tidy(log)
     segments = _find_segments(log)
