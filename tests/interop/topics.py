@@ -1,0 +1,62 @@
+"""Fresh topics for interop tests, made by librdkafka's admin client.
+
+Owns one admin client per process.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from types import TracebackType
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from moldau.testing import wait_until
+
+ADMIN_TIMEOUT_S = 20
+
+
+def fresh_name(prefix: str = "interop") -> str:
+    """A topic name that nothing else uses."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+class TopicMaker:
+    """Creates topics and deletes them all at the end, so that a foreign cluster is left clean."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._names: list[str] = []
+
+    def __enter__(self) -> TopicMaker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._names:
+            for future in self._admin.delete_topics(self._names).values():
+                future.exception(ADMIN_TIMEOUT_S)
+
+    def create(
+        self,
+        name: str | None = None,
+        *,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic, wait until the broker knows it, and return its name."""
+        name = name or fresh_name()
+        new = NewTopic(name, partitions, 1, config=dict(config or {}))
+        self._admin.create_topics([new])[name].result(ADMIN_TIMEOUT_S)
+        self._names.append(name)
+        wait_until(lambda: self._has_leaders(name, partitions), what=f"leaders of {name}")
+        return name
+
+    def _has_leaders(self, name: str, partition_count: int) -> bool:
+        found = self._admin.list_topics(name, timeout=ADMIN_TIMEOUT_S).topics[name]
+        leaders = [partition.leader for partition in found.partitions.values()]
+        return found.error is None and len(leaders) == partition_count and min(leaders) >= 0
