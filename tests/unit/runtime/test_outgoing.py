@@ -70,13 +70,13 @@ async def test_regions_and_bytes_interleaved(
         request.respond_parts(response(request, *parts))
 
     server = await harness.server(
-        handler, offload=filesystem.offload, limits=ServerLimits(send_buffer_bytes=32_768)
+        handler, offload=filesystem.offload, limits=ServerLimits(send_buffer_bytes=150_000)
     )
     peer = await harness.peer(server)
-    count = 120
-    for start in range(0, count, 30):
-        peer.send(*(peer.request(number) for number in range(start, start + 30)))
-        for number in range(start, start + 30):
+    count = 60
+    for start in range(0, count, 15):
+        peer.send(*(peer.request(number) for number in range(start, start + 15)))
+        for number in range(start, start + 15):
             correlation_id, body = await peer.receive()
             assert correlation_id == number
             assert body == expected[number]
@@ -96,7 +96,7 @@ async def test_the_switch_waits_for_bytes_already_in_the_transport(
         else:
             request.respond_parts(response(request, FileRegion(segment, 0, FILE_BYTES), b"end"))
 
-    server = await harness.server(handler, limits=ServerLimits(send_buffer_bytes=32_768))
+    server = await harness.server(handler, limits=ServerLimits(send_buffer_bytes=150_000))
     peer = await harness.peer(server)
     peer.send(peer.request(1), peer.request(2), peer.request(3))
     assert await peer.receive() == (1, big)
@@ -110,7 +110,7 @@ async def test_a_peer_that_leaves_in_the_middle_frees_the_descriptor(
     def handler(request: Request) -> None:
         request.respond_parts(response(request, FileRegion(segment, 0, FILE_BYTES)))
 
-    server = await harness.server(handler, limits=ServerLimits(send_buffer_bytes=32_768))
+    server = await harness.server(handler, limits=ServerLimits(send_buffer_bytes=150_000))
     peer = await harness.peer(server)
     peer.send(*(peer.request(number) for number in range(20)))
     await peer.reader.readexactly(100_000)
@@ -182,7 +182,7 @@ async def test_graceful_close_sends_queued_regions(
         request.respond_parts(response(request, FileRegion(segment, 0, FILE_BYTES)))
         answered.set()
 
-    server = await harness.server(handler, limits=ServerLimits(send_buffer_bytes=32_768))
+    server = await harness.server(handler, limits=ServerLimits(send_buffer_bytes=150_000))
     peer = await harness.peer(server)
     peer.send(peer.request(1))
     await answered.wait()
