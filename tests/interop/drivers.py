@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import aiokafka
 import confluent_kafka
 
+from tests.interop.kafka_python import kafka
 from tests.interop.samples import Rec
-
-with warnings.catch_warnings():
-    # kafka-python reads its schemas with a deprecated function of importlib while it is imported.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka
-    import kafka.admin
 
 READ_DEADLINE_S = 20.0
 MAX_REQUEST_BYTES = 30_000_000
