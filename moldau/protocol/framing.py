@@ -203,8 +203,8 @@ class FrameReader:
     def buffer_updated(self, byte_count: int) -> list[memoryview]:
         """Account for received bytes; the frames they complete, writable and without length prefix.
 
-        Raises RemoteProtocolError for a length that is negative, zero or over the maximum. When good
-        frames precede it they are returned, `error` is set, and the next call raises.
+        Raises RemoteProtocolError for a length that is negative, zero or over the maximum. When
+        good frames precede it they are returned, `error` is set, and the next call raises.
         """
         large = self._large
         if large is None:
