@@ -31,6 +31,8 @@ _NO_TIME = 0
 def check_unformatted(filesystem: Filesystem, metadata_directory: str) -> None:
     """Refuse a directory with a metadata log in it.
 
+    First snapshots that an interrupted formatting left are no log: they are written again.
+
     Raises:
         MetadataLogError: there is one.
     """
@@ -39,7 +41,8 @@ def check_unformatted(filesystem: Filesystem, metadata_directory: str) -> None:
         return
     names = filesystem.listdir(directory)
     has_log = any(name.endswith(".log") for name in names)
-    if has_log or QUORUM_STATE in names or list_snapshots(filesystem, directory):
+    snapshots = [each for each in list_snapshots(filesystem, directory) if each.end_offset > 0]
+    if has_log or QUORUM_STATE in names or snapshots:
         raise MetadataLogError(f"{directory} holds a metadata log already; it is left as it is")
 
 

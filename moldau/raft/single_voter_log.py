@@ -199,6 +199,16 @@ class SingleVoterLog:
         return self._log.log_end_offset
 
     @property
+    def node_id(self) -> int:
+        """The voter, which leads."""
+        return self._settings.node_id
+
+    @property
+    def directory_id(self) -> UUID:
+        """The voter's directory."""
+        return self._settings.directory_id
+
+    @property
     def voters(self) -> VoterSet:
         """The quorum's voters."""
         return self._files.voters

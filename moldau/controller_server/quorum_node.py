@@ -1,0 +1,227 @@
+"""A controller node of a single-voter quorum, on its own thread.
+
+Owns: joining log, core, driver and APIs on the quorum thread, and the way in and out of it. Must
+not: know the broker. Invariant: everything below runs on the quorum's loop; what other threads see
+are requests, responses and committed batches, none of which anybody changes afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from moldau.config import NodeConfig
+from moldau.controller_server.apis import ControllerApis, ControllerRequestContext
+from moldau.controller_server.quorum_thread import (
+    LoopRelay,
+    MetadataConsumer,
+    QuorumBusy,
+    QuorumThread,
+)
+from moldau.metadata.bootstrap import feature_records, initial_feature_levels
+from moldau.metadata.controller import (
+    Controller,
+    ControllerCore,
+    ControllerSettings,
+    SnapshotPolicy,
+)
+from moldau.metadata.features import SUPPORTED_FEATURES
+from moldau.protocol.messages.p70_controller_registration import (
+    ControllerRegistrationRequest,
+    Feature,
+    Listener,
+)
+from moldau.protocol.schema import Message
+from moldau.raft import (
+    MetadataLogError,
+    MetadataLogSettings,
+    SingleVoterLog,
+    VoterEndpoint,
+    read_bootstrap,
+)
+from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.filesystem import Filesystem, OsFilesystem
+
+ACTIVATION_TIMEOUT_S: Final = 60.0
+OWN_PRINCIPAL: Final = "User:ANONYMOUS"
+
+
+class RequestUndelivered(Exception):
+    """The controller did not take the request, or did not answer in time."""
+
+
+class QuorumNode:
+    """States: made -> `start` -> running -> `stop`.
+
+    Args:
+        directory_id: the id of the directory that holds the metadata log.
+        on_fatal: told once, from the quorum's thread, when the node must not go on.
+        filesystem, clock: the simulation's, or None for the machine's.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        cluster_id: str,
+        directory_id: uuid.UUID,
+        on_fatal: Callable[[str], None],
+        filesystem: Filesystem | None = None,
+        clock: Clock | None = None,
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    ) -> None:
+        self._config = config
+        self._cluster_id = cluster_id
+        self._directory_id = directory_id
+        self._on_fatal = on_fatal
+        self._own_filesystem = OsFilesystem(thread_count=2) if filesystem is None else None
+        self._filesystem: Filesystem = filesystem or self._own_filesystem  # type: ignore[assignment]
+        self._clock = clock
+        self._thread = QuorumThread(loop_factory=loop_factory)
+        self._log: SingleVoterLog | None = None
+        self._controller: Controller | None = None
+        self._apis: ControllerApis | None = None
+        self._relays: list[LoopRelay] = []
+
+    async def start(self) -> None:
+        """Open the log, lead, activate the controller, register it.
+
+        Raises:
+            MetadataLogError: the metadata log cannot be used; one line.
+            OSError: the disk refuses.
+        """
+        self._thread.start()
+        try:
+            await self._thread.run(self._start())
+        except (MetadataLogError, OSError):
+            await self._thread.stop()
+            self._close_filesystem()
+            raise
+
+    async def _start(self) -> None:
+        config, filesystem = self._config, self._filesystem
+        clock = self._clock or SystemClock(asyncio.get_running_loop())
+        settings = MetadataLogSettings(
+            metadata_directory=config.metadata_log_directory,
+            node_id=config.node_id,
+            directory_id=self._directory_id,
+            endpoints=controller_endpoints(config),
+            segment_bytes=config.get_int("metadata.log.segment.bytes"),
+            segment_ms=config.get_int("metadata.log.segment.ms"),
+            retention_bytes=config.get_int("metadata.max.retention.bytes"),
+            retention_ms=config.get_int("metadata.max.retention.ms"),
+        )
+        bootstrap: list[tuple[Message, int]] = [
+            (record, 0)
+            for record in await filesystem.offload(
+                read_bootstrap, filesystem, config.metadata_log_directory
+            )
+        ] or feature_records(initial_feature_levels())
+        log = await SingleVoterLog.open(filesystem, clock, settings, self._on_fatal)
+        core = ControllerCore(
+            ControllerSettings.from_node_config(config, self._cluster_id),
+            random.Random(secrets.randbits(128)),
+        )
+        controller = Controller(
+            core,
+            log,
+            clock,
+            node_id=config.node_id,
+            bootstrap_records=bootstrap,
+            snapshot_policy=SnapshotPolicy(
+                max_bytes=config.get_int("metadata.log.max.record.bytes.between.snapshots"),
+                interval_ms=config.get_int("metadata.log.max.snapshot.interval.ms"),
+            ),
+        )
+        self._log, self._controller = log, controller
+        self._apis = ControllerApis(controller, log, clock)
+        controller.start()
+        await asyncio.wait_for(controller.active_since.wait(), ACTIVATION_TIMEOUT_S)
+        await self._apis.handle(
+            self._registration(), ControllerRequestContext(OWN_PRINCIPAL, timeout_ms=30_000)
+        )
+
+    def _registration(self) -> ControllerRegistrationRequest:
+        return ControllerRegistrationRequest(
+            controller_id=self._config.node_id,
+            incarnation_id=uuid.UUID(int=secrets.randbits(128), version=4),
+            zk_migration_ready=False,
+            listeners=[
+                Listener(
+                    name=endpoint.listener_name,
+                    host=endpoint.host or "localhost",
+                    port=endpoint.port,
+                    security_protocol=endpoint.security_protocol.value,
+                )
+                for endpoint in self._config.controller_listeners
+            ],
+            features=[
+                Feature(
+                    name=name,
+                    min_supported_version=levels.minimum_level,
+                    max_supported_version=levels.maximum_level,
+                )
+                for name, levels in SUPPORTED_FEATURES.items()
+            ],
+        )
+
+    async def send(
+        self, request: Message, principal: str, *, timeout_ms: float | None = None
+    ) -> Any:
+        """The controller's response to a request, from any loop.
+
+        Raises:
+            RequestUndelivered: it was not taken, or not answered within `timeout_ms`.
+        """
+        assert self._apis is not None, "started"
+        context = ControllerRequestContext(principal, timeout_ms=timeout_ms)
+        try:
+            return await self._thread.run(self._apis.handle(request, context))
+        except QuorumBusy as error:
+            raise RequestUndelivered(str(error)) from None
+
+    async def subscribe(self, consumer: MetadataConsumer) -> None:
+        """Deliver snapshot and batches to `consumer` on the calling loop, from the beginning."""
+        relay = LoopRelay(consumer, asyncio.get_running_loop(), self._thread.loop)
+        self._relays.append(relay)
+        await self._thread.run(self._subscribe(relay))
+
+    async def _subscribe(self, relay: LoopRelay) -> None:
+        assert self._log is not None, "started"
+        relay.subscription = self._log.add_listener(relay)
+
+    async def stop(self) -> None:
+        """Stop deciding, flush and close the log, end the thread."""
+        for relay in self._relays:
+            relay.close()
+        if self._controller is not None and self._log is not None:
+            await self._thread.run(self._stop(self._controller, self._log))
+        self._controller = None
+        await self._thread.stop()
+        self._close_filesystem()
+
+    @staticmethod
+    async def _stop(controller: Controller, log: SingleVoterLog) -> None:
+        await controller.close()
+        await log.close()
+
+    def _close_filesystem(self) -> None:
+        if self._own_filesystem is not None:
+            self._own_filesystem.close()
+
+
+def controller_endpoints(config: NodeConfig) -> tuple[VoterEndpoint, ...]:
+    """Where other nodes find this controller: what it advertises, or else where it listens."""
+    advertised = {endpoint.listener_name: endpoint for endpoint in config.advertised_listeners}
+    return tuple(
+        VoterEndpoint(
+            endpoint.listener_name,
+            advertised.get(endpoint.listener_name, endpoint).host or "localhost",
+            advertised.get(endpoint.listener_name, endpoint).port,
+        )
+        for endpoint in config.controller_listeners
+    )
