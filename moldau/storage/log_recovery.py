@@ -204,6 +204,7 @@ def _recover(log: Log, first: int, recovery_point: int) -> int:
     for index in range(first, len(log.segments)):
         segment = log.segments[index]
         if index > first:
+            finish_indexes(log.segments[index - 1])
             gap = segment.base_offset - next_offset
             if gap < 0 or (gap and not log.config.compacts):
                 _end_at(log, index, next_offset, recovery_point, "a gap before it")
@@ -225,7 +226,6 @@ def _recover(log: Log, first: int, recovery_point: int) -> int:
                 failure,
             )
             _cut_tail(log, segment, position)
-        finish_indexes(segment)
         segment.transaction_index.finish_rebuild()
         segment.verified.trusted_from = 0
         if failure is not None:

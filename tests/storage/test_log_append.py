@@ -66,6 +66,17 @@ def test_many_batches_in_one_append_are_one_write() -> None:
     assert values_of(log) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_frames_view_is_appended_in_place_and_let_go(codec: Codec) -> None:
+    log = LogBench(config=LogConfig(message_timestamp_type="LogAppendTime")).open()
+    frame = bytearray(b"head" + batch_of("a", "b", codec=codec) + b"tail")
+    with memoryview(frame) as whole, whole[4:-4] as view:
+        assert log.append_as_leader(view, leader_epoch=5).error is ErrorCode.NONE
+        assert bytes(view) == bytes(log.read(0, max_bytes=1 << 20).records)
+    assert (frame[:4], frame[-4:]) == (b"head", b"tail")
+    frame.append(0)  # BufferError if a view of it were still held
+
+
 def refuse(log_config: LogConfig, sent: bytearray) -> ErrorCode:
     bench = LogBench(config=log_config)
     log = bench.open()
@@ -225,7 +236,7 @@ def test_an_index_without_room_only_becomes_sparser() -> None:
     filesystem = SimulatedFilesystem()
     bench = LogBench(filesystem, config=LogConfig(index_interval_bytes=200))
     log = bench.open()
-    filesystem.faults.append(Fault("reserve", ".index", errno.ENOSPC, count=3))
+    filesystem.faults.append(Fault("pwrite", ".index", errno.ENOSPC, count=3))
     fill(log, 20)
     assert len(read_all(log)) == 20
     assert log.active_segment.offset_index.entry_count > 0
