@@ -2,7 +2,6 @@
 
 from moldau.raft.format import check_unformatted, read_bootstrap, write_bootstrap
 from moldau.raft.single_voter_log import MetadataLogSettings, SingleVoterLog
-from moldau.raft.storage_format import FormatPlan, FormatReport, StorageFormatError, format_storage
 from moldau.raft.subscription import LogListener, Subscription
 from moldau.raft.values import (
     METADATA_DIRECTORY,
