@@ -191,9 +191,7 @@ def prepare(records: bytearray | memoryview, config: LogConfig) -> bytearray:
             if header.attributes & _CODEC_MASK == target:
                 prepared += records[position : position + header.size_bytes]
             else:
-                prepared += recompress(
-                    records, position, header, target, config.compression_level
-                )
+                prepared += recompress(records, position, header, target, config.compression_level)
     except InvalidBatch as error:
         raise rejected(error) from None
     return prepared

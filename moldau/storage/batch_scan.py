@@ -113,9 +113,7 @@ def scan_verified(
 
 def _require_crc(matches: bool, position: int) -> None:
     if not matches:
-        raise InvalidBatch(
-            InvalidBatchReason.BAD_CRC, "the CRC does not match", position=position
-        )
+        raise InvalidBatch(InvalidBatchReason.BAD_CRC, "the CRC does not match", position=position)
 
 
 def _streamed_crc(file: File, position: int, header: BatchHeader, buffer: bytearray) -> int:

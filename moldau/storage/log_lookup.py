@@ -77,9 +77,7 @@ def _search(log: Log, timestamp_ms: int, max_offset: int | None) -> TimestampedO
     return None
 
 
-def _search_segment(
-    log: Log, segment: LogSegment, timestamp_ms: int
-) -> TimestampedOffset | None:
+def _search_segment(log: Log, segment: LogSegment, timestamp_ms: int) -> TimestampedOffset | None:
     log_start_offset = log.log_start_offset
     file = segment.file()
     # No record up to that index entry's offset reaches the timestamp, unless it equals it.

@@ -126,9 +126,7 @@ def _read_segments(
     return ReadResult(ErrorCode.NONE, next_offset=start_offset)
 
 
-def _unverified(
-    log: Log, segment: LogSegment, start_offset: int, found: ByteRange
-) -> ReadResult:
+def _unverified(log: Log, segment: LogSegment, start_offset: int, found: ByteRange) -> ReadResult:
     region = FileRegion(segment.file(), found.position, found.end - found.position)
     contiguous = not log.config.compacts
     return ReadResult(

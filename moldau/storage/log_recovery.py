@@ -40,9 +40,7 @@ _CLEANED_SUFFIX = ".cleaned"
 _TEMPORARY_SUFFIX = ".tmp"
 
 
-def open_log(
-    log: Log, *, log_start_offset: int, recovery_point: int, clean_shutdown: bool
-) -> None:
+def open_log(log: Log, *, log_start_offset: int, recovery_point: int, clean_shutdown: bool) -> None:
     """Fill a new Log from its directory, making the directory if need be.
 
     Damage below the recovery point, or a failing disk, leaves the log offline. Raises: DiskFull.
@@ -247,7 +245,7 @@ def _recover_segment(
         for position, header, batch in scan_verified(segment.file(), 0, segment.size_bytes):
             gap = header.base_offset - next_offset
             straddles = is_first_of_log and position == 0 and header.last_offset >= next_offset
-            if (gap < 0 or (gap and contiguous)) and not straddles:
+            if (gap < 0 and not straddles) or (gap > 0 and contiguous):
                 raise InvalidBatch(
                     InvalidBatchReason.BAD_OFFSET,
                     f"base offset {header.base_offset} where {next_offset} is next",

@@ -38,9 +38,7 @@ class TimeIndex(SparseIndex):
         Returns False when the disk has no room for it.
         """
         last = self.last_raw()
-        if last is not None and (
-            timestamp_ms <= last[0] or offset - self.base_offset < last[1]
-        ):
+        if last is not None and (timestamp_ms <= last[0] or offset - self.base_offset < last[1]):
             return True
         if timestamp_ms < 0:
             return True

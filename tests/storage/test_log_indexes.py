@@ -42,9 +42,7 @@ def test_offset_index_finds_the_last_entry_at_or_before(steps: list[tuple[int, i
             if offset >= BASE:
                 assert index.lookup(offset) == max(e for e in entries if e[0] <= offset)
         for position in {e[1] + d for e in entries for d in (0, 1)}:
-            assert index.position_at_most(position) == max(
-                p for _, p in entries if p <= position
-            )
+            assert index.position_at_most(position) == max(p for _, p in entries if p <= position)
     index.unmap()
 
 

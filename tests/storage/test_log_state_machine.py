@@ -45,9 +45,7 @@ class LogMachine(RuleBasedStateMachine):
         idempotent=st.booleans(),
         step_ms=st.integers(-50, 200),
     )
-    def append(
-        self, count: int, size: int, codec: Codec, idempotent: bool, step_ms: int
-    ) -> None:
+    def append(self, count: int, size: int, codec: Codec, idempotent: bool, step_ms: int) -> None:
         self.counter += 1
         values = [f"{self.counter}/{n}/".encode() + b"x" * size for n in range(count)]
         timestamp_ms = START_MS - 10**8 + self.counter * 10 + step_ms
