@@ -17,7 +17,7 @@ from tests.storage.simulated_disk import DiskImage
 from tests.storage.simulated_filesystem import Operation
 from tests.storage.storage_fixtures import seed_from_environment
 
-POWER_LOSSES_PER_POINT = 2
+POWER_LOSSES_PER_POINT = 5
 ABORT, COMMIT = ControlRecordType.ABORT, ControlRecordType.COMMIT
 
 

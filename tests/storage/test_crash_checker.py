@@ -1,0 +1,147 @@
+"""The crash tests can fail: planted faults are found by the same checker.
+
+Each fault is one a storage engine could really have. A checker that lets one through is worthless.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import Callable
+
+import pytest
+
+from moldau.storage import batch_scan, log_loader, log_recovery
+from moldau.storage.flush_job import FlushJob
+from moldau.storage.log_manager import LogManager
+from moldau.storage.offset_index import OffsetIndex
+from moldau.storage.segment import LogSegment
+from moldau.storage.time_index import TimeIndex
+from moldau.storage.transaction_index import TransactionIndex
+from tests.storage.crash_workloads import Rebooter, run_workload
+from tests.storage.storage_fixtures import seed_from_environment
+from tests.storage.test_crash_points import (
+    appends_and_flushes,
+    check_point,
+    stops_and_starts,
+    transactions,
+    truncations,
+)
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_crc_check(patch: pytest.MonkeyPatch) -> None:
+    """Recovery believes whatever has a plausible header."""
+    patch.setattr(batch_scan, "verify_crc", lambda *_: True)
+
+
+def recovery_point_before_fsync(patch: pytest.MonkeyPatch) -> None:
+    """A flush that syncs nothing."""
+
+    def run(self: FlushJob) -> None:
+        for file in self.files:
+            file.release()
+        self.files.clear()
+
+    patch.setattr(FlushJob, "run", run)
+
+
+def no_directory_fsync(patch: pytest.MonkeyPatch) -> None:
+    """A flush that syncs files but not their names."""
+    original = FlushJob.run
+
+    class NoDirectories:
+        def __init__(self, filesystem: object) -> None:
+            self._filesystem = filesystem
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._filesystem, name)
+
+        def fsync_directory(self, path: str) -> None:
+            pass
+
+    def run(self: FlushJob) -> None:
+        self.filesystem = NoDirectories(self.filesystem)  # type: ignore[assignment]
+        original(self)
+
+    patch.setattr(FlushJob, "run", run)
+
+
+def marker_stays(patch: pytest.MonkeyPatch) -> None:
+    """The clean-shutdown marker survives the start."""
+    patch.setattr(log_loader, "remove_clean_shutdown_marker", lambda *_: None)
+
+
+def recovery_point_not_lowered(patch: pytest.MonkeyPatch) -> None:
+    """A truncation below the checkpointed recovery point."""
+    patch.setattr(LogManager, "_checkpoint_lowered_recovery_point", lambda *_: None)
+
+
+def wrong_index_position(patch: pytest.MonkeyPatch) -> None:
+    original = OffsetIndex.append
+    patch.setattr(
+        OffsetIndex, "append", lambda self, last, position: original(self, last, position + 1)
+    )
+
+
+def late_time_index(patch: pytest.MonkeyPatch) -> None:
+    """Time index entries that claim an earlier time than the log has."""
+    original = TimeIndex.maybe_append
+    patch.setattr(
+        TimeIndex, "maybe_append", lambda self, time, offset: original(self, time - 1, offset)
+    )
+
+
+def forgotten_aborts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TransactionIndex, "append", lambda *_: None)
+
+
+def producers_not_replayed(patch: pytest.MonkeyPatch) -> None:
+    """Recovery takes the snapshot and leaves out the batches after it."""
+    patch.setattr(log_recovery, "replay_batch", lambda *_, **__: None)
+
+
+def lost_append(patch: pytest.MonkeyPatch) -> None:
+    """Every ninth append is acknowledged and not written."""
+    original = LogSegment.append
+    count = 0
+
+    def append(self: LogSegment, records: object, batches: object, interval: int) -> None:
+        nonlocal count
+        count += 1
+        if count % 9 == 0:
+            original(self, b"", [], interval)  # type: ignore[arg-type]
+        else:
+            original(self, records, batches, interval)  # type: ignore[arg-type]
+
+    patch.setattr(LogSegment, "append", append)
+
+
+FAULTS: list[tuple[Plant, object]] = [
+    (no_crc_check, appends_and_flushes),
+    (recovery_point_before_fsync, appends_and_flushes),
+    (no_directory_fsync, appends_and_flushes),
+    (marker_stays, stops_and_starts),
+    (recovery_point_not_lowered, truncations),
+    (wrong_index_position, appends_and_flushes),
+    (late_time_index, appends_and_flushes),
+    (forgotten_aborts, transactions),
+    (producers_not_replayed, appends_and_flushes),
+    (lost_append, appends_and_flushes),
+]
+
+
+@pytest.mark.parametrize(("plant", "steps"), FAULTS, ids=lambda each: each.__name__)
+def test_planted_fault_is_found(
+    plant: Plant, steps: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = seed_from_environment(20240229)
+    plant(monkeypatch)
+    with pytest.raises(AssertionError, match=f"seed {seed}"):
+        check_all_points(steps, seed)
+
+
+def check_all_points(steps: object, seed: int) -> None:
+    with Rebooter() as rebooter:
+        for point in run_workload(steps, seed).points:  # type: ignore[arg-type]
+            check_point(rebooter, point, random_module.Random(seed * 7919 + point.number), seed)
