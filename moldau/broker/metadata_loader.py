@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -69,7 +69,7 @@ class MetadataLoader:
         """Offset of the last metadata record in the image, -1 before the first."""
         return self.image.provenance.last_contained_offset
 
-    def handle_snapshot(self, records: list[Message], provenance: Provenance) -> None:
+    def handle_snapshot(self, records: Sequence[Message], provenance: Provenance) -> None:
         """Replace everything by a snapshot's content."""
         delta = MetadataDelta(self.image)
         delta.begin_snapshot()
@@ -79,7 +79,7 @@ class MetadataLoader:
         self._transaction.reset()
         self._publish(delta, provenance)
 
-    def handle_commit(self, records: list[Message], provenance: Provenance) -> None:
+    def handle_commit(self, records: Sequence[Message], provenance: Provenance) -> None:
         """Apply one committed batch; `provenance` names its last offset, epoch and time."""
         ready = self._transaction.feed(records)
         delta = MetadataDelta(self.image)

@@ -27,7 +27,7 @@ def print_json(document: Any) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
+    columns: Sequence[str], rows: Iterable[Iterable[object]], *, title: str | None = None
 ) -> None:
     """A plain table on stdout, as wide as its content when stdout is no terminal."""
     from rich.box import SIMPLE_HEAD

@@ -37,7 +37,12 @@ from moldau.broker.node.formatting import (
     format_storage,
     random_cluster_id,
 )
-from moldau.broker.node.local_quorum import LocalQuorum, QuorumStartError
+from moldau.broker.node.quorum_link import (
+    INTERNAL_PRINCIPAL,
+    InProcessControllerChannel,
+    ProducerIdBlocks,
+    follow_metadata,
+)
 from moldau.broker.node.settings import fetch_session_limit, http_address, server_limits
 from moldau.broker.node.start_gate import StartGate
 from moldau.broker.producer_ids import ProducerIds
@@ -51,12 +56,14 @@ from moldau.config import (
     effective_broker_config,
     effective_topic_config,
 )
+from moldau.controller_server import QuorumNode
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p62_broker_registration import Feature, Listener
 from moldau.protocol.types import ZERO_UUID
+from moldau.raft import MetadataLogError
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.loop_health import LoopLagMonitor, freeze_garbage_collector
@@ -80,7 +87,6 @@ logger = logging.getLogger("moldau.node")
 
 CONTROLLED_SHUTDOWN_MS: Final = 5_000
 SERVER_CLOSE_MS: Final = 2_000
-INTERNAL_PRINCIPAL: Final = "User:ANONYMOUS"
 
 
 class NodeStartError(Exception):
@@ -105,7 +111,8 @@ class Node:
         self._registry = Registry(self._clock.monotonic_ms)
         self._metadata = MetadataLoader(config.node_id)
         self._directories: LogDirectories | None = None
-        self._quorum: LocalQuorum | None = None
+        self._quorum: QuorumNode | None = None
+        self._channel: InProcessControllerChannel | None = None
         self._log_manager: LogManager | None = None
         self._server: Server | None = None
         self._router: RequestRouter | None = None
@@ -131,16 +138,16 @@ class Node:
         try:
             directories = self._open_directories(format_if_needed)
             cluster_id = directories.online[0].cluster_id
-            quorum = await self._start_quorum(directories, cluster_id)
+            channel = await self._start_quorum(directories, cluster_id)
             log_manager = await self._load_logs(directories)
-            gate = await self._listen(log_manager, quorum, cluster_id)
-            await self._join_cluster(log_manager, quorum, directories, cluster_id)
+            gate = await self._listen(log_manager, channel, cluster_id)
+            await self._join_cluster(log_manager, channel, directories, cluster_id)
             gate.open()
             await self._listen_http()
         except (
             LogDirectoryError,
             FormatError,
-            QuorumStartError,
+            MetadataLogError,
             RegistrationRefused,
             ControllerUnavailable,
         ) as error:
@@ -170,7 +177,7 @@ class Node:
         Raises:
             NodeStartError: the controller refuses it.
         """
-        assert self._quorum is not None, "started"
+        assert self._channel is not None, "started"
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
@@ -180,7 +187,7 @@ class Node:
                 )
             ]
         )
-        response = await self._quorum.channel.send(request, INTERNAL_PRINCIPAL)
+        response = await self._channel.send(request, INTERNAL_PRINCIPAL)
         result = response.topics[0]
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             raise NodeStartError(f"topic {name}: {result.error_message}")
@@ -204,17 +211,20 @@ class Node:
     def _is_formatted(self, paths: list[str]) -> bool:
         return any(self._filesystem.exists(os.path.join(path, META_PROPERTIES)) for path in paths)
 
-    async def _start_quorum(self, directories: LogDirectories, cluster_id: str) -> LocalQuorum:
-        self._quorum = LocalQuorum(
+    async def _start_quorum(
+        self, directories: LogDirectories, cluster_id: str
+    ) -> InProcessControllerChannel:
+        quorum = QuorumNode(
             self._config,
             cluster_id=cluster_id,
             directory_id=self._metadata_directory_id(directories),
-            loader=self._metadata,
-            on_fault=self._on_fault,
             on_fatal=self._on_fatal,
         )
-        await self._quorum.start()
-        return self._quorum
+        await quorum.start()
+        self._quorum = quorum
+        self._channel = InProcessControllerChannel(quorum)
+        await follow_metadata(quorum, self._channel, self._metadata)
+        return self._channel
 
     def _metadata_directory_id(self, directories: LogDirectories) -> uuid.UUID:
         wanted = os.path.abspath(self._config.metadata_log_directory)
@@ -240,7 +250,7 @@ class Node:
         return log_manager
 
     async def _listen(
-        self, log_manager: LogManager, quorum: LocalQuorum, cluster_id: str
+        self, log_manager: LogManager, channel: InProcessControllerChannel, cluster_id: str
     ) -> StartGate:
         gate = StartGate(self._route)
         server = Server(
@@ -273,11 +283,13 @@ class Node:
             metadata=self._metadata,
             replica_manager=replica_manager,
             log_manager=log_manager,
-            controller=quorum.channel,
+            controller=channel,
             fetch_sessions=FetchSessionCache(
                 self._clock, self._random, max_sessions=fetch_session_limit(self._config)
             ),
-            producer_ids=ProducerIds(quorum.producer_id_allocator(self._broker_epoch)),
+            producer_ids=ProducerIds(
+                ProducerIdBlocks(channel, self._config.node_id, self._broker_epoch)
+            ),
         )
         self._services = services
         self._router = RequestRouter(
@@ -289,7 +301,7 @@ class Node:
     async def _join_cluster(
         self,
         log_manager: LogManager,
-        quorum: LocalQuorum,
+        channel: InProcessControllerChannel,
         directories: LogDirectories,
         cluster_id: str,
     ) -> None:
@@ -298,7 +310,7 @@ class Node:
         self._remove_strays(log_manager)
         self._metadata.add_publisher(self._replica_manager)
         lifecycle = BrokerLifecycle(
-            quorum.channel,
+            channel,
             BrokerDescription(
                 broker_id=self._config.node_id,
                 cluster_id=cluster_id,
