@@ -58,5 +58,5 @@ def find_led(
         return error
     log = partition.log
     if log is None or log.offline:
-        return ErrorCode.KAFKA_STORAGE_ERROR
+        return partition.unusable_error
     return LedPartition(partition, log)

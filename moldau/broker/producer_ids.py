@@ -9,12 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
-
-from moldau.broker.controller_channel import ControllerChannel, ControllerUnavailable
-from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
 
 logger = logging.getLogger("moldau.broker.producer_ids")
 
@@ -102,7 +97,8 @@ class ProducerIds:
 
     async def _fetch(self) -> None:
         block = await self._allocator.allocate_block()
-        assert block.producer_id_count > 0, "the controller gave an empty block of producer ids"
+        if block.producer_id_count <= 0:
+            raise ProducerIdsUnavailable("the controller gave an empty block")
         self._next_block = block
 
     def _fetch_ended(self, fetching: asyncio.Task[None]) -> None:
@@ -110,40 +106,3 @@ class ProducerIds:
         error = None if fetching.cancelled() else fetching.exception()
         if error is not None:
             logger.warning("no block of producer ids: %s", error)
-
-
-class ControllerProducerIds:
-    """A ProducerIdAllocator that asks the active controller (AllocateProducerIds).
-
-    Args:
-        broker_epoch: the one this broker was last registered under.
-    """
-
-    __slots__ = ("_broker_epoch", "_broker_id", "_controller", "_principal")
-
-    def __init__(
-        self,
-        controller: ControllerChannel,
-        broker_id: int,
-        broker_epoch: Callable[[], int],
-        principal: str,
-    ) -> None:
-        self._controller = controller
-        self._broker_id = broker_id
-        self._broker_epoch = broker_epoch
-        self._principal = principal
-
-    async def allocate_block(self) -> ProducerIdBlock:
-        """See ProducerIdAllocator."""
-        request = AllocateProducerIdsRequest(
-            broker_id=self._broker_id, broker_epoch=self._broker_epoch()
-        )
-        try:
-            response = await self._controller.send(request, self._principal)
-        except ControllerUnavailable as problem:
-            raise ProducerIdsUnavailable(str(problem)) from problem
-        if response.error_code != ErrorCode.NONE:
-            raise ProducerIdsUnavailable(ErrorCode.of(response.error_code).name)
-        if response.producer_id_len <= 0:
-            raise ProducerIdsUnavailable("the controller gave an empty block")
-        return ProducerIdBlock(response.producer_id_start, response.producer_id_len)

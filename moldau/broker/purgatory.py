@@ -50,7 +50,14 @@ class Purgatory:
         max_operations: how many may wait.
     """
 
-    __slots__ = ("_max_operations", "_operations", "_timers", "expired_count", "name")
+    __slots__ = (
+        "_is_closed",
+        "_max_operations",
+        "_operations",
+        "_timers",
+        "expired_count",
+        "name",
+    )
 
     def __init__(
         self, name: str, timers: TimerWheel, *, max_operations: int = DEFAULT_MAX_OPERATIONS
@@ -60,6 +67,7 @@ class Purgatory:
         self._timers = timers
         self._max_operations = max_operations
         self._operations: dict[DelayedOperation, None] = {}
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._operations)
@@ -72,10 +80,10 @@ class Purgatory:
         """Let an operation wait for at most `timeout_ms`.
 
         Returns:
-            False when the purgatory is full: the caller ends the operation now.
+            False when the purgatory is full or closed: the caller ends the operation now.
         """
         assert not operation.is_ended
-        if len(self._operations) >= self._max_operations:
+        if self._is_closed or len(self._operations) >= self._max_operations:
             return False
         self._operations[operation] = None
         operation.timer = self._timers.call_later(
@@ -98,7 +106,8 @@ class Purgatory:
             operation.on_dropped()
 
     def close(self) -> None:
-        """End every operation as if its time were up (shutdown)."""
+        """End every operation as if its time were up, and take no more (shutdown)."""
+        self._is_closed = True
         for operation in list(self._operations):
             if not operation.is_ended:
                 self.remove(operation)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from moldau.storage.log_manager import LogManager
 
 logger = logging.getLogger("moldau.broker.replicas")
+
+MAX_INLINE_OPENS: Final = 100
+"""New logs made at once for one metadata change (about a millisecond each); the others follow while
+requests are served, and their partitions answer NOT_LEADER_OR_FOLLOWER until then."""
 
 RETRY_OPEN_MS: Final = 30_000
 """How long after a full disk kept a log from being made it is tried again."""
@@ -106,6 +111,8 @@ class ReplicaManager:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._by_topic_id: dict[UUID, dict[int, Partition]] = {}
         self._ready: list[ReadyFetch] = []
+        self._to_open: deque[Partition] = deque()
+        self._inline_open_budget = MAX_INLINE_OPENS
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_completing = False
         self._register_gauges(registry)
@@ -164,6 +171,7 @@ class ReplicaManager:
     def apply_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Make, change and drop partitions as `delta` says; `image` is what it leads to."""
         self.image = image
+        self._inline_open_budget = MAX_INLINE_OPENS
         changes = delta.topics_delta.local_changes(self.broker_id)
         for topic_partition, topic_id in changes.deleted.items():
             self._drop(topic_partition, topic_id)
@@ -202,8 +210,8 @@ class ReplicaManager:
             )
             self._partitions[topic_partition] = partition
             self._by_topic_id.setdefault(topic_id, {})[topic_partition.partition] = partition
-        if partition.log is None:
-            partition.log = self._open_log(partition, config)
+        if partition.log is None and not partition.is_opening:
+            self._open_now_or_later(partition, config)
         partition.min_insync_replicas = min_insync_replicas
         partition.apply_state(
             PartitionState(
@@ -227,6 +235,27 @@ class ReplicaManager:
                 del self._by_topic_id[topic_id]
                 self.topic_stats.forget(topic_partition.topic)
         self._remove_log(topic_partition, topic_id)
+
+    def _open_now_or_later(self, partition: Partition, config: LogConfig) -> None:
+        """Logs that exist are at hand; making many new ones takes turns with requests."""
+        exists = self._log_manager.get(partition.topic_partition) is not None
+        if exists or self._inline_open_budget > 0:
+            self._inline_open_budget -= not exists
+            partition.log = self._open_log(partition, config)
+            return
+        partition.is_opening = True
+        self._to_open.append(partition)
+        if len(self._to_open) == 1:
+            self.start(self._open_in_turn())
+
+    async def _open_in_turn(self) -> None:
+        while self._to_open:
+            await asyncio.sleep(0)
+            partition = self._to_open[0]
+            partition.is_opening = False
+            self._retry_open(partition)
+            # Only now: until here `_open_now_or_later` must not start a second turn.
+            self._to_open.popleft()
 
     def _open_log(self, partition: Partition, config: LogConfig) -> Log | None:
         """The partition's log, or None: the partition answers KAFKA_STORAGE_ERROR then."""
@@ -259,26 +288,6 @@ class ReplicaManager:
             self._log_manager.delete(topic_partition)
         except LogOffline as problem:
             logger.error("%s cannot be deleted: %s", topic_partition, problem)
-
-    def put_strays_aside(self) -> int:
-        """Rename away what lies in the log directories but is not assigned to this broker.
-
-        Call it once, when the image has caught up with the metadata log: an older image knows
-        neither later topics nor which of two topics of one name is the living one.
-
-        Returns:
-            How many there were.
-        """
-        count = 0
-        for log in list(self._log_manager.logs()):
-            partition = self._partitions.get(log.topic_partition)
-            if partition is not None and partition.log is log:
-                continue
-            logger.warning("%s is not assigned to this broker: put aside", log.directory)
-            count += self._log_manager.mark_stray(log.topic_partition)
-            if partition is not None:
-                self._retry_open(partition)
-        return count
 
     def _apply_configs(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Changed topic settings reach their logs; a broker default may change any topic."""
@@ -374,7 +383,7 @@ class ReplicaManager:
         return {
             partition.topic_partition: partition.core.high_watermark
             for partition in self._partitions.values()
-            if not partition.is_offline
+            if partition.log is not None and not partition.log.offline
         }
 
     def _register_gauges(self, registry: Registry) -> None:

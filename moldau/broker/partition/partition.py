@@ -109,6 +109,7 @@ class Partition:
         "deferred",
         "fetch_watchers",
         "is_deleted",
+        "is_opening",
         "log",
         "min_insync_replicas",
         "produce_waits",
@@ -134,6 +135,7 @@ class Partition:
         self.log: Log | None = None
         self.min_insync_replicas = 1
         self.is_deleted = False
+        self.is_opening = False
         self.fetch_watchers: dict[FetchPartition, None] = {}
         self.produce_waits: dict[ProduceWait, None] = {}
         self.deferred = DeferredAppends(self, start_work, flush)
@@ -150,8 +152,15 @@ class Partition:
 
     @property
     def is_offline(self) -> bool:
-        """Whether the local log cannot be used."""
-        return self.log is None or self.log.offline
+        """Whether the local log cannot be used (one that is just being made can, soon)."""
+        return not self.is_opening and (self.log is None or self.log.offline)
+
+    @property
+    def unusable_error(self) -> ErrorCode:
+        """What a client is told while there is no log to use."""
+        if self.is_opening:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.KAFKA_STORAGE_ERROR
 
     @property
     def is_under_replicated(self) -> bool:
@@ -235,7 +244,7 @@ class Partition:
             return AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = self.log
         if log is None or log.offline:
-            return AppendResult(ErrorCode.KAFKA_STORAGE_ERROR)
+            return AppendResult(self.unusable_error)
         if required_acks == ACKS_ALL and core.is_under_min_isr(self.min_insync_replicas):
             return AppendResult(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -313,7 +322,7 @@ class Partition:
                 return FetchRead(error)
         log = self.log
         if log is None or log.offline:
-            return FetchRead(ErrorCode.KAFKA_STORAGE_ERROR)
+            return FetchRead(self.unusable_error)
         read = FetchRead()
         fetch_offset = fetched.fetch_offset
         if not log.log_start_offset <= fetch_offset <= log.log_end_offset:

@@ -72,6 +72,7 @@ def test_close_ends_all(timers: TimerWheel) -> None:
     for operation in operations:
         purgatory.add(operation, 100)
     purgatory.close()
+    assert not purgatory.add(Recorded(), 100)
     assert [operation.endings for operation in operations] == [["timeout"]] * 5
     assert len(purgatory) == 0
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.replica_manager import MAX_INLINE_OPENS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import ConfigRecord, PartitionRecord
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.faults import DiskFull
-from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of
+from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
 
@@ -135,21 +136,31 @@ async def test_old_metadata_does_not_touch_a_newer_topic(tmp_path: Path) -> None
         assert await put(broker) == 0
 
 
-async def test_strays_are_put_aside(tmp_path: Path) -> None:
-    async with DataPath(tmp_path) as broker:
-        broker.create_topic("kept")
-        broker.create_topic("gone")
-        broker.create_topic("replaced")
-        await put(broker, "replaced")
-    async with DataPath(tmp_path) as broker:
-        broker.create_topic("kept")
-        broker.create_topic("replaced", topic_id=uuid.UUID(int=5 << 70))
-        assert await put(broker, "replaced") == ErrorCode.KAFKA_STORAGE_ERROR
-        assert broker.manager.put_strays_aside() == 2
-        assert await put(broker, "replaced") == 0
-        assert broker.log("replaced").log_end_offset == 1
-        assert await put(broker, "kept") == 0
-        assert not (tmp_path / "gone-0").exists()
+async def test_many_new_partitions_do_not_hold_up_the_loop(broker: DataPath) -> None:
+    count = 3 * MAX_INLINE_OPENS
+    broker.create_topic("t", count)
+    broker.create_topic("late")
+    made = [index for index in range(count) if broker.partition("t", index).log is not None]
+    assert made == list(range(MAX_INLINE_OPENS))
+    not_yet = only(await broker.ask(produce({("t", count - 1): batch()}), 12))
+    assert not_yet.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    waiting = broker.send(fetch({("t", count - 1): 0}, max_wait_ms=0), 12)
+    assert only(waiting.response).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await until(lambda: all(each.log is not None for each in broker.manager.partitions()))
+    for index in range(count):
+        found = only(await broker.ask(produce({("t", index): batch()}), 12))
+        assert found.error_code == 0
+        assert broker.log("t", index).leader_epoch_cache.latest_epoch == 0
+
+
+async def test_a_topic_deleted_before_its_logs_are_made(broker: DataPath, tmp_path: Path) -> None:
+    count = 3 * MAX_INLINE_OPENS
+    broker.create_topic("t", count)
+    broker.delete_topic("t")
+    await broker.manager.close()
+    names = broker.filesystem.listdir(str(tmp_path))
+    left = [name for name in names if name.startswith("t-") and not name.endswith("-delete")]
+    assert left == []
 
 
 async def test_a_full_disk_is_tried_again(
