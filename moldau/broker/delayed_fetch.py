@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 PENDING_WAIT_MS: Final = 5_000
 """How long a fetch that would not wait waits all the same for bytes being read off the loop."""
 
+READ_ALL_UP_TO: Final = 8
+"""A fetch of so few partitions reads them all again when one changed; others look at that one."""
+
 NO_REPLICA: Final = -1
 
 Outcome = tuple["FetchPartition", FetchRead]
@@ -110,9 +113,8 @@ class DelayedFetch(DelayedOperation):
         if not wait_in(self.manager.fetch_purgatory, self, self.context, timeout_ms):
             self._finish(outcomes)
             return
-        if parameters.min_bytes > 1:
-            self._sizes = {fetched: read.size_bytes for fetched, read in outcomes}
-            self._total_bytes = sum(self._sizes.values())
+        self._sizes = {fetched: read.size_bytes for fetched, read in outcomes if read.size_bytes}
+        self._total_bytes = sum(self._sizes.values())
 
     def partition_changed(self, fetched: FetchPartition) -> None:
         """A partition has something new: look at it once the change is complete."""
@@ -127,19 +129,24 @@ class DelayedFetch(DelayedOperation):
         if self.is_ended:
             return
         parameters = self.parameters
-        if parameters.min_bytes <= 1 or parameters.max_wait_ms <= 0:
+        if parameters.min_bytes <= 1 and (
+            self.is_incremental or len(self._partitions) <= READ_ALL_UP_TO
+        ):
             outcomes = self.read_all()
             if self._judge(outcomes)[0]:
                 self._finish(outcomes)
             return
+        pending = False
         for fetched in changed:
             read = self._read(fetched, parameters.max_bytes, min_one_batch=True)
             if _ends_waiting(read):
                 self._finish(self.read_all())
                 return
+            pending = pending or read.pending
             self._total_bytes += read.size_bytes - self._sizes.get(fetched, 0)
             self._sizes[fetched] = read.size_bytes
-        if self._total_bytes >= parameters.min_bytes:
+        gave_up_waiting = parameters.max_wait_ms <= 0 and not pending
+        if self._total_bytes >= max(1, parameters.min_bytes) or gave_up_waiting:
             self._finish(self.read_all())
 
     def on_timeout(self) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from moldau.broker.partition.partition import Partition
     from moldau.protocol.messages.p01_fetch import FetchRequest
     from moldau.runtime.clock import Clock
+    from moldau.runtime.telemetry.metrics import Registry
 
 INVALID_SESSION_ID: Final = 0
 INITIAL_SESSION_EPOCH: Final = 0
@@ -198,6 +199,17 @@ class FetchSessionCache:
     def partition_count(self) -> int:
         """Partitions in all sessions."""
         return sum(len(session.partitions) for session in self._sessions.values())
+
+    def register_gauges(self, registry: Registry) -> None:
+        """Show the cache under Kafka's metric names."""
+        prefix = "kafka.server:type=FetchSessionCache,name="
+        registry.gauge(prefix + "NumIncrementalFetchSessions", lambda: float(len(self)))
+        registry.gauge(
+            prefix + "NumIncrementalFetchPartitionsCached", lambda: float(self.partition_count)
+        )
+        registry.gauge(
+            prefix + "IncrementalFetchSessionEvictions", lambda: float(self.evicted_count)
+        )
 
     def resume(
         self, request: FetchRequest, *, uses_topic_ids: bool

@@ -50,7 +50,6 @@ RETRY_OPEN_MS: Final = 30_000
 
 METRIC_PREFIX: Final = "kafka.server:type=ReplicaManager,name="
 PURGATORY_PREFIX: Final = "kafka.server:type=DelayedOperationPurgatory,name="
-FETCH_SESSION_PREFIX: Final = "kafka.server:type=FetchSessionCache,name="
 
 NO_PARTITIONS: Final[Mapping[int, Partition]] = {}
 

@@ -102,6 +102,7 @@ def handle(services: BrokerServices, context: RequestContext, request: FetchRequ
         answer=_answer,
     )
     fetch.start()
+    services.replica_manager.complete_ready()
 
 
 def _start_full(
@@ -131,6 +132,7 @@ def _start_full(
         for fetched in partitions:
             fetched.owner = fetch
     fetch.start()
+    services.replica_manager.complete_ready()
 
 
 def _parameters(

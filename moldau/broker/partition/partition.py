@@ -217,8 +217,7 @@ class Partition:
 
     def changed(self) -> None:
         """Tell everyone who waits that something about the partition is new."""
-        for fetched in self.fetch_watchers:
-            fetched.owner.partition_changed(fetched)
+        self._tell_fetches()
         if self.produce_waits:
             self._decide_commits()
 
@@ -258,6 +257,9 @@ class Partition:
             )
             if moved:
                 self._high_watermark_moved(log)
+            elif len(core.replicas) > 1:
+                # Followers read past the high watermark: to them the append itself is news.
+                self._tell_fetches()
         elif log.offline:
             self.changed()
         return result
@@ -279,10 +281,11 @@ class Partition:
 
     def _high_watermark_moved(self, log: Log) -> None:
         log.update_high_watermark(self.core.high_watermark)
+        self.changed()
+
+    def _tell_fetches(self) -> None:
         for fetched in self.fetch_watchers:
             fetched.owner.partition_changed(fetched)
-        if self.produce_waits:
-            self._decide_commits()
 
     def _decide_commits(self) -> None:
         for wait in list(self.produce_waits):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from moldau.broker.authorizer import AllowAllAuthorizer, Operation
+from moldau.broker.delayed_fetch import DelayedFetch
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (
     FetchPartition,
@@ -285,6 +286,30 @@ async def test_waits_for_min_bytes_over_partitions(broker: DataPath) -> None:
     assert [len(each.records) for each in partitions] == [2 * size, size]
 
 
+@pytest.mark.parametrize("min_bytes", [1, 200])
+async def test_a_fetch_of_many_partitions_looks_at_those_that_changed(
+    broker: DataPath, min_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t", 20)
+    asked: dict[tuple[str, int], Any] = {("t", n): 0 for n in range(20)}
+    request = broker.send(fetch(asked, max_wait_ms=500, min_bytes=min_bytes), 12)
+    looked_at = []
+    real = DelayedFetch._read
+
+    def counted(self: DelayedFetch, fetched: Any, *rest: Any, **named: Any) -> Any:
+        looked_at.append(fetched.partition_index)
+        return real(self, fetched, *rest, **named)
+
+    monkeypatch.setattr(DelayedFetch, "_read", counted)
+    broker.partition("t", 3).changed()
+    broker.manager.complete_ready()
+    assert looked_at == [3]
+    assert not request.is_answered
+    await fill(broker, b"x" * 300, partition=("t", 9))
+    sizes = [len(each.records) for each in request.response.responses[0].partitions]
+    assert [n for n, size in enumerate(sizes) if size] == [9]
+
+
 async def test_min_bytes_beyond_max_bytes_is_capped(broker: DataPath) -> None:
     broker.create_topic("t")
     await fill(broker, b"x" * 2000)
@@ -384,6 +409,17 @@ async def test_a_follower_reads_to_the_end_and_commits(broker: DataPath, api_ver
     assert not waiting.is_answered
     await broker.ask(from_follower(3), api_version)
     assert only(waiting.response).error_code == 0
+
+
+async def test_a_follower_waits_for_appends_and_wakes_consumers(broker: DataPath) -> None:
+    broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
+    follower = broker.send(fetch({("t", 0): 0}, replica_id=2, max_wait_ms=500), 12)
+    consumer = broker.send(fetch({("t", 0): 0}, max_wait_ms=500), 12)
+    await broker.ask(produce({("t", 0): batch(2)}, acks=1), 12)
+    assert len(fetched_values(only(follower.response))) == 2
+    assert not consumer.is_answered, "what is not committed is no news to a consumer"
+    broker.send(fetch({("t", 0): 2}, replica_id=2, max_wait_ms=500), 12)
+    assert len(fetched_values(only(consumer.response))) == 2
 
 
 @pytest.mark.parametrize(

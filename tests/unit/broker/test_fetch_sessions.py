@@ -380,3 +380,19 @@ async def _something_happens(broker: DataPath, chance: random.Random, keys: list
     partition = DeleteRecordsPartition(partition_index=key[1], offset=offset)
     topic = DeleteRecordsTopic(name=key[0], partitions=[partition])
     await broker.ask(DeleteRecordsRequest(topics=[topic], timeout_ms=100), 2)
+
+
+async def test_gauges(broker: DataPath) -> None:
+    broker.create_topic("t", 3)
+    broker.sessions.register_gauges(broker.registry)
+    await Consumer(broker).poll({("t", n): 0 for n in range(3)})
+    values = {
+        metric.name.partition("name=")[2]: metric.instrument.value
+        for metric in broker.registry.collect()
+        if "FetchSessionCache" in metric.name
+    }
+    assert values == {
+        "NumIncrementalFetchSessions": 1,
+        "NumIncrementalFetchPartitionsCached": 3,
+        "IncrementalFetchSessionEvictions": 0,
+    }
