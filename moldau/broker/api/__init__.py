@@ -29,6 +29,7 @@ BROKER_APIS: Final[dict[ApiKey, ServedApi]] = {
     ApiKey.FETCH: ServedApi("p01_fetch", 4, 18),
     ApiKey.LIST_OFFSETS: ServedApi("p02_list_offsets", 1, 11),
     ApiKey.METADATA: ServedApi("p03_metadata", 0, 13),
+    ApiKey.FIND_COORDINATOR: ServedApi("p10_find_coordinator", 0, 6),
     ApiKey.API_VERSIONS: ServedApi("p18_api_versions", 0, 4),
     ApiKey.CREATE_TOPICS: ServedApi("p19_create_topics", 2, 7),
     ApiKey.DELETE_TOPICS: ServedApi("p20_delete_topics", 1, 6),
