@@ -2,9 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST_ARGS ?=
+BENCH ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fmt lint type interop docs clean
+.PHONY: help setup test fmt lint type interop docs bench demo clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +34,12 @@ interop: setup ## Only the tests against real Kafka clients and tools
 
 docs: setup ## Write the generated parts of docs/compatibility.md anew
 	$(BIN)/python docs/generate.py
+
+bench: setup ## Side by side with peers and limits, about 10 minutes (BENCH=name for one of them)
+	$(BIN)/python -m benchmarks.run $(BENCH) $(BENCH_ARGS)
+
+demo: setup ## One node, 336,776 flights, real clients, and a kill -9 in the middle
+	$(BIN)/python demo/flights.py
 
 clean: ## Remove the virtual environment and every cache
 	rm -rf .venv .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

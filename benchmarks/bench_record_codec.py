@@ -1,17 +1,15 @@
-"""Record codec side by side with aiokafka's, in one run: `python benchmarks/bench_record_codec.py`.
+"""Record codec side by side with aiokafka's, in one run: `python -m benchmarks.bench_record_codec`.
 
-Prints a markdown table: million records per second of ours and the peer's (median), and the ratio
-ours / peer as minimum / median / maximum over the runs. Both sides take turns within each run, on
-the same records, so that a busy machine slows both.
+Million records per second of ours and the peer's, and the ratio, as minimum / median / maximum over
+the runs. Both sides take turns within each run, on the same records, so that a busy machine slows
+both.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import platform
 import random
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from typing import Any
 
 from aiokafka.record import default_records as aiokafka_records
 
+from benchmarks.figures import Effort, Report, Spread, Table, at_least
 from moldau.protocol.records import (
     Record,
     columns_pure,
@@ -30,6 +29,17 @@ from moldau.protocol.records import (
     verify_crc,
 )
 from moldau.protocol.records import _implementation as implementation
+
+RECORD_COUNT = 8_000
+VALUE_BYTES = 100
+SECONDS = 0.2
+PLAIN_COUNT = 2
+
+#: What is asked of the native codec, in million records per second.
+LIMITS = {
+    "decode columns, native": 10.0,
+    "encode columns, native": 20.0,
+}
 
 _FUNCTIONS = {
     "decode_records": pure,
@@ -131,7 +141,7 @@ def contests(records: list[Record]) -> list[Contest]:
     def build_with(builder: Any) -> Callable[[], Any]:
         return lambda: peer_encode(builder, records)
 
-    found = [
+    found: list[tuple[str, Any, Callable[[], Any], str, Callable[[], Any]]] = [
         ("decode, plain Python", None, decode, "aiokafka Python", read_with(slow_reader)),
         (
             "encode, plain Python",
@@ -144,8 +154,8 @@ def contests(records: list[Record]) -> list[Contest]:
     try:
         native = importlib.import_module("moldau.protocol.records._native")
     except ImportError:
-        print("The native extension is not built: plain Python only.\n")
-    else:
+        native = None
+    if native is not None:
         found += [
             ("decode, native", native, decode, "aiokafka C", read_with(fast_reader)),
             (
@@ -178,43 +188,76 @@ def timed(function: Callable[[], Any], repeat: int) -> float:
     return (time.perf_counter() - started) / repeat
 
 
-def measure(contest: Contest, record_count: int, runs: int, seconds: float) -> str:
-    """One table row; both sides are warmed up, then take turns."""
+def measure(
+    contest: Contest, record_count: int, runs: int, seconds: float
+) -> tuple[Spread, Spread]:
+    """Million records per second of ours and of the peer; both are warmed up, then take turns."""
     repeats = []
     for function in (contest.ours, contest.peer):
         function()
         repeats.append(max(1, int(seconds / timed(function, 1))))
-    ours, peers, ratios = [], [], []
+    ours, peers = [], []
     for _ in range(runs):
-        our_seconds = timed(contest.ours, repeats[0])
-        peer_seconds = timed(contest.peer, repeats[1])
-        ours.append(record_count / our_seconds / 1e6)
-        peers.append(record_count / peer_seconds / 1e6)
-        ratios.append(peer_seconds / our_seconds)
-    return (
-        f"| {contest.name} | {statistics.median(ours):.2f} ({min(ours):.2f}-{max(ours):.2f}) "
-        f"| {contest.peer_name} | {statistics.median(peers):.2f} "
-        f"| {min(ratios):.2f} / {statistics.median(ratios):.2f} / {max(ratios):.2f} |"
+        ours.append(record_count / timed(contest.ours, repeats[0]) / 1e6)
+        peers.append(record_count / timed(contest.peer, repeats[1]) / 1e6)
+    return Spread.of(ours), Spread.of(peers)
+
+
+def run(effort: Effort) -> Report:
+    """All rows, on 8,000 records of 100 bytes (fewer when scaled down)."""
+    return compare(
+        record_count=effort.count(RECORD_COUNT, 100),
+        value_bytes=VALUE_BYTES,
+        runs=effort.rounds,
+        seconds=SECONDS * min(1.0, effort.scale),
     )
+
+
+def compare(*, record_count: int, value_bytes: int, runs: int, seconds: float) -> Report:
+    """Every contest; the package's own choice of implementation is restored afterwards."""
+    report = Report("Record codec")
+    table = Table(
+        ("what", "million records/s", "peer", "million records/s", "ratio"),
+        f"{record_count:,} records of {value_bytes} bytes + 12-byte key, uncompressed, "
+        "minimum / median / maximum:",
+    )
+    chosen = {name: getattr(implementation, name) for name in _FUNCTIONS}
+    try:
+        for contest in contests(make_records(record_count, value_bytes)):
+            ours, peers = measure(contest, record_count, runs, seconds)
+            ratio = ours.per(peers)
+            table.add(contest.name, ours.text(), contest.peer_name, peers.text(), ratio.text())
+            limit = LIMITS.get(contest.name)
+            if limit is not None:
+                asked = f"record codec, {contest.name}: ≥ {limit:g} million records/s"
+                report.targets.append(at_least(asked, ours, limit))
+            elif contest.name.endswith("plain Python"):
+                asked = f"record codec, {contest.name}: ≥ aiokafka's plain Python"
+                report.targets.append(at_least(asked, ratio, 1.0))
+    finally:
+        for name, function in chosen.items():
+            setattr(implementation, name, function)
+    report.tables.append(table)
+    if len(table.rows) == PLAIN_COUNT:
+        report.notes.append("The native extension is not built: plain Python only.")
+    return report
 
 
 def main() -> None:
     """Parse the options, print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=8_000, help="records in the batch")
-    parser.add_argument("--value-bytes", type=int, default=100)
+    parser.add_argument("--records", type=int, default=RECORD_COUNT, help="records in the batch")
+    parser.add_argument("--value-bytes", type=int, default=VALUE_BYTES)
     parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.2, help="per side and run")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="per side and run")
     options = parser.parse_args()
-    records = make_records(options.records, options.value_bytes)
-    print(
-        f"{options.records} records of {options.value_bytes} bytes + 12-byte key, uncompressed, "
-        f"{options.runs} runs; Python {platform.python_version()}, {platform.machine()}\n"
+    report = compare(
+        record_count=options.records,
+        value_bytes=options.value_bytes,
+        runs=options.runs,
+        seconds=options.seconds,
     )
-    print("| what | M records/s (min-max) | peer | M records/s | ratio min / median / max |")
-    print("|---|---|---|---|---|")
-    for contest in contests(records):
-        print(measure(contest, options.records, options.runs, options.seconds), flush=True)
+    print(report.markdown())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,118 @@
+"""Figures of several runs, and the markdown tables that show them.
+
+Owns what minimum, median, maximum and ratio mean here. Invariant: a ratio is taken between two
+figures of the same round, then its spread over the rounds; never between two medians.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One figure over the rounds."""
+
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """The spread of at least one value."""
+        assert values, "nothing was measured"
+        return cls(tuple(values))
+
+    @property
+    def median(self) -> float:
+        """The middle value."""
+        return statistics.median(self.values)
+
+    def per(self, peer: Spread) -> Spread:
+        """This figure divided by the peer's, round by round."""
+        return Spread(tuple(a / b for a, b in zip(self.values, peer.values, strict=True)))
+
+    def text(self, digits: int = 2) -> str:
+        """`minimum / median / maximum`."""
+        low, high = min(self.values), max(self.values)
+        return " / ".join(f"{value:,.{digits}f}" for value in (low, self.median, high))
+
+
+@dataclass(slots=True)
+class Table:
+    """A markdown table with a line above it."""
+
+    columns: Sequence[str]
+    title: str = ""
+    rows: list[Sequence[str]] = field(default_factory=list)
+
+    def add(self, *cells: str) -> None:
+        """One more row."""
+        assert len(cells) == len(self.columns), "a row has as many cells as the table"
+        self.rows.append(cells)
+
+    def markdown(self) -> str:
+        """The table as text, without a final newline."""
+        lines = [self.title, ""] if self.title else []
+        lines.append("| " + " | ".join(self.columns) + " |")
+        lines.append("|" + "---|" * len(self.columns))
+        lines.extend("| " + " | ".join(row) + " |" for row in self.rows)
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One thing that is asked for, and what came out."""
+
+    asked: str
+    measured: Spread
+    is_met: bool
+    digits: int = 2
+
+    def row(self) -> tuple[str, str, str]:
+        """For the summary; the median decides."""
+        return self.asked, self.measured.text(self.digits), "yes" if self.is_met else "**no**"
+
+
+def at_least(asked: str, measured: Spread, limit: float, digits: int = 2) -> Target:
+    """A target that the median reaches from below."""
+    return Target(asked, measured, measured.median >= limit, digits)
+
+
+def at_most(asked: str, measured: Spread, limit: float, digits: int = 2) -> Target:
+    """A target that the median stays under."""
+    return Target(asked, measured, measured.median <= limit, digits)
+
+
+@dataclass(slots=True)
+class Report:
+    """What one benchmark has to say."""
+
+    title: str
+    tables: list[Table] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        """A section of docs/benchmarks.md."""
+        parts = [f"### {self.title}"]
+        parts.extend(table.markdown() for table in self.tables)
+        if self.notes:
+            parts.append("\n".join(f"- {note}" for note in self.notes))
+        return "\n\n".join(parts) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much a benchmark does: rounds, and a factor on the amount of data."""
+
+    rounds: int = 5
+    scale: float = 1.0
+    with_kafka: bool = True
+
+    def count(self, full: int, least: int = 1) -> int:
+        """A count scaled, but not below `least`."""
+        return max(least, int(full * self.scale))
+
+
+Benchmark = Callable[[Effort], Report]

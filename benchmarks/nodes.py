@@ -1,0 +1,263 @@
+"""The servers that benchmarks talk to, as processes: Moldau, Apache Kafka, the bare loops.
+
+Owns how each is configured, started, found ready and ended. Invariant: leaving a context ends the
+process and removes its directory; both brokers get the same settings where they mean the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from benchmarks.bare import BareOrder
+from benchmarks.machine import ROOT
+from benchmarks.wire import Wire
+from moldau.protocol.types import uuid_to_base64
+
+HOST: Final = "127.0.0.1"
+KAFKA_VERSION: Final = "4.3.0"
+CONNECT_PAUSE_S: Final = 0.002
+READY_DEADLINE_S: Final = 90.0
+STOP_DEADLINE_S: Final = 30.0
+
+#: What Kafka's own start script gives the JVM.
+JVM_OPTIONS: Final = (
+    "-server",
+    "-Xmx1G",
+    "-Xms1G",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+
+#: Valid for both: replicas that one node can give, and no waiting for deleted files.
+COMMON_SETTINGS: Final = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "log.segment.delete.delay.ms": "100",
+}
+
+
+@contextlib.contextmanager
+def temporary_directory() -> Iterator[Path]:
+    """A directory on the file system of TMPDIR, gone afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="moldau-bench-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on right now."""
+    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def connect_when_open(port: int, process: subprocess.Popen[bytes]) -> Wire:
+    """Knock until the port opens. Raises when the process ends or the deadline passes."""
+    deadline = time.monotonic() + READY_DEADLINE_S
+    while time.monotonic() < deadline:
+        try:
+            return Wire(HOST, port)
+        except ConnectionRefusedError:
+            if process.poll() is not None:
+                raise RuntimeError(f"the node ended with status {process.returncode}") from None
+            time.sleep(CONNECT_PAUSE_S)
+    raise TimeoutError(f"nothing listens on port {port}")
+
+
+class BrokerNode:
+    """One combined node in a directory of its own. States: made → `launch` → running → `close`."""
+
+    name = ""
+
+    def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
+        self.directory = directory
+        self.port, controller_port = free_ports(2)
+        self.data = directory / "data"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._config = directory / "server.properties"
+        values = {
+            **COMMON_SETTINGS,
+            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+            "log.dirs": str(self.data),
+            **(settings or {}),
+        }
+        self._config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+
+    @property
+    def pid(self) -> int:
+        """Of the running node."""
+        assert self.process is not None, "launched"
+        return self.process.pid
+
+    def format(self) -> None:
+        """Format the log directory, where that is a step of its own."""
+
+    def command(self) -> Sequence[str]:
+        """What is run."""
+        raise NotImplementedError
+
+    def launch(self) -> None:
+        """Spawn the process without waiting."""
+        with (self.directory / "node.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(),
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def connect(self) -> Wire:
+        """A connection as soon as the node listens."""
+        assert self.process is not None, "launched"
+        try:
+            return connect_when_open(self.port, self.process)
+        except (RuntimeError, TimeoutError) as error:
+            tail = (self.directory / "node.log").read_text(errors="replace")[-4000:]
+            raise RuntimeError(f"{self.name}: {error}\n{tail}") from error
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait(STOP_DEADLINE_S)
+
+    def stop(self) -> None:
+        """An orderly stop: SIGTERM, then wait."""
+        assert self.process is not None, "launched"
+        self.process.terminate()
+        self.process.wait(STOP_DEADLINE_S)
+
+    def __enter__(self) -> Self:
+        self.format()
+        self.launch()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class MoldauNode(BrokerNode):
+    """`python -m moldau.broker`, which formats what is empty as it starts."""
+
+    name = "Moldau"
+
+    def command(self) -> Sequence[str]:
+        return [sys.executable, "-m", "moldau.broker", str(self._config), "--format-if-needed"]
+
+
+class KafkaNode(BrokerNode):
+    """Apache Kafka in KRaft mode, with the JVM options of its start script."""
+
+    name = "Apache Kafka"
+
+    def format(self) -> None:
+        subprocess.run(
+            [
+                *("java", "-cp", _class_path(), "kafka.tools.StorageTool", "format"),
+                *("-t", uuid_to_base64(uuid.uuid4()), "-c", str(self._config)),
+            ],
+            check=True,
+            capture_output=True,
+        )
+
+    def command(self) -> Sequence[str]:
+        return ["java", *JVM_OPTIONS, "-cp", _class_path(), "kafka.Kafka", str(self._config)]
+
+
+def kafka_jars() -> Path | None:
+    """Where Apache Kafka's jars are, or None: `make setup` fetches them when Maven is there."""
+    places = [ROOT / ".cache" / f"kafka-{KAFKA_VERSION}"]
+    given = os.environ.get("MOLDAU_KAFKA_JARS")
+    if given:
+        places.insert(0, Path(given))
+    for place in places:
+        if any(place.glob("kafka_2.13-*.jar")) and shutil.which("java"):
+            return place
+    return None
+
+
+def _class_path() -> str:
+    jars = kafka_jars()
+    assert jars is not None, "checked before"
+    return f"{jars}/*"
+
+
+@dataclass(slots=True)
+class BareLoop:
+    """A process of `benchmarks.bare`."""
+
+    mode: str
+    order: BareOrder
+    process: subprocess.Popen[bytes] | None = None
+    ports: tuple[int, ...] = ()
+
+    @property
+    def pid(self) -> int:
+        """Of the running loop."""
+        assert self.process is not None, "started"
+        return self.process.pid
+
+    def __enter__(self) -> Self:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.bare", self.mode, json.dumps(asdict(self.order))],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdout is not None, "a pipe"
+        line = self.process.stdout.readline().decode().split()
+        assert line[:1] == ["ready:"], f"the bare loop said {line}"
+        self.ports = tuple(int(port) for port in line[1:])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process is not None, "started"
+        assert self.process.stdout is not None, "a pipe"
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def start_load(module: str, order: Any) -> subprocess.Popen[bytes]:
+    """Start `benchmarks.sender` or `benchmarks.reader` with an order."""
+    return subprocess.Popen(
+        [sys.executable, "-m", f"benchmarks.{module}", json.dumps(asdict(order))],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+    )
+
+
+def finish_load(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """Wait for a load and return what it measured."""
+    output, _ = process.communicate()
+    assert process.returncode == 0, "the load failed, see above"
+    outcome: dict[str, Any] = json.loads(output)
+    return outcome

@@ -1,0 +1,158 @@
+"""A lean producer in a process of its own: `python -m benchmarks.sender JSON`, JSON on stdout.
+
+One encoded batch is sent again and again with its sequence and CRC patched in place, a fixed number
+of requests in flight, over a blocking socket. It reads the server's CPU time from /proc around the
+timed part. Invariant: every counted request was answered without an error, and a broker's offsets
+prove that each was appended once.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from benchmarks.machine import cpu_seconds
+from benchmarks.wire import ProduceFrame
+
+RECEIVE_BYTES: Final = 64 * 1024
+_INT32: Final = struct.Struct(">i")
+_ERROR_AND_OFFSET: Final = struct.Struct(">hq")
+
+
+@dataclass(frozen=True, slots=True)
+class SendOrder:
+    """What to send to whom."""
+
+    host: str
+    port: int
+    server_pid: int
+    topic: str
+    record_bytes: int
+    batch_bytes: int
+    warm_up_count: int
+    request_count: int
+    in_flight_count: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+    checks_offsets: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SendOutcome:
+    """What was measured over the timed requests."""
+
+    request_count: int
+    batch_bytes: int
+    record_count: int
+    seconds: float
+    server_user_seconds: float
+    server_system_seconds: float
+    sender_cpu_seconds: float
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """Bytes of batches, 10^6 each."""
+        return self.request_count * self.batch_bytes / self.seconds / 1e6
+
+    @property
+    def server_microseconds_per_request(self) -> float:
+        """User and system time of the server."""
+        total = self.server_user_seconds + self.server_system_seconds
+        return total / self.request_count * 1e6
+
+
+class Sender:
+    """One connection with requests in flight."""
+
+    def __init__(self, order: SendOrder) -> None:
+        self._frame = ProduceFrame(
+            order.topic,
+            record_bytes=order.record_bytes,
+            batch_bytes=order.batch_bytes,
+            producer_id=order.producer_id,
+            producer_epoch=order.producer_epoch,
+        )
+        self._order = order
+        self._socket = socket.create_connection((order.host, order.port), timeout=60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._filled = 0
+        self._in_flight_count = 0
+        self._correlation_id = 0
+        self._next_offset = -1
+
+    def run(self) -> SendOutcome:
+        """Warm up, then send and measure."""
+        order = self._order
+        self._send(order.warm_up_count)
+        begin_user, begin_system = cpu_seconds(order.server_pid)
+        begin_cpu, begin = time.process_time(), time.perf_counter()
+        self._send(order.request_count)
+        seconds = time.perf_counter() - begin
+        sender_cpu = time.process_time() - begin_cpu
+        end_user, end_system = cpu_seconds(order.server_pid)
+        self._socket.close()
+        return SendOutcome(
+            order.request_count,
+            self._frame.batch_bytes,
+            self._frame.record_count,
+            seconds,
+            end_user - begin_user,
+            end_system - begin_system,
+            sender_cpu,
+        )
+
+    def _send(self, count: int) -> None:
+        frame, send = self._frame, self._socket.sendall
+        limit = self._order.in_flight_count
+        data = frame.frame
+        for _ in range(count):
+            self._correlation_id += 1
+            frame.advance(self._correlation_id)
+            send(data)
+            self._in_flight_count += 1
+            if self._in_flight_count >= limit:
+                self._receive()
+        while self._in_flight_count:
+            self._receive()
+
+    def _receive(self) -> None:
+        """Wait for at least one response."""
+        before = self._in_flight_count
+        while self._in_flight_count == before:
+            with memoryview(self._buffer) as view:
+                count = self._socket.recv_into(view[self._filled :])
+            if count == 0:
+                raise ConnectionError("the server closed the connection")
+            self._filled += count
+            self._take_responses()
+
+    def _take_responses(self) -> None:
+        buffer, start = self._buffer, 0
+        while self._filled - start >= 4:
+            (size,) = _INT32.unpack_from(buffer, start)
+            if self._filled - start < 4 + size:
+                break
+            error, base_offset = _ERROR_AND_OFFSET.unpack_from(buffer, start + self._frame.error_at)
+            assert error == 0, f"produce answered error {error}"
+            if self._order.checks_offsets:
+                assert base_offset == self._next_offset or self._next_offset < 0, "a gap"
+                self._next_offset = base_offset + self._frame.record_count
+            self._in_flight_count -= 1
+            start += 4 + size
+        buffer[: self._filled - start] = buffer[start : self._filled]
+        self._filled -= start
+
+
+def main() -> None:
+    """Carry out the order given as the only argument."""
+    print(json.dumps(asdict(Sender(SendOrder(**json.loads(sys.argv[1]))).run())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""A blocking Kafka connection for preparing a benchmark, and the frames its loads send.
+
+Owns: asking a node for topics, producer ids and offsets; encoding one produce or fetch frame whose
+changing fields are then patched in place. Must not take part in what is timed, beyond `Frame`.
+Invariant: a patched frame is what a client would have encoded; the CRC covers the sequence.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any, Final, Self
+
+from crc32c import crc32c
+
+from moldau.protocol.headers import decode_response, encode_request
+from moldau.protocol.messages.p00_produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from moldau.protocol.messages.p01_fetch import FetchPartition, FetchRequest, FetchTopic
+from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.messages.p19_create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest
+from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
+from moldau.protocol.records import BATCH_HEADER_SIZE, Record, encode_batch
+from moldau.protocol.types import Part
+
+PRODUCE_VERSION: Final = 11
+FETCH_VERSION: Final = 12
+CREATE_TOPICS_VERSION: Final = 5
+CLIENT_ID: Final = "bench"
+ANSWER_DEADLINE_S: Final = 60.0
+READY_DEADLINE_S: Final = 60.0
+RETRY_PAUSE_S: Final = 0.002
+
+_CRC_AT: Final = 17
+_CRC_FROM: Final = 21
+_SEQUENCE_AT: Final = 53
+_INT32: Final = struct.Struct(">i")
+_UINT32: Final = struct.Struct(">I")
+_INT64: Final = struct.Struct(">q")
+SEQUENCE_LIMIT: Final = 2**31
+_OVERHEAD_BYTES: Final = 7
+"""Lengths, deltas and attributes of a record without key and headers, at least."""
+
+
+def _joined(parts: Sequence[Part]) -> bytes:
+    """The bytes of an encoded request, which never holds parts of a file."""
+    return b"".join(part for part in parts if isinstance(part, bytes | bytearray | memoryview))
+
+
+class Wire:
+    """One blocking connection that asks one thing at a time."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.socket = socket.create_connection((host, port), timeout=ANSWER_DEADLINE_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation_id = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def ask(self, message: Any, api_version: int) -> Any:
+        """Send a request, return its response message. Raises OSError."""
+        self._correlation_id += 1
+        parts = encode_request(
+            message,
+            api_version=api_version,
+            correlation_id=self._correlation_id,
+            client_id=CLIENT_ID,
+        )
+        self.socket.sendall(_joined(parts))
+        (size_bytes,) = _INT32.unpack(self._receive(4))
+        _, response = decode_response(message.API_KEY, api_version, self._receive(size_bytes))
+        return response
+
+    def create_topic(
+        self, name: str, partition_count: int = 1, config: dict[str, str] | None = None
+    ) -> None:
+        """Create a topic and wait until every partition has a leader."""
+        request = create_topic_request(name, partition_count, config)
+        response = self.ask(request, CREATE_TOPICS_VERSION)
+        error = response.topics[0].error_code
+        assert error == 0, f"creating {name}: error {error}"
+        self.wait_for_leaders(name, partition_count)
+
+    def wait_for_leaders(self, name: str, partition_count: int) -> None:
+        """Return when metadata shows a leader for each of so many partitions."""
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
+        )
+        deadline = time.monotonic() + READY_DEADLINE_S
+        while time.monotonic() < deadline:
+            topic = self.ask(request, 8).topics[0]
+            if len(topic.partitions) == partition_count and all(
+                partition.leader_id >= 0 for partition in topic.partitions
+            ):
+                return
+            time.sleep(RETRY_PAUSE_S)
+        raise TimeoutError(f"{name} has no leaders")
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; its files go when the node gets to it."""
+        response = self.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000), 4)
+        error = response.responses[0].error_code
+        assert error == 0, f"deleting {name}: error {error}"
+
+    def producer_id(self) -> tuple[int, int]:
+        """A new producer id and its epoch; waits while the coordinator starts."""
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        deadline = time.monotonic() + READY_DEADLINE_S
+        while time.monotonic() < deadline:
+            response = self.ask(request, 4)
+            if response.error_code == 0:
+                return response.producer_id, response.producer_epoch
+            time.sleep(RETRY_PAUSE_S)
+        raise TimeoutError(f"no producer id: error {response.error_code}")
+
+    def _receive(self, size_bytes: int) -> bytearray:
+        buffer = bytearray(size_bytes)
+        view = memoryview(buffer)
+        filled = 0
+        while filled < size_bytes:
+            count = self.socket.recv_into(view[filled:])
+            if count == 0:
+                raise ConnectionError("the node closed the connection")
+            filled += count
+        return buffer
+
+
+def create_topic_request(
+    name: str, partition_count: int, config: dict[str, str] | None = None
+) -> CreateTopicsRequest:
+    """One topic with one replica."""
+    return CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=name,
+                num_partitions=partition_count,
+                replication_factor=1,
+                configs=[
+                    CreatableTopicConfig(name=key, value=value)
+                    for key, value in (config or {}).items()
+                ],
+            )
+        ],
+        timeout_ms=30_000,
+    )
+
+
+class ProduceFrame:
+    """An encoded Produce request of one uncompressed batch, sent over and over."""
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        record_bytes: int,
+        batch_bytes: int,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        acks: int = -1,
+    ) -> None:
+        """The smallest batch of equal records that has at least `batch_bytes`."""
+        value = bytes((i * 131 + (i >> 8) * 31) & 0xFF for i in range(record_bytes))
+        self.record_count = -(
+            -(batch_bytes - BATCH_HEADER_SIZE) // (record_bytes + _OVERHEAD_BYTES)
+        )
+        is_idempotent = producer_id >= 0
+        now_ms = time.time_ns() // 1_000_000
+        batch = bytes(
+            encode_batch(
+                [Record(index, now_ms, None, value) for index in range(self.record_count)],
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=0 if is_idempotent else -1,
+            )
+        )
+        self.batch_bytes = len(batch)
+        self.is_idempotent = is_idempotent
+        request = ProduceRequest(
+            acks=acks,
+            timeout_ms=30_000,
+            topic_data=[
+                TopicProduceData(
+                    name=topic,
+                    partition_data=[PartitionProduceData(index=0, records=memoryview(batch))],
+                )
+            ],
+        )
+        parts = encode_request(
+            request, api_version=PRODUCE_VERSION, correlation_id=0, client_id=CLIENT_ID
+        )
+        self.frame = bytearray(_joined(parts))
+        self._batch_at = self.frame.index(batch)
+        # size, correlation id, tags, topic count, name, partition count, index come before
+        self.error_at = 4 + 4 + 1 + 1 + 1 + len(topic) + 1 + 4
+        self._covered = memoryview(self.frame)[
+            self._batch_at + _CRC_FROM : self._batch_at + len(batch)
+        ]
+        self._sequence = 0
+
+    def advance(self, correlation_id: int) -> None:
+        """Make it the next request of its producer."""
+        frame = self.frame
+        _INT32.pack_into(frame, 8, correlation_id)
+        if self.is_idempotent:
+            at = self._batch_at
+            _INT32.pack_into(frame, at + _SEQUENCE_AT, self._sequence)
+            _UINT32.pack_into(frame, at + _CRC_AT, crc32c(self._covered))
+            self._sequence = (self._sequence + self.record_count) % SEQUENCE_LIMIT
+
+
+class FetchFrame:
+    """An encoded sessionless Fetch request of one partition."""
+
+    _MARK: Final = 0x7A5B_3C1D_0E2F_4A6B
+
+    def __init__(self, topic: str, *, max_bytes: int, max_wait_ms: int = 500) -> None:
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=max(max_bytes, 50 * 2**20),
+            session_id=0,
+            session_epoch=-1,
+            topics=[
+                FetchTopic(
+                    topic=topic,
+                    partitions=[
+                        FetchPartition(
+                            partition=0, fetch_offset=self._MARK, partition_max_bytes=max_bytes
+                        )
+                    ],
+                )
+            ],
+        )
+        parts = encode_request(
+            request, api_version=FETCH_VERSION, correlation_id=0, client_id=CLIENT_ID
+        )
+        self.frame = bytearray(_joined(parts))
+        self._offset_at = self.frame.index(_INT64.pack(self._MARK))
+
+    def ask_for(self, fetch_offset: int, correlation_id: int) -> None:
+        """Set where to read."""
+        _INT32.pack_into(self.frame, 8, correlation_id)
+        _INT64.pack_into(self.frame, self._offset_at, fetch_offset)
