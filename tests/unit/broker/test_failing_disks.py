@@ -1,0 +1,64 @@
+"""The data path on the simulated filesystem: full disks, failing writes, failing flushes."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+from tests.unit.broker.harness import DataPath
+from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[DataPath]:
+    async with DataPath("/data", filesystem=SimulatedFilesystem()) as data_path:
+        data_path.create_topic("t", 2)
+        yield data_path
+
+
+async def put(broker: DataPath, index: int = 0, *, acks: int = -1) -> Any:
+    return only(await broker.ask(produce({("t", index): batch(2)}, acks=acks), 12))
+
+
+async def test_in_memory(broker: DataPath) -> None:
+    assert (await put(broker)).base_offset == 0
+    assert (await put(broker)).base_offset == 2
+    found = only(await broker.ask(fetch({("t", 0): 0}), 12))
+    assert fetched_values(found) == [b"value"] * 4
+
+
+async def test_a_full_disk_refuses_and_recovers(broker: DataPath) -> None:
+    await put(broker)
+    filesystem = broker.filesystem
+    filesystem.faults.append(Fault("append", "t-0", errno.ENOSPC))
+    refused = await put(broker)
+    assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert refused.error_message
+    assert (await put(broker, 1)).error_code == 0
+    filesystem.faults.clear()
+    assert (await put(broker)).base_offset == 2, "nothing was lost and nothing written twice"
+    assert broker.partition("t").core.high_watermark == 4
+
+
+async def test_a_failing_disk_takes_the_partition_offline_and_tells_who_waits(
+    broker: DataPath,
+) -> None:
+    await put(broker)
+    waiting = broker.send(fetch({("t", 0): 2}, max_wait_ms=500), 12)
+    broker.filesystem.faults.append(Fault("append", "t-0", errno.EIO))
+    assert (await put(broker)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert only(waiting.response).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.filesystem.faults.clear()
+    assert (await put(broker)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_failing_flush_is_not_acknowledged(broker: DataPath) -> None:
+    broker.configure("t", "flush.messages", "1")
+    assert (await put(broker)).error_code == 0
+    broker.filesystem.faults.append(Fault("fdatasync", "t-0", errno.EIO))
+    assert (await put(broker, acks=1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
