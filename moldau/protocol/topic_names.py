@@ -1,7 +1,7 @@
 """What a topic may be called.
 
-Owns the one rule that broker, controller, client and tools all check. Invariant: a name that passes is
-also a legal directory name for every partition number below one million.
+Owns the one rule that broker, controller, client and tools all check. Invariant: a name that passes
+is also a legal directory name for every partition number below one million.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """FindCoordinator v0–v6: which broker coordinates a group, a transactional id or a share partition.
 
-Behaviour: this node has no coordinators yet, so every key is answered with COORDINATOR_NOT_AVAILABLE,
-which clients retry until their own time limit. The API is served all the same because librdkafka takes
-its presence for a sign of LZ4 support and would silently send uncompressed batches without it. Batches
-of keys from v4 on (KIP-699); an unknown kind of key is INVALID_REQUEST.
+Behaviour: this node has no coordinators yet, so every key is answered with
+COORDINATOR_NOT_AVAILABLE, which clients retry until their own time limit. The API is served all the
+same because librdkafka takes its presence for a sign of LZ4 support and would silently send
+uncompressed batches without it. Batches of keys from v4 on (KIP-699); an unknown kind of key is
+INVALID_REQUEST.
 Known gaps: the coordinators themselves.
 """
 
