@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Mapping
 from types import TracebackType
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from moldau.testing import wait_until
 
@@ -57,6 +58,8 @@ class TopicMaker:
         return name
 
     def _has_leaders(self, name: str, partition_count: int) -> bool:
-        found = self._admin.list_topics(name, timeout=ADMIN_TIMEOUT_S).topics[name]
-        leaders = [partition.leader for partition in found.partitions.values()]
-        return found.error is None and len(leaders) == partition_count and min(leaders) >= 0
+        wanted = {
+            TopicPartition(name, number): OffsetSpec.latest() for number in range(partition_count)
+        }
+        futures = self._admin.list_offsets(wanted)
+        return all(future.exception(ADMIN_TIMEOUT_S) is None for future in futures.values())

@@ -6,13 +6,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from moldau.protocol.messages.p00_produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from moldau.protocol.messages.p01_fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.records import BatchHeader, iter_batches
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
 from moldau.testing import wait_until_async
 
+PRODUCE_NAMES_VERSION = 12
 FETCH_NAMES_VERSION = 12  # the last version that names topics instead of giving their ids
 
 
@@ -79,3 +86,42 @@ async def stored_headers(bootstrap: str, topic: str) -> list[BatchHeader]:
     async with connected(bootstrap) as connection:
         await topic_metadata(connection, topic)
         return [header for _, header in iter_batches(await fetch_raw(connection, topic))]
+
+
+async def produce_raw(
+    connection: Connection,
+    topic: str,
+    records: bytes | bytearray | None,
+    *,
+    partition: int = 0,
+    acks: int = -1,
+) -> Any:
+    """The answer for one partition to batches that may be anything."""
+    response = await connection.send(
+        ProduceRequest(
+            acks=acks,
+            timeout_ms=10_000,
+            topic_data=[
+                TopicProduceData(
+                    name=topic,
+                    partition_data=[PartitionProduceData(index=partition, records=records)],
+                )
+            ],
+        ),
+        api_version=PRODUCE_NAMES_VERSION,
+    )
+    return response.responses[0].partition_responses[0]
+
+
+async def new_producer_id(connection: Connection) -> int:
+    """A producer id from the cluster, epoch 0."""
+
+    async def attempt() -> Any:
+        response = await connection.send(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+        )
+        return response if response.error_code == 0 else None
+
+    response = await wait_until_async(attempt, what="a producer id", deadline_s=15)
+    assert response.producer_epoch == 0
+    return int(response.producer_id)
