@@ -103,14 +103,22 @@ def garbage_behind(random: random_module.Random, data: bytes, at: int) -> bytes:
     return data[:at] + random.randbytes(random.randint(1, 500))
 
 
+SECTOR_BYTES = 512
+"""Whole sectors go missing or astray. (A cut of exactly one batch inside two batches' base offsets,
+which no CRC covers, would make a valid batch: Kafka's format cannot tell.)"""
+
+
 def old_block_behind(random: random_module.Random, data: bytes, at: int) -> bytes:
     """Valid batches of this very file where others should be."""
+    at -= at % SECTOR_BYTES
     start = random.randrange(len(data))
-    return data[:at] + data[start : start + random.randint(1, 800)]
+    start -= start % SECTOR_BYTES
+    return data[:at] + data[start : start + random.randint(1, 3) * SECTOR_BYTES]
 
 
 def missing_piece(random: random_module.Random, data: bytes, at: int) -> bytes:
-    return data[:at] + data[at + random.randint(1, 300) :]
+    at -= at % SECTOR_BYTES
+    return data[:at] + data[at + random.randint(1, 2) * SECTOR_BYTES :]
 
 
 DAMAGES: list[Damage] = [
