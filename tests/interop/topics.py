@@ -58,8 +58,10 @@ class TopicMaker:
         return name
 
     def _has_leaders(self, name: str, partition_count: int) -> bool:
-        wanted = {
-            TopicPartition(name, number): OffsetSpec.latest() for number in range(partition_count)
-        }
+        # Asked first, because list_offsets looks for leaders in what librdkafka remembers.
+        found = self._admin.list_topics(name, timeout=ADMIN_TIMEOUT_S).topics[name]
+        if found.error is not None or len(found.partitions) != partition_count:
+            return False
+        wanted = {TopicPartition(name, part): OffsetSpec.latest() for part in found.partitions}
         futures = self._admin.list_offsets(wanted)
         return all(future.exception(ADMIN_TIMEOUT_S) is None for future in futures.values())
