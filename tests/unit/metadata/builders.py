@@ -1,0 +1,163 @@
+"""Records, images and controller states for tests, built the way the log would."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from moldau.config import NodeConfig
+from moldau.metadata.bootstrap import feature_records, initial_feature_levels
+from moldau.metadata.controller import ControllerCore, ControllerSettings
+from moldau.metadata.features import SUPPORTED_FEATURES
+from moldau.metadata.image import (
+    MetadataDelta,
+    MetadataImage,
+    Provenance,
+    TransactionFilter,
+)
+from moldau.protocol.messages.p62_broker_registration import (
+    BrokerRegistrationRequest,
+    Feature,
+    Listener,
+)
+from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
+from moldau.protocol.schema import Message
+from moldau.raft.batch_codec import decode_batches
+
+GOLDEN = Path(__file__).parent / "golden"
+CLUSTER_ID = "TrV5GzD9TWy-7UjVSbMWxQ"
+
+
+def golden(name: str) -> bytes:
+    """A file that Apache Kafka 4.3.0 wrote."""
+    return (GOLDEN / f"kafka-4.3.0-{name}").read_bytes()
+
+
+def metadata_records(data: bytes, *, below_offset: int = 2**62) -> list[Message]:
+    """The metadata records of a log or snapshot, transactions resolved."""
+    transactions = TransactionFilter()
+    records: list[Message] = []
+    for batch in decode_batches(data, "golden"):
+        if batch.header.base_offset < below_offset:
+            records += transactions.feed(batch.records)
+    return records
+
+
+def replay(
+    image: MetadataImage, records: Iterable[Message], provenance: Provenance | None = None
+) -> MetadataImage:
+    """The image after `records`."""
+    delta = MetadataDelta(image)
+    for record in records:
+        delta.replay(record)
+    return delta.apply(provenance or Provenance())
+
+
+def node_config(**overrides: str) -> NodeConfig:
+    """A combined node's configuration; keyword `num_partitions` stands for num.partitions."""
+    values = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.bootstrap.servers": "127.0.0.1:9093",
+        "log.dirs": "/data",
+    }
+    values.update({key.replace("_", "."): value for key, value in overrides.items()})
+    return NodeConfig(values)
+
+
+def directory_id(broker_id: int, number: int = 0) -> UUID:
+    """A log directory's id."""
+    return UUID(int=0x1000 + broker_id * 16 + number)
+
+
+def registration(broker_id: int, **changes: Any) -> BrokerRegistrationRequest:
+    """A broker that supports everything."""
+    request = BrokerRegistrationRequest(
+        broker_id=broker_id,
+        cluster_id=CLUSTER_ID,
+        incarnation_id=UUID(int=0x9000 + broker_id),
+        listeners=[Listener(name="PLAINTEXT", host=f"host{broker_id}", port=9092)],
+        features=[
+            Feature(
+                name=name,
+                min_supported_version=levels.minimum_level,
+                max_supported_version=levels.maximum_level,
+            )
+            for name, levels in SUPPORTED_FEATURES.items()
+        ],
+        rack=None,
+        log_dirs=[directory_id(broker_id)],
+    )
+    for name, value in changes.items():
+        setattr(request, name, value)
+    return request
+
+
+class CoreDriver:
+    """An active controller core whose appends are committed by hand."""
+
+    def __init__(self, *, node_id: int = 100, features: bool = True, **overrides: str) -> None:
+        overrides.setdefault("node.id", str(node_id))
+        config = node_config(**overrides)
+        settings = ControllerSettings.from_node_config(config, CLUSTER_ID)
+        self.core = ControllerCore(settings, random.Random(7))
+        self.log_end_offset = 0
+        self.now_ms = 0.0
+        self.appended: list[Message] = []
+        levels = initial_feature_levels() if features else {}
+        records = self.core.activate(1, feature_records(levels), monotonic_ms=self.now_ms)
+        self.append(records)
+
+    def append(self, records: Sequence[tuple[Message, int]]) -> None:
+        """What the driver does after a decision: encode (the versions must hold it) and apply."""
+        for record, version in records:
+            decoded, _ = type(record).decode(record.to_bytes(version), version)
+            assert decoded == record, "nothing is lost on the way through the log"
+        if not records:
+            return
+        self.log_end_offset += len(records)
+        self.core.on_appended(records, self.log_end_offset - 1, 1_000)
+        self.appended = [record for record, _version in records]
+
+    def ask(self, request: Message) -> Any:
+        """Decide, append; the response."""
+        self.appended = []
+        result = self.core.handle(request, log_end_offset=self.log_end_offset, now_ms=self.now_ms)
+        self.append(result.records)
+        return result.response
+
+    def commit(self) -> None:
+        """Everything appended is committed."""
+        while self.core._appended:
+            last_offset = self.core._appended[0][0]
+            self.core.on_committed((), Provenance(last_offset, 1, 1_000))
+
+    def join(self, broker_id: int, **changes: Any) -> int:
+        """Register and unfence a broker; its broker epoch."""
+        response = self.ask(registration(broker_id, **changes))
+        assert response.error_code == 0
+        self.beat(broker_id)
+        return int(response.broker_epoch)
+
+    def beat(self, broker_id: int, **changes: Any) -> Any:
+        """A heartbeat of a broker that has read everything."""
+        broker = self.core.state.broker(broker_id)
+        assert broker is not None
+        request = BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=broker.broker_epoch,
+            current_metadata_offset=self.log_end_offset - 1,
+        )
+        for name, value in changes.items():
+            setattr(request, name, value)
+        return self.ask(request)
+
+    @property
+    def image(self) -> MetadataImage:
+        """The working image."""
+        return self.core.state.image
