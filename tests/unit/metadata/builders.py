@@ -75,7 +75,7 @@ def directory_id(broker_id: int, number: int = 0) -> UUID:
     return UUID(int=0x1000 + broker_id * 16 + number)
 
 
-def registration(broker_id: int, **changes: Any) -> BrokerRegistrationRequest:
+def registration(broker_id: int, /, **changes: Any) -> BrokerRegistrationRequest:
     """A broker that supports everything."""
     request = BrokerRegistrationRequest(
         broker_id=broker_id,
