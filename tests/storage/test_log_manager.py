@@ -1,0 +1,403 @@
+"""LogManager: loading, creating, deleting, checkpoints, regular work, failures, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import ZERO_UUID, TopicPartition
+from moldau.runtime.clock import ManualClock
+from moldau.storage.checkpoints import read_clean_shutdown_marker, read_offset_checkpoint
+from moldau.storage.faults import DiskFull, LogOffline
+from moldau.storage.log import Log
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_manager import InconsistentTopicId, LogManager
+from moldau.storage.manager_settings import LogManagerSettings
+from moldau.storage.partition_metadata import read_partition_metadata
+from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+from tests.storage.storage_fixtures import (
+    START_MS,
+    batch,
+    format_directory,
+    make_manager,
+    topic_id,
+    tp,
+)
+
+SMALL = LogConfig(
+    segment_bytes=1000, segment_index_bytes=96, index_interval_bytes=150, retention_ms=-1
+)
+
+
+class Node:
+    """A filesystem, a clock, and managers started on them one after the other."""
+
+    def __init__(self, *paths: str, config: LogConfig = SMALL, **settings: int) -> None:
+        self.clock = ManualClock(START_MS)
+        self.filesystem = SimulatedFilesystem(now_ms=self.clock.now_ms)
+        self.paths = paths or ("/data",)
+        self.config = config
+        self.settings = LogManagerSettings(**settings)
+        self.failed: list[object] = []
+        for path in self.paths:
+            format_directory(self.filesystem, path)
+
+    async def start(self) -> LogManager:
+        manager = make_manager(
+            self.filesystem,
+            self.clock,
+            self.paths,
+            config=self.config,
+            settings=self.settings,
+            on_directory_offline=self.failed.append,
+        )
+        self.report = await manager.start()
+        return manager
+
+    async def kill(self, manager: LogManager) -> None:
+        """The process is gone: only what is in the page cache stays."""
+        await manager.jobs.stop()
+        root = self.filesystem.image().after_kill()
+        self.filesystem = SimulatedFilesystem(root, now_ms=self.clock.now_ms)
+
+    async def advance(self, elapsed_ms: int) -> None:
+        self.clock.advance(elapsed_ms)
+        await settle()
+
+    def offsets(self, name: str, path: str = "/data") -> dict[TopicPartition, int]:
+        return read_offset_checkpoint(self.filesystem, f"{path}/{name}")
+
+    def names(self, path: str = "/data") -> list[str]:
+        return self.filesystem.listdir(path)
+
+
+async def settle() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+def fill(log: Log, count: int = 10) -> None:
+    for _ in range(count):
+        assert log.append_as_leader(batch(2), leader_epoch=0).error is ErrorCode.NONE
+    log.update_high_watermark(log.log_end_offset)
+
+
+async def test_restart_after_clean_shutdown_brings_everything_back() -> None:
+    node = Node()
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    fill(log)
+    log.update_high_watermark(13)
+    await manager.shutdown(7)
+    assert read_clean_shutdown_marker(node.filesystem, "/data") == 7
+    assert (node.filesystem.open_files, node.filesystem.open_maps) == (0, 0)
+    assert node.filesystem.locks == set()
+    manager = await node.start()
+    assert node.report.previous_broker_epoch == 7
+    assert ".kafka_cleanshutdown" not in node.names()
+    found = manager.get(tp("a-0"))
+    assert found is not None
+    assert (found.log_end_offset, found.high_watermark) == (20, 13)
+    assert found.recovery_point == 20
+    assert found.topic_id == topic_id(1)
+
+
+async def test_marker_goes_before_anything_else_is_written() -> None:
+    node = Node()
+    await (await node.start()).shutdown(7)
+    before = node.filesystem.operation_count
+    await node.start()
+    operations = node.filesystem.operations[before:]
+    assert str(operations[0]) == "unlink /data/.kafka_cleanshutdown"
+
+
+async def test_offline_partition_leaves_its_neighbours_alone() -> None:
+    """Damage below the recovery point: KAFKA_STORAGE_ERROR for it, the rest is served."""
+    node = Node()
+    manager = await node.start()
+    for name in ("a-0", "b-0", "c-0"):
+        fill(manager.get_or_create(tp(name), topic_id(ord(name[0]))))
+        await manager.flush(manager.get(tp(name)))  # type: ignore[arg-type]
+    manager.jobs.recovery_points.soon()
+    await settle()
+    await node.kill(manager)
+    path = next(
+        each for each in reversed(node.filesystem.files()) if "/b-0/" in each and ".log" in each
+    )
+    data = bytearray(node.filesystem.files()[path])
+    data[70] ^= 1
+    node.filesystem.put(path, bytes(data))
+    manager = await node.start()
+    assert manager.get(tp("b-0")) is None
+    reason = manager.offline_reason(tp("b-0"))
+    assert reason is not None
+    assert path in reason
+    with pytest.raises(LogOffline, match="b-0"):
+        manager.get_or_create(tp("b-0"), topic_id(ord("b")))
+    assert manager.get(tp("a-0")) is not None
+    fill(manager.get(tp("c-0")), 1)  # type: ignore[arg-type]
+    await manager.shutdown(1)
+    # Not clean, so that the next start looks at the damage again; its offsets are kept for that.
+    assert read_clean_shutdown_marker(node.filesystem, "/data") is None
+    assert node.offsets("recovery-point-offset-checkpoint")[tp("b-0")] == 20
+    manager = await node.start()
+    assert list(manager.offline_partitions()) == [tp("b-0")]
+    assert manager.delete(tp("b-0"))
+    manager.get_or_create(tp("b-0"), topic_id(77))
+
+
+async def test_new_partitions_go_to_the_directory_with_the_fewest() -> None:
+    node = Node("/one", "/two", "/three")
+    manager = await node.start()
+    for number in range(7):
+        manager.get_or_create(TopicPartition("t", number), topic_id(1))
+    counts = [len(each.partitions) for each in manager.describe_log_dirs()]
+    assert counts == [3, 2, 2]
+
+
+async def test_topic_ids_are_kept_and_compared() -> None:
+    node = Node()
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), ZERO_UUID)
+    assert manager.get_or_create(tp("a-0"), topic_id(4)) is log
+    assert read_partition_metadata(node.filesystem, "/data/a-0") == topic_id(4)
+    assert manager.get_or_create(tp("a-0"), ZERO_UUID) is log
+    with pytest.raises(InconsistentTopicId, match="a-0 on disk has topic id"):
+        manager.get_or_create(tp("a-0"), topic_id(5))
+    assert manager.mark_stray(tp("a-0"))
+    assert manager.get_or_create(tp("a-0"), topic_id(5)).topic_id == topic_id(5)
+    await node.advance(10 * 60_000)
+    assert [name for name in node.names() if name.endswith("-stray")] != []
+
+
+async def test_deleted_partition_is_renamed_then_removed() -> None:
+    node = Node()
+    manager = await node.start()
+    long_name = TopicPartition("t" * 249, 3)
+    fill(manager.get_or_create(long_name, topic_id(1)))
+    assert manager.delete(long_name)
+    assert not manager.delete(long_name)
+    (renamed,) = [name for name in node.names() if name.endswith("-delete")]
+    assert len(renamed) == 255
+    assert "-3." in renamed
+    await node.advance(59_000)
+    assert renamed in node.names()
+    await node.advance(2_000)
+    assert renamed not in node.names()
+
+
+async def test_half_deleted_directories_are_removed_after_a_restart() -> None:
+    node = Node()
+    manager = await node.start()
+    manager.get_or_create(tp("a-0"), topic_id(1))
+    manager.delete(tp("a-0"))
+    await node.kill(manager)
+    await node.start()
+    assert any(name.endswith("-delete") for name in node.names())
+    await node.advance(31_000)
+    assert not any(name.endswith("-delete") for name in node.names())
+
+
+async def test_recreated_partition_meets_no_offsets_of_the_old_one() -> None:
+    """The old one's recovery point or start offset would make the new one look damaged."""
+    node = Node()
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    fill(log)
+    await manager.flush(log)
+    log.delete_records(19)
+    for job in (manager.jobs.recovery_points, manager.jobs.log_start_offsets):
+        job.soon()
+    await settle()
+    assert node.offsets("log-start-offset-checkpoint") == {tp("a-0"): 19}
+    manager.delete(tp("a-0"))
+    fill(manager.get_or_create(tp("a-0"), topic_id(2)), 2)
+    await node.kill(manager)
+    manager = await node.start()
+    log = manager.get(tp("a-0"))  # type: ignore[assignment]
+    assert (log.log_start_offset, log.log_end_offset) == (0, 4)
+
+
+async def test_partition_in_two_directories_is_served_from_neither() -> None:
+    node = Node("/one", "/two")
+    manager = await node.start()
+    fill(manager.get_or_create(tp("a-0"), topic_id(1)))
+    await manager.shutdown(1)
+    for path, data in node.filesystem.files().items():
+        if path.startswith("/one/a-0/"):
+            node.filesystem.put(path.replace("/one/", "/two/"), data)
+    manager = await node.start()
+    assert "/one and /two" in (manager.offline_reason(tp("a-0")) or "")
+
+
+async def test_checkpoints_are_written_when_due_and_only_if_changed() -> None:
+    node = Node(high_watermark_checkpoint_interval_ms=5_000)
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    fill(log)
+    await node.advance(5_000)
+    assert node.offsets("replication-offset-checkpoint") == {tp("a-0"): 20}
+    before = node.filesystem.operation_count
+    await node.advance(5_000)
+    assert node.filesystem.operation_count == before
+    await manager.flush(log)
+    await node.advance(60_000)
+    assert node.offsets("recovery-point-offset-checkpoint") == {tp("a-0"): 20}
+
+
+async def test_flush_by_time() -> None:
+    config = LogConfig(flush_ms=1_000, segment_index_bytes=96)
+    node = Node(config=config, flush_check_interval_ms=500)
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    fill(log)
+    await node.advance(500)
+    assert log.recovery_point == 0
+    await node.advance(1_000)
+    assert log.recovery_point == 20
+
+
+async def test_flush_waits_off_the_loop_and_is_shared() -> None:
+    """While the disk is slow, appends go on; all who ask meanwhile share one more flush."""
+    node = Node()
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    await settle()
+    gate = node.filesystem.offload_gate = asyncio.Event()
+    fill(log, 1)
+    first = asyncio.ensure_future(manager.flush(log))
+    await settle()
+    before = node.filesystem.operation_count
+    fill(log, 2)
+    others = [asyncio.ensure_future(manager.flush(log)) for _ in range(5)]
+    await settle()
+    assert not first.done()
+    gate.set()
+    assert await asyncio.gather(first, *others) == [True] * 6
+    assert log.recovery_point == 6
+    syncs = [each.name for each in node.filesystem.operations[before:]].count("fdatasync")
+    assert syncs == 2
+
+
+async def test_retention_runs_by_itself() -> None:
+    node = Node(
+        config=LogConfig(
+            segment_bytes=1000, segment_index_bytes=96, retention_bytes=1500, retention_ms=-1
+        ),
+        retention_check_interval_ms=60_000,
+        initial_delay_ms=30_000,
+    )
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    fill(log, 40)
+    await node.advance(29_000)
+    assert log.log_start_offset == 0
+    await node.advance(1_000)
+    assert log.log_start_offset > 0
+    assert any(name.endswith(".deleted") for name in node.names("/data/a-0"))
+    await node.advance(60_000)
+    assert not any(name.endswith(".deleted") for name in node.names("/data/a-0"))
+
+
+async def test_failing_directory_goes_offline_and_the_other_serves() -> None:
+    node = Node("/one", "/two", high_watermark_checkpoint_interval_ms=5_000)
+    manager = await node.start()
+    first = manager.get_or_create(tp("a-0"), topic_id(1))
+    second = manager.get_or_create(tp("b-0"), topic_id(2))
+    fill(first)
+    await settle()
+    node.filesystem.faults.append(Fault("create", "/one/", errno.EIO, count=None))
+    await node.advance(5_000)
+    assert first.offline
+    assert len(node.failed) == 1
+    assert "/one" in (manager.offline_reason(tp("a-0")) or "")
+    assert first.append_as_leader(batch(), leader_epoch=0).error is ErrorCode.KAFKA_STORAGE_ERROR
+    fill(second)
+    described = {each.directory: each for each in manager.describe_log_dirs()}
+    assert described["/one"].error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [each.size_bytes for each in described["/two"].partitions] == [second.size_bytes]
+    assert manager.get_or_create(tp("c-0"), topic_id(3)).directory == "/two/c-0"
+    await manager.shutdown(1)
+    assert read_clean_shutdown_marker(node.filesystem, "/one") is None
+    assert read_clean_shutdown_marker(node.filesystem, "/two") == 1
+
+
+async def test_failed_fsync_takes_the_partition_offline() -> None:
+    node = Node()
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    other = manager.get_or_create(tp("b-0"), topic_id(2))
+    await settle()
+    fill(log, 1)
+    node.filesystem.faults.append(Fault("fdatasync", "/data/a-0/", errno.EIO))
+    assert not await manager.flush(log)
+    assert manager.get(tp("a-0")) is None
+    assert manager.get(tp("b-0")) is other
+
+
+async def test_full_disk_refuses_new_partitions_and_keeps_serving() -> None:
+    node = Node()
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    fill(log)
+    await settle()
+    node.filesystem.capacity_bytes = node.filesystem.used_bytes() + 10
+    with pytest.raises(DiskFull, match="b-0"):
+        manager.get_or_create(tp("b-0"), topic_id(2))
+    assert "b-0" not in node.names()
+    result = log.append_as_leader(batch(), leader_epoch=0)
+    assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
+    await node.advance(61_000)
+    assert not log.offline
+    node.filesystem.capacity_bytes = None
+    fill(log, 1)
+    manager.get_or_create(tp("b-0"), topic_id(2))
+
+
+async def test_damaged_checkpoint_files_cost_no_data() -> None:
+    node = Node()
+    manager = await node.start()
+    fill(manager.get_or_create(tp("a-0"), topic_id(1)))
+    await manager.shutdown(1)
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        node.filesystem.put(f"/data/{name}", b"0\n7\ngarbage\n")
+    manager = await node.start()
+    assert manager.get(tp("a-0")).log_end_offset == 20  # type: ignore[union-attr]
+
+
+async def test_what_is_no_partition_is_left_alone() -> None:
+    node = Node()
+    for name in ("lost+found", "a-x", "t-0.abc-stray", "t-01", "__cluster_metadata-0"):
+        node.filesystem.put(f"/data/{name}/file", b"x")
+    manager = await node.start()
+    assert list(manager.logs()) == []
+    assert node.report.offline_count == 0
+    await manager.shutdown(1)
+    assert len([path for path in node.filesystem.files() if path.endswith("/file")]) == 5
+
+
+async def test_idle_partitions_cost_no_operations() -> None:
+    node = Node(high_watermark_checkpoint_interval_ms=5_000)
+    manager = await node.start()
+    for number in range(200):
+        manager.get_or_create(TopicPartition("t", number), topic_id(1))
+    await node.advance(60_000)
+    before = node.filesystem.operation_count
+    await node.advance(10 * 60_000)
+    assert node.filesystem.operation_count == before
+    await manager.shutdown(1)
+
+
+async def test_jobs_stop_at_shutdown() -> None:
+    node = Node()
+    manager = await node.start()
+    manager.get_or_create(tp("a-0"), topic_id(1))
+    await manager.shutdown(1)
+    await manager.shutdown(1)
+    assert node.clock.timer_count == 0
+    before = node.filesystem.operation_count
+    await node.advance(3_600_000)
+    assert node.filesystem.operation_count == before
