@@ -120,11 +120,13 @@ class AllowAllAuthorizer:
         resource_type: ResourceType,
         resource_name: str,
     ) -> bool:
+        """Always."""
         return True
 
     def authorize_by_resource_type(
         self, principal: str, client_host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
+        """Always."""
         return True
 
 

@@ -150,9 +150,11 @@ class DelayedFetch(DelayedOperation):
             self._finish(self.read_all())
 
     def on_timeout(self) -> None:
+        """Answer with what there is, which may be nothing."""
         self._finish(self.read_all())
 
     def on_dropped(self) -> None:
+        """Stop watching; the request ends without an answer."""
         self._let_go()
         self.context.respond_nothing()
 

@@ -194,6 +194,7 @@ class ProduceOperation(DelayedOperation):
         self._answer()
 
     def on_dropped(self) -> None:
+        """The records stay; nobody is told of them."""
         self._give_up_waits(None)
         self.context.respond_nothing()
 

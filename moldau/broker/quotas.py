@@ -29,10 +29,13 @@ class UnlimitedQuotas:
     __slots__ = ()
 
     def record_produce(self, principal: str, client_id: str | None, size_bytes: int) -> int:
+        """Never a pause."""
         return 0
 
     def record_fetch(self, principal: str, client_id: str | None, size_bytes: int) -> int:
+        """Never a pause."""
         return 0
 
     def record_request(self, principal: str, client_id: str | None, elapsed_ms: float) -> int:
+        """Never a pause."""
         return 0

@@ -42,6 +42,7 @@ from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import format_log_directory, open_log_directories
 from moldau.storage.log_manager import LogManager
 from moldau.storage.manager_settings import LogManagerSettings
+from moldau.testing.waiting import wait_until_async
 
 BROKER_ID = 1
 OTHER_BROKER_ID = 2
@@ -369,6 +370,8 @@ class DataPath:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop and the disk threads work until `condition` holds."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.001)
+
+    async def holds() -> bool:
+        return condition()
+
+    await wait_until_async(holds, what="what the test waits for", deadline_s=20)
