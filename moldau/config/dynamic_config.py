@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from moldau.config.definition import ConfigKey, Scope, Status
 from moldau.config.errors import ConfigError
@@ -22,6 +22,9 @@ from moldau.config.table import (
     removed_answer,
 )
 from moldau.config.values import accept_value, shown
+
+NOT_AT_RUN_TIME: Final = frozenset({"listeners", "listener.security.protocol.map"})
+"""Keys that Kafka changes at run time and this node, for now, only reads when it starts."""
 
 _log = logging.getLogger("moldau.config")
 
@@ -90,7 +93,7 @@ def _dynamic_key(name: str, text: str) -> ConfigKey:
         near = nearest_name(name, BROKER_KEYS)
         hint = f"; did you mean {near}?" if near is not None else ""
         raise ConfigError(name, None, f"is not a broker configuration{hint}")
-    if not key.dynamic:
+    if not key.dynamic or name in NOT_AT_RUN_TIME:
         raise ConfigError(name, shown(key, text), "cannot be changed while the broker runs")
     return key
 

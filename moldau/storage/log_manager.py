@@ -17,7 +17,7 @@ import os
 import random as random_module
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
@@ -266,6 +266,12 @@ class LogManager:
     def online_directories(self) -> list[LogDirectory]:
         """The log directories that have not failed."""
         return [each for each in self.directories if each.is_online]
+
+    def update_producer_expiration(self, producer_expiration_ms: int) -> None:
+        """`producer.id.expiration.ms` changed: for the logs there are and those to come."""
+        self.settings = replace(self.settings, producer_expiration_ms=producer_expiration_ms)
+        for log in self.table.logs.values():
+            log.producer_state.expiration_ms = producer_expiration_ms
 
     def update_topic_config(self, topic: str, config: LogConfig) -> None:
         """The topic's settings changed."""

@@ -71,12 +71,12 @@ def render(samples: Iterable[Sample]) -> bytes:
 
     collected = list(samples)
 
-    class Copied(Collector):
+    class _Copied(Collector):
         def collect(self) -> Iterator[PrometheusMetric]:
             return _families(collected)
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Copied())
+    registry.register(_Copied())
     return generate_latest(registry)
 
 

@@ -31,6 +31,7 @@ from moldau.broker.lifecycle import (
     RegistrationRefused,
 )
 from moldau.broker.metadata_loader import MetadataLoader
+from moldau.broker.node.dynamic_settings import DynamicSettings
 from moldau.broker.node.formatting import (
     FormatError,
     FormatPlan,
@@ -309,6 +310,8 @@ class Node:
         assert self._replica_manager is not None
         self._remove_strays(log_manager)
         self._metadata.add_publisher(self._replica_manager)
+        assert self._server is not None
+        self._metadata.add_publisher(DynamicSettings(self._config, self._server, log_manager))
         lifecycle = BrokerLifecycle(
             channel,
             BrokerDescription(

@@ -5,27 +5,39 @@ Owns the translation, key by key. Invariant: a key that a part honours is named 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from moldau.config import ConfigError, NodeConfig
+from moldau.config.listeners import parse_connection_overrides
 from moldau.runtime.network import OS_DEFAULT_BYTES
 from moldau.runtime.server import ServerLimits
 
 UNLIMITED_REQUEST_BYTES: Final = -1
+CONNECTION_OVERRIDES: Final = "max.connections.per.ip.overrides"
 
 
-def server_limits(config: NodeConfig) -> ServerLimits:
-    """What the listeners allow."""
+def server_limits(
+    config: NodeConfig, effective_values: Mapping[str, Any] | None = None
+) -> ServerLimits:
+    """What the listeners allow; `effective_values` adds dynamic configuration to the node's own.
+
+    Raises:
+        ConfigError: `max.connections.per.ip.overrides` is not HOST:COUNT,….
+    """
     defaults = ServerLimits()
+    values = config if effective_values is None else effective_values
     queued = config.get_int("queued.max.request.bytes")
     return ServerLimits(
         request_max_bytes=config.get_int("socket.request.max.bytes"),
         queued_max_request_bytes=(
             defaults.queued_max_request_bytes if queued == UNLIMITED_REQUEST_BYTES else queued
         ),
-        max_connections=config.get_int("max.connections"),
-        max_connections_per_ip=config.get_int("max.connections.per.ip"),
-        max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
+        max_connections=values["max.connections"],
+        max_connections_per_ip=values["max.connections.per.ip"],
+        max_connections_per_ip_overrides=parse_connection_overrides(
+            CONNECTION_OVERRIDES, values[CONNECTION_OVERRIDES]
+        ),
         connections_max_idle_ms=float(config.get_int("connections.max.idle.ms")),
         send_buffer_bytes=_buffer_bytes(config, "socket.send.buffer.bytes"),
         receive_buffer_bytes=_buffer_bytes(config, "socket.receive.buffer.bytes"),

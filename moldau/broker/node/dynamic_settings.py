@@ -1,0 +1,53 @@
+"""Broker configuration that changes while the node runs, taken to the parts that honour it
+(KIP-226).
+
+Owns the list of such keys that belong to no topic: connection limits, the expiry of producer ids,
+the log level. Topics' keys are the replica manager's. Invariant: what is in effect is what the
+newest image says.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from moldau.broker.node.settings import server_limits
+from moldau.config import NodeConfig, effective_broker_config
+from moldau.metadata.image import ConfigResource, ConfigResourceType, MetadataDelta, MetadataImage
+from moldau.runtime.server import Server
+from moldau.runtime.telemetry import set_level
+from moldau.storage.log_manager import LogManager
+
+logger = logging.getLogger("moldau.node")
+
+LOG_LEVEL = "moldau.log.level"
+ROOT_LOGGER = "moldau"
+
+
+class DynamicSettings:
+    """A metadata publisher."""
+
+    def __init__(self, config: NodeConfig, server: Server, log_manager: LogManager) -> None:
+        self._config = config
+        self._server = server
+        self._log_manager = log_manager
+        self._resources = (
+            ConfigResource(ConfigResourceType.BROKER, ""),
+            ConfigResource(ConfigResourceType.BROKER, str(config.node_id)),
+        )
+        self._log_level = config[LOG_LEVEL]
+
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Apply what changed."""
+        if not any(resource in delta.configs_delta.changes for resource in self._resources):
+            return
+        defaults, own = (image.configs.get(*resource) for resource in self._resources)
+        self._apply(effective_broker_config(self._config, defaults, own))
+
+    def _apply(self, values: dict[str, Any]) -> None:
+        self._server.update_limits(server_limits(self._config, values))
+        self._log_manager.update_producer_expiration(values["producer.id.expiration.ms"])
+        if values[LOG_LEVEL] != self._log_level:
+            self._log_level = values[LOG_LEVEL]
+            set_level(ROOT_LOGGER, self._log_level)
+            logger.info("log level is now %s", self._log_level)
