@@ -67,11 +67,9 @@ def root(
 def main() -> None:
     """Run the command line and exit."""
     try:
-        app(standalone_mode=False)
+        status = app(standalone_mode=False)
     except click.exceptions.Abort:
         fail("interrupted", status=130)
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
     except click.ClickException as problem:
         problem.show()
         sys.exit(2)
@@ -81,6 +79,9 @@ def main() -> None:
         # Whoever read our output has seen enough.
         sys.stderr.close()
         sys.exit(0)
+    else:
+        # Outside of its standalone mode click hands `Exit`'s code back as the result.
+        sys.exit(status if isinstance(status, int) else 0)
 
 
 if __name__ == "__main__":

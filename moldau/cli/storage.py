@@ -71,11 +71,13 @@ def format_command(
             "the controller quorum)",
             status=2,
         )
-    plan = FormatPlan.from_config(
-        node_config, _checked_cluster_id(cluster_id), _levels(feature or [])
-    )
     filesystem = OsFilesystem()
     try:
+        plan = FormatPlan.from_config(
+            node_config,
+            _cluster_id(filesystem, node_config, cluster_id),
+            _levels(feature or []),
+        )
         if ignore_formatted and _all_formatted(filesystem, plan):
             typer.echo("nothing to format")
             return
@@ -139,8 +141,13 @@ def _load(path: str) -> NodeConfig:
         fail(str(error), status=2)
 
 
-def _checked_cluster_id(text: str | None) -> str:
+def _cluster_id(filesystem: OsFilesystem, config: NodeConfig, text: str | None) -> str:
+    """The given id; without one, that of a directory which has one already, else a fresh one."""
     if text is None:
+        for path in config.log_directories:
+            identity = read_meta_properties(filesystem, path) if os.path.isdir(path) else None
+            if identity is not None:
+                return identity.cluster_id
         return random_cluster_id(_random())
     try:
         uuid_from_base64(text)

@@ -37,6 +37,7 @@ from moldau.client import (
     TopicPartition,
     UnknownTopicOrPartition,
 )
+from moldau.protocol.types import uuid_to_base64
 
 app = typer.Typer(help="Topics: list, create, describe, alter, delete.", no_args_is_help=True)
 
@@ -240,7 +241,7 @@ async def _document(
 
     return {
         "name": topic.name,
-        "topic_id": topic.topic_id,
+        "topic_id": uuid_to_base64(topic.topic_id),
         "internal": topic.is_internal,
         "configs": overrides,
         "partitions": [row(partition) for partition in topic.partitions],
