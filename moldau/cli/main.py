@@ -8,9 +8,8 @@ made a mistake.
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn, cast
 
-import click
 import typer
 
 from moldau.cli import bench, brokers, configs, dev, log, server, storage, topics
@@ -64,24 +63,38 @@ def root(
     """A Kafka-compatible streaming cluster."""
 
 
+#: The base of everything typer raises about wrong usage, found this way because typer brings its
+#: own copy of click or uses the installed one, depending on its release.
+_UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
+
+
 def main() -> None:
     """Run the command line and exit."""
     try:
         status = app(standalone_mode=False)
-    except click.exceptions.Abort:
-        fail("interrupted", status=130)
-    except click.ClickException as problem:
-        problem.show()
-        sys.exit(2)
-    except KeyboardInterrupt:
+    except typer.Exit as done:
+        sys.exit(done.exit_code)
+    except _UsageError as problem:
+        _refuse_usage(problem)
+    except (typer.Abort, KeyboardInterrupt):
         fail("interrupted", status=130)
     except BrokenPipeError:
         # Whoever read our output has seen enough.
         sys.stderr.close()
         sys.exit(0)
-    else:
-        # Outside of its standalone mode click hands `Exit`'s code back as the result.
-        sys.exit(status if isinstance(status, int) else 0)
+    # Outside of its standalone mode the framework hands an exit code back as the result.
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _refuse_usage(problem: Exception) -> NoReturn:
+    context = getattr(problem, "ctx", None)
+    command = context.command_path if context is not None else "moldau"
+    format_message = getattr(problem, "format_message", None)
+    text = format_message() if callable(format_message) else str(problem)
+    if type(problem).__name__ == "NoArgsIsHelpError":
+        print(text, file=sys.stderr)
+        sys.exit(2)
+    fail(f"{text} (see `{command} --help`)", status=2)
 
 
 if __name__ == "__main__":

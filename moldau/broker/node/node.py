@@ -296,6 +296,7 @@ class Node:
         self._router = RequestRouter(
             services, authorizer=AllowAllAuthorizer(), on_fault=self._on_fault
         )
+        services.fetch_sessions.register_gauges(self._registry)
         self._register_gauges(server)
         return gate
 
