@@ -1,0 +1,95 @@
+"""Apache Kafka itself, one combined node, to write directories for our tools to read."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+from moldau.testing import wait_until
+from tests.interop.java.tools import CLASS_PATH, JAVA, JavaTools
+
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 30.0
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class KafkaServer:
+    """A formatted, running Kafka 4.3 node. Use as a context."""
+
+    def __init__(self, java: JavaTools, home: Path) -> None:
+        self.data_directory = home / "data"
+        self._port = free_port()
+        self._log_path = home / "kafka.log"
+        self._config_path = home / "server.properties"
+        controller_port = free_port()
+        self._config_path.write_text(
+            "process.roles=broker,controller\n"
+            "node.id=1\n"
+            f"listeners=PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller_port}\n"
+            "controller.listener.names=CONTROLLER\n"
+            f"controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}\n"
+            f"log.dirs={self.data_directory}\n"
+            "offsets.topic.replication.factor=1\n"
+            "transaction.state.log.replication.factor=1\n"
+            "transaction.state.log.min.isr=1\n"
+            "transaction.state.log.num.partitions=1\n"
+            "log.index.size.max.bytes=65536\n"
+        )
+        cluster_id = java.check("kafka-storage", "random-uuid").output.strip()
+        java.check(
+            "kafka-storage", "format", "--standalone", "-t", cluster_id, "-c", self._config_path
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap_server(self) -> str:
+        """`host:port`."""
+        return f"127.0.0.1:{self._port}"
+
+    def __enter__(self) -> KafkaServer:
+        assert JAVA is not None
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [JAVA, "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", CLASS_PATH, "kafka.Kafka",
+                 str(self._config_path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )  # fmt: skip
+        try:
+            wait_until(self._listens, what="Apache Kafka listens", deadline_s=START_DEADLINE_S)
+        except BaseException:
+            self._process.kill()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """An orderly shutdown."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(STOP_DEADLINE_S)
+
+    def _listens(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self._log_path.read_text()[-2000:]
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self._port)) == 0

@@ -1,0 +1,204 @@
+"""Files: Apache Kafka's tools on ours, our tools on Apache Kafka's."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from moldau.testing import Cluster
+from tests.interop.drivers import DRIVERS
+from tests.interop.java.server import KafkaServer
+from tests.interop.java.tools import JavaTools
+from tests.interop.samples import CODECS, Rec, sample_records
+from tests.interop.topics import TopicMaker
+
+GOLDEN = Path(__file__).parents[2] / "storage" / "golden" / "kafka-4.3.0-clean"
+SMALL_SEGMENTS = {"segment.bytes": "1048576", "index.interval.bytes": "512"}
+WAIT_S = 20.0
+#: What both dumps print alike: batches, records up to their header keys, entries of indexes …
+ALIKE = re.compile(
+    r"^(\| offset: .*? headerKeys: \[[^]]*\]|baseOffset: .*|offset: .*|timestamp: .*|version: .*"
+    r"|producerId: .*? offsetDelta: \S+)"
+)
+
+
+def fill(bootstrap: str, *, transactions: bool) -> None:
+    """Every codec, several segments, deleted records, producers, and transactions if there are."""
+    maker = TopicMaker(bootstrap)
+    maker.create("codecs")
+    for codec in CODECS:
+        DRIVERS[0].write(
+            bootstrap, "codecs", sample_records(), codec=codec, **{"enable.idempotence": True}
+        )
+    maker.create("append-time", config={"message.timestamp.type": "LogAppendTime"})
+    DRIVERS[1].write(bootstrap, "append-time", [Rec(b"k", b"v")] * 100, codec="lz4")
+    maker.create("rolled", config=SMALL_SEGMENTS)
+    for number in range(30):
+        DRIVERS[0].write(
+            bootstrap,
+            "rolled",
+            [Rec(b"%d" % number, bytes(range(250)) * 40)] * 12,
+            **{"batch.size": 16_000, "linger.ms": 0},
+        )
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    before = TopicPartition("rolled", 0, 150)
+    admin.delete_records([before])[before].result(WAIT_S)
+    maker.create("empty", partitions=2)
+    if transactions:
+        maker.create("transactions")
+        for commit in (True, False, True, False):
+            producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t"})
+            producer.init_transactions(WAIT_S)
+            producer.begin_transaction()
+            for number in range(5):
+                producer.produce("transactions", b"%d" % number, partition=0)
+            if commit:
+                producer.commit_transaction(WAIT_S)
+            else:
+                producer.flush(WAIT_S)
+                producer.abort_transaction(WAIT_S)
+
+
+def moldau(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run our command line."""
+    return subprocess.run(
+        [sys.executable, "-m", "moldau.cli.main", *(str(argument) for argument in arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def alike(dump: str) -> list[str]:
+    """The lines of a dump that both tools print, in the same words."""
+    found = (ALIKE.match(line) for line in dump.splitlines())
+    lines = [match.group(1) for match in found if match]
+    return [
+        re.sub(r"Optional\w*\[(.*?)\]", r"\1", re.sub(r"Optional\w*\.empty", "null", line))
+        for line in lines
+    ]
+
+
+def data_files(directory: Path) -> list[Path]:
+    """Every file of a log directory that the dump tools understand."""
+    kinds = {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}
+    return sorted(
+        path
+        for path in directory.rglob("*")
+        if path.suffix in kinds and path.stat().st_size and path.name != "bootstrap.checkpoint"
+    )
+
+
+@pytest.fixture(scope="module")
+def our_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A data directory that our node wrote and closed cleanly."""
+    home = tmp_path_factory.mktemp("ours")
+    with Cluster(directory=home) as cluster:
+        fill(cluster.bootstrap_server, transactions=False)
+        assert cluster.stop() == 0
+        yield cluster.data_directory()
+
+
+@pytest.fixture(scope="module")
+def kafka_directory(java: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A data directory that Apache Kafka wrote and closed cleanly."""
+    home = tmp_path_factory.mktemp("kafka")
+    with KafkaServer(java, home) as server:
+        fill(server.bootstrap_server, transactions=True)
+        server.stop()
+        yield server.data_directory
+
+
+def assert_dumps_agree(java: JavaTools, directory: Path) -> None:
+    """Both tools tell the same of every file; one call of each for all files."""
+    files = data_files(directory)
+    assert len(files) > 10
+    theirs = java.check(
+        "kafka-dump-log", "--deep-iteration", "--files", ",".join(str(path) for path in files)
+    )
+    ours = moldau("log", "dump", "--deep", *files)
+    assert ours.returncode == 0, ours.stderr
+    their_parts, our_parts = (split_by_file(text) for text in (theirs.output, ours.stdout))
+    assert their_parts.keys() == our_parts.keys() == {str(path) for path in files}
+    for path in their_parts:
+        assert alike(our_parts[path]) == alike(their_parts[path]), path
+    assert sum(len(alike(part)) for part in our_parts.values()) > 100
+
+
+def split_by_file(dump: str) -> dict[str, str]:
+    """The parts of a dump of several files."""
+    parts = re.split(r"^Dumping (\S+).*$", dump, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_kafka_dump_log_finds_our_files_sound(java: JavaTools, our_directory: Path) -> None:
+    files = data_files(our_directory)
+    assert {path.suffix for path in files} >= {".log", ".index", ".timeindex", ".snapshot"}
+    assert len(list((our_directory / "rolled-0").glob("*.log"))) >= 2
+    names = ",".join(str(path) for path in files)
+    deep = java.check("kafka-dump-log", "--deep-iteration", "--files", names)
+    batches = [line for line in deep.lines if line.startswith("baseOffset")]
+    assert batches
+    assert all(line.endswith("isvalid: true") for line in batches)
+    indexes = ",".join(str(path) for path in files if path.suffix == ".index")
+    sanity = java.check("kafka-dump-log", "--index-sanity-check", "--files", indexes)
+    assert sanity.output.count("passed sanity check") == len(indexes.split(","))
+    both = ",".join(str(path) for path in files if path.suffix in (".index", ".timeindex"))
+    verified = java.check("kafka-dump-log", "--verify-index-only", "--files", both)
+    for complaint in ("Mismatches", "out of order", "not found", "not consecutive"):
+        assert complaint.lower() not in (verified.output + deep.output).lower()
+
+
+def test_kafka_dump_log_reads_our_metadata_log(java: JavaTools, our_directory: Path) -> None:
+    files = sorted((our_directory / "__cluster_metadata-0").glob("*.log"))
+    decoded = java.check(
+        "kafka-dump-log",
+        "--cluster-metadata-decoder",
+        "--files",
+        ",".join(str(path) for path in files),
+    )
+    for record in (
+        "REGISTER_BROKER_RECORD",
+        "TOPIC_RECORD",
+        "PARTITION_RECORD",
+        "CONFIG_RECORD",
+        "PRODUCER_IDS_RECORD",
+        "FEATURE_LEVEL_RECORD",
+    ):
+        assert record in decoded.output or any(
+            (our_directory / "__cluster_metadata-0").glob("*.checkpoint")
+        ), record
+    assert '"name":"rolled"' in decoded.output
+    assert "LeaderChange" in decoded.output
+
+
+def test_both_dumps_say_the_same_of_our_files(java: JavaTools, our_directory: Path) -> None:
+    assert_dumps_agree(java, our_directory)
+
+
+def test_both_dumps_say_the_same_of_kafkas_files(java: JavaTools, kafka_directory: Path) -> None:
+    assert_dumps_agree(java, kafka_directory)
+
+
+def test_both_dumps_say_the_same_of_golden_files(java: JavaTools) -> None:
+    assert_dumps_agree(java, GOLDEN)
+
+
+def test_moldau_log_verify_finds_kafkas_files_sound(kafka_directory: Path) -> None:
+    done = moldau("log", "verify", "--deep", kafka_directory)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 damage" in done.stdout
+
+
+def test_moldau_log_verify_finds_our_files_sound(our_directory: Path) -> None:
+    done = moldau("log", "verify", "--deep", our_directory)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 note, 0 warning, 0 damage" in done.stdout
