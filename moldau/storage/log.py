@@ -227,11 +227,18 @@ class Log:
         except OSError:
             log_maintenance.discard_segment(segment, self.filesystem)
             raise
-        old.deactivate()
+        if old.is_active:
+            old.deactivate()
         self.set_segments([*self.segments, segment])
         if self.on_roll is not None:
             self.on_roll(self)
         return segment
+
+    def rest(self) -> None:
+        """Give back the descriptors and mappings of a log nobody appends to; the next append opens
+        it again. Raises: LogOffline.
+        """
+        log_maintenance.rest(self)
 
     # -- the rest of the interface, by file ------------------------------------------------------
 

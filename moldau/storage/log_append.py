@@ -172,6 +172,8 @@ def _write(
     next_offset = last.base_offset + last.last_offset_delta + 1
     segment = log.active_segment
     try:
+        if not segment.is_active:
+            segment.activate(log.config)
         if _must_roll(log, segment, len(records), batches, next_offset - 1, now_ms):
             segment = log.roll_to(first.base_offset)
         aborts = any(each.is_aborted for update in updates for each in update.completed)

@@ -56,6 +56,16 @@ def create_segment(log: Log, base_offset: int) -> LogSegment:
     return segment
 
 
+def create_resting_segment(log: Log, base_offset: int) -> LogSegment:
+    """Empty files for a segment that the first append will open. Raises: OSError."""
+    segment = LogSegment(
+        log.filesystem, log.open_segments, log.directory, base_offset, 0, log.clock.now_ms()
+    )
+    for path in (segment.path, segment.offset_index.path, segment.time_index.path):
+        log.filesystem.open(path, create=True).close()
+    return segment
+
+
 def discard_segment(segment: LogSegment, filesystem: Filesystem) -> None:
     """Take back a segment that was never written to. Raises: OSError."""
     segment.abandon()
@@ -282,6 +292,7 @@ def truncate_to(log: Log, offset: int) -> bool:
             # not be back behind them.
             log.filesystem.fsync_directory(log.directory)
             log.set_segments(kept)
+        if not kept[-1].is_active:
             kept[-1].activate(log.config)
         log.log_end_offset = log.active_segment.truncate_to(offset)
         _after_cut(log)
@@ -325,6 +336,18 @@ def _after_cut(log: Log) -> None:
     log.producer_state.on_high_watermark(log.high_watermark)
 
 
+def rest(log: Log) -> None:
+    """See Log.rest."""
+    _require_online(log)
+    try:
+        if log.active_segment.is_active:
+            log.active_segment.deactivate()
+        else:
+            log.active_segment.close_descriptors()
+    except (OSError, InvalidBatch) as error:
+        raise _fail(log, "closing an idle log", error) from None
+
+
 # -- the end -------------------------------------------------------------------------------------
 
 
@@ -336,9 +359,11 @@ def close(log: Log) -> None:
     if log.offline:
         return
     try:
-        log.producer_state.map_end_offset = log.log_end_offset
-        log.producer_state.take_snapshot()
-        log.active_segment.deactivate()
+        if log.log_end_offset > log.segments[0].base_offset or log.producer_state.producers:
+            log.producer_state.map_end_offset = log.log_end_offset
+            log.producer_state.take_snapshot()
+        if log.active_segment.is_active:
+            log.active_segment.deactivate()
     except (OSError, InvalidBatch) as error:
         raise _fail(log, "closing", error) from None
     flush(log)

@@ -70,7 +70,7 @@ def _open(log: Log, log_start_offset: int, recovery_point: int, clean_shutdown: 
             raise LogDamaged(
                 log.directory, 0, f"no segment, but {recovery_point} is its recovery point"
             )
-        segments = [log_maintenance.create_segment(log, log_start_offset)]
+        segments = [log_maintenance.create_resting_segment(log, log_start_offset)]
         clean_shutdown = True
     log.set_segments(segments)
     log.log_start_offset = max(log_start_offset, segments[0].base_offset)
@@ -98,9 +98,9 @@ def _open(log: Log, log_start_offset: int, recovery_point: int, clean_shutdown: 
 def _finish(log: Log, recovery_point: int, clean_shutdown: bool, *, replayed: bool) -> None:
     end_offset = log.log_end_offset
     active = log.active_segment
-    active.activate(log.config)
-    indexed_to = active.offset_index.position_at_most(active.size_bytes)
-    active.bytes_since_index_entry = active.size_bytes - indexed_to
+    if active.size_bytes:
+        indexed_to = active.offset_index.position_at_most(active.size_bytes)
+        active.bytes_since_index_entry = active.size_bytes - indexed_to
     log.recovery_point = end_offset if clean_shutdown else min(recovery_point, end_offset)
     log.leader_epoch_cache.truncate_from_end(end_offset)
     log.leader_epoch_cache.truncate_from_start(log.log_start_offset)
@@ -112,6 +112,13 @@ def _finish(log: Log, recovery_point: int, clean_shutdown: bool, *, replayed: bo
     log.producer_state.map_end_offset = log.log_end_offset
     log.producer_state.remove_stray_snapshots(s.base_offset for s in log.segments)
     log.high_watermark = log.log_start_offset
+    # Nothing stays open for a log that nobody may ever append to: the first append opens it.
+    active = log.active_segment
+    if active.is_active:
+        active.deactivate()
+    elif active.offset_index.capacity:
+        finish_indexes(active)
+    active.close_descriptors()
 
 
 def _tidy(log: Log) -> None:

@@ -230,9 +230,13 @@ def _check_producers(log: Log, found: tuple[Stored, ...]) -> None:
             require(entry.current_txn_first_offset < 0, f"producer {producer_id} has no open txn")
     for producer_id, entry in state.items():
         if producer_id not in expected:
-            require(log.log_start_offset > 0, f"producer {producer_id} never wrote anything in this log")
+            require(
+                log.log_start_offset > 0, f"producer {producer_id} never wrote anything in this log"
+            )
             last_offset = entry.batches[-1].last_offset if entry.batches else -1
-            require(last_offset < log.log_start_offset, f"producer {producer_id} from after the end")
+            require(
+                last_offset < log.log_start_offset, f"producer {producer_id} from after the end"
+            )
 
 
 def _check_aborted(log: Log, found: tuple[Stored, ...]) -> None:

@@ -56,14 +56,15 @@ def test_many_batches_in_one_append_are_one_write() -> None:
     bench = LogBench()
     log = bench.open()
     assert isinstance(bench.filesystem, SimulatedFilesystem)
+    log.append_as_leader(batch_of("first"), leader_epoch=0)
     before = bench.filesystem.operation_count
     joined = batch_of("a") + batch_of("b", "c") + batch_of("d")
 
     result = log.append_as_leader(joined, leader_epoch=0)
 
-    assert (result.base_offset, result.last_offset) == (0, 3)
+    assert (result.base_offset, result.last_offset) == (1, 4)
     assert [o.name for o in bench.filesystem.operations[before:]] == ["append"]
-    assert values_of(log) == ["a", "b", "c", "d"]
+    assert values_of(log) == ["first", "a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
