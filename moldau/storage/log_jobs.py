@@ -48,6 +48,8 @@ class LogJobs:
         self._rolled: dict[TopicPartition, Log] = {}
         self.rolled_flush = PeriodicJob("flush after roll", clock, NEVER_MS, self._flush_rolled)
         self.sync_created = PeriodicJob("sync of new", clock, NEVER_MS, self._sync_created)
+        self._ends_when_last_seen: dict[TopicPartition, int] = {}
+        self.rest = PeriodicJob("rest", clock, settings.idle_check_interval_ms, self._rest_idle)
         self.retention = PeriodicJob(
             "retention", clock, settings.retention_check_interval_ms, self._apply_retention
         )
@@ -88,6 +90,7 @@ class LogJobs:
         self.log_start_offsets.start()
         self.high_watermarks.start()
         self.producer_expiry.start()
+        self.rest.start()
 
     async def stop(self) -> None:
         """No job runs any more when this returns; flushes asked for by others are finished too."""
@@ -98,6 +101,7 @@ class LogJobs:
             self.log_start_offsets,
             self.high_watermarks,
             self.producer_expiry,
+            self.rest,
             self.rolled_flush,
             self.sync_created,
             self.removal,
@@ -212,6 +216,25 @@ class LogJobs:
             log.expire_producers()
 
         await self._visit(expire)
+
+    async def _rest_idle(self) -> None:
+        seen = self._ends_when_last_seen
+        still_open: dict[TopicPartition, int] = {}
+
+        def look(log: Log) -> None:
+            if not log.active_segment.is_active:
+                return
+            key = log.topic_partition
+            if seen.get(key) != log.log_end_offset:
+                still_open[key] = log.log_end_offset
+                return
+            try:
+                log.rest()
+            except LogOffline as error:
+                logger.error("%s", error)
+
+        await self._visit(look)
+        self._ends_when_last_seen = still_open
 
     async def _visit(self, action: Callable[[Log], None]) -> None:
         logs = list(self._manager.logs())

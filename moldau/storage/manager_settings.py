@@ -39,6 +39,8 @@ class LogManagerSettings:
     recovery_threads_per_directory: int = 2
     initial_delay_ms: int = 30_000
     """How long after the start the first retention and removal may come."""
+    idle_check_interval_ms: int = 10 * 60 * 1000
+    """A log without an append between two checks gives its descriptors and mappings back."""
     max_open_closed_segments: int = 512
     """Descriptor budget: closed segments of all logs whose files stay open."""
 

@@ -391,6 +391,28 @@ async def test_idle_partitions_cost_no_operations() -> None:
     await manager.shutdown(1)
 
 
+async def test_idle_logs_keep_no_files_open() -> None:
+    """Neither new ones nor those whose producers went away; a late append finds all in order."""
+    node = Node(idle_check_interval_ms=60_000)
+    manager = await node.start()
+    logs = [manager.get_or_create(TopicPartition("t", n), topic_id(1)) for n in range(20)]
+    assert (node.filesystem.open_files, node.filesystem.open_maps) == (0, 0)
+    for log in logs[:10]:
+        fill(log, 3)
+    await node.advance(60_000)
+    fill(logs[3], 1)
+    assert node.filesystem.open_files == 10
+    await node.advance(60_000)
+    assert (node.filesystem.open_files, node.filesystem.open_maps) == (1, 2)
+    fill(logs[5], 1)
+    assert logs[5].log_end_offset == 8
+    await manager.shutdown(1)
+    assert (node.filesystem.open_files, node.filesystem.open_maps) == (0, 0)
+    manager = await node.start()
+    assert node.report.offline_count == 0
+    assert (node.filesystem.open_files, node.filesystem.open_maps) == (0, 0)
+
+
 async def test_jobs_stop_at_shutdown() -> None:
     node = Node()
     manager = await node.start()
