@@ -15,13 +15,13 @@ import typer
 from moldau.broker.node.formatting import (
     FormatError,
     FormatPlan,
-    check_feature_levels,
     format_storage,
     random_cluster_id,
 )
 from moldau.cli.cluster_options import key_values
 from moldau.cli.output import fail, print_json, print_table
 from moldau.config import ConfigError, NodeConfig
+from moldau.metadata.bootstrap import UnsupportedFeatureLevel, initial_feature_levels
 from moldau.protocol.types import uuid_from_base64, uuid_to_base64
 from moldau.raft import METADATA_DIRECTORY
 from moldau.runtime.clock import SystemClock
@@ -56,6 +56,10 @@ def format_command(
         list[str] | None,
         typer.Option("--feature", "-f", help="FEATURE=LEVEL; may be repeated."),
     ] = None,
+    release_version: Annotated[
+        str | None,
+        typer.Option("--release-version", "-r", help="Start at this metadata version, as 4.2."),
+    ] = None,
     ignore_formatted: Annotated[
         bool,
         typer.Option("--ignore-formatted", "-g", help="It is fine when nothing is left to do."),
@@ -76,7 +80,7 @@ def format_command(
         plan = FormatPlan.from_config(
             node_config,
             _cluster_id(filesystem, node_config, cluster_id),
-            _levels(feature or []),
+            _levels(feature or [], release_version),
         )
         if ignore_formatted and _all_formatted(filesystem, plan):
             typer.echo("nothing to format")
@@ -160,17 +164,17 @@ def _cluster_id(filesystem: OsFilesystem, config: NodeConfig, text: str | None) 
     return text
 
 
-def _levels(pairs: list[str]) -> dict[str, int]:
-    levels = {}
+def _levels(pairs: list[str], release: str | None) -> dict[str, int]:
+    """The feature levels to start with; exits with status 2 for one that is not supported."""
+    overrides = {}
     for name, text in key_values(pairs, "--feature").items():
         if not (text.isascii() and text.isdigit()):
             fail(f"--feature {name}={text}: the level is a whole number", status=2)
-        levels[name] = int(text)
+        overrides[name] = int(text)
     try:
-        check_feature_levels(levels)
-    except FormatError as error:
+        return initial_feature_levels(overrides, release=release)
+    except UnsupportedFeatureLevel as error:
         fail(str(error), status=2)
-    return levels
 
 
 def _all_formatted(filesystem: OsFilesystem, plan: FormatPlan) -> bool:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from moldau.config import NodeConfig
-from moldau.metadata.features import KRAFT_VERSION, METADATA_VERSION, SUPPORTED_FEATURES
-from moldau.protocol.metadata_records import FeatureLevelRecord
-from moldau.protocol.schema import Message
+from moldau.metadata.bootstrap import feature_records, initial_feature_levels
+from moldau.metadata.features import KRAFT_VERSION
 from moldau.protocol.types import random_topic_id, uuid_to_base64
 from moldau.raft import (
     MetadataLogError,
@@ -34,8 +33,6 @@ from moldau.storage.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
-
-FEATURE_RECORD_VERSION = 0
 
 
 class FormatError(Exception):
@@ -62,9 +59,10 @@ class FormatPlan:
     def from_config(
         cls, config: NodeConfig, cluster_id: str, feature_levels: Mapping[str, int] | None = None
     ) -> FormatPlan:
-        """The plan for a node's configuration; features that are not named get their defaults."""
-        levels = default_feature_levels()
-        levels.update(feature_levels or {})
+        """The plan for a node's configuration; the latest feature levels unless others are given.
+
+        The levels are those of `metadata.bootstrap.initial_feature_levels`.
+        """
         return cls(
             directories=config.log_directories,
             metadata_directory=config.metadata_log_directory,
@@ -74,32 +72,9 @@ class FormatPlan:
                 VoterEndpoint(each.listener_name, each.host or "localhost", each.port)
                 for each in config.controller_listeners
             ),
-            feature_levels=levels,
+            feature_levels=feature_levels or initial_feature_levels(),
             is_voter=not config.quorum_voters,
         )
-
-
-def default_feature_levels() -> dict[str, int]:
-    """What a new cluster starts with."""
-    return {name: levels.default_level for name, levels in SUPPORTED_FEATURES.items()}
-
-
-def check_feature_levels(levels: Mapping[str, int]) -> None:
-    """Refuse features and levels that this release does not know.
-
-    Raises:
-        FormatError: names the feature and what is allowed.
-    """
-    for name, level in levels.items():
-        supported = SUPPORTED_FEATURES.get(name)
-        if supported is None:
-            known = ", ".join(sorted(SUPPORTED_FEATURES))
-            raise FormatError(f"feature {name} is unknown; known are {known}")
-        if not supported.minimum_level <= level <= supported.maximum_level:
-            raise FormatError(
-                f"feature {name}={level}: levels {supported.minimum_level} to "
-                f"{supported.maximum_level} are supported"
-            )
 
 
 def random_cluster_id(random: random_module.Random) -> str:
@@ -119,7 +94,6 @@ def format_storage(
         FormatError: nothing is left to format, a directory belongs to someone else, or it cannot be
             written.
     """
-    check_feature_levels(plan.feature_levels)
     try:
         wanted = _unformatted(filesystem, plan)
         if not wanted:
@@ -164,14 +138,10 @@ def _write_metadata(
 ) -> None:
     levels = dict(plan.feature_levels)
     kraft_version = levels.pop(KRAFT_VERSION, 0) if plan.is_voter else 0
-    ordered = sorted(levels, key=lambda name: (name != METADATA_VERSION, name))
-    records: list[tuple[Message, int]] = [
-        (FeatureLevelRecord(name=name, feature_level=levels[name]), FEATURE_RECORD_VERSION)
-        for name in ordered
-        if levels[name] > 0
-    ]
     voters = VoterSet()
     if kraft_version > 0:
         voter = VoterDescription(plan.node_id, directory_id, plan.endpoints)
         voters = VoterSet((voter,), kraft_version)
-    write_bootstrap(filesystem, plan.metadata_directory, records, voters, now_ms=clock.now_ms())
+    write_bootstrap(
+        filesystem, plan.metadata_directory, feature_records(levels), voters, now_ms=clock.now_ms()
+    )
