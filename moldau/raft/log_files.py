@@ -84,10 +84,11 @@ def open_log_files(
     if snapshots:
         path = snapshot_path(directory, snapshots[-1])
         latest, voters = read_snapshot_file(filesystem, path, snapshots[-1])
+    _check_gap(filesystem, directory, snapshots)
     log = _open_log(filesystem, clock, directory, config, snapshots)
     files = LogFiles(filesystem, directory, log, snapshots, voters, quorum_state, latest)
     try:
-        _align(files)
+        _finish_trim(files)
         for batch in read_log(files, _replay_start(files), log.log_end_offset):
             files.voters = files.voters.with_control_records(batch.control_records)
     except MetadataLogError:
@@ -134,16 +135,21 @@ def _open_log(
     return log
 
 
-def _align(files: LogFiles) -> None:
-    """Check that snapshots and log fit, and finish a trim that a crash interrupted."""
-    log = files.log
-    first_offset = log.segments[0].base_offset
-    latest_end = files.snapshots[-1].end_offset if files.snapshots else 0
+def _check_gap(filesystem: Filesystem, directory: str, snapshots: list[SnapshotId]) -> None:
+    """Before anything is opened: the log must begin where the latest snapshot ends, or below."""
+    segments = [name for name in filesystem.listdir(directory) if name.endswith(".log")]
+    first_offset = min((int(name[:-4]) for name in segments if name[:-4].isdigit()), default=0)
+    latest_end = snapshots[-1].end_offset if snapshots else 0
     if first_offset > latest_end:
         raise MetadataLogError(
-            f"{files.directory}: the log begins at offset {first_offset}, "
+            f"{directory}: the log begins at offset {first_offset}, "
             f"the latest snapshot ends at {latest_end}: records in between are missing"
         )
+
+
+def _finish_trim(files: LogFiles) -> None:
+    """Remove snapshots below the log's start, which a crash kept from being removed with it."""
+    first_offset = files.log.segments[0].base_offset
     for snapshot_id in list(files.snapshots[:-1]):
         if snapshot_id.end_offset < first_offset:
             files.filesystem.unlink(snapshot_path(files.directory, snapshot_id))

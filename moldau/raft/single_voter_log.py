@@ -66,6 +66,7 @@ class MetadataLogSettings:
     endpoints: tuple[VoterEndpoint, ...]
     segment_bytes: int = 1024**3
     segment_ms: int = 7 * 24 * 3600 * 1000
+    segment_index_bytes: int = 10 * 1024**2
     retention_bytes: int = 100 * 1024**2
     retention_ms: int = 7 * 24 * 3600 * 1000
 
@@ -117,6 +118,7 @@ class SingleVoterLog:
         config = LogConfig(
             segment_bytes=settings.segment_bytes,
             segment_ms=settings.segment_ms,
+            segment_index_bytes=settings.segment_index_bytes,
             retention_ms=-1,
             file_delete_delay_ms=0,
         )

@@ -1,0 +1,102 @@
+"""A metadata log on the simulated disk, and listeners that remember."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.metadata_records import TopicRecord
+from moldau.raft import (
+    CommittedBatch,
+    LoadedSnapshot,
+    MetadataLogSettings,
+    SingleVoterLog,
+    VoterDescription,
+    VoterEndpoint,
+    VoterSet,
+    write_bootstrap,
+)
+from moldau.runtime.clock import ManualClock
+from moldau.runtime.filesystem import Filesystem
+
+DIRECTORY = "/data"
+LOG_DIRECTORY = "/data/__cluster_metadata-0"
+DIRECTORY_ID = UUID(int=0x5F9D)
+ENDPOINT = VoterEndpoint("CONTROLLER", "host1", 9093)
+SETTINGS = MetadataLogSettings(
+    metadata_directory=DIRECTORY,
+    node_id=1,
+    directory_id=DIRECTORY_ID,
+    endpoints=(ENDPOINT,),
+    segment_bytes=8 * 1024 * 1024,
+    segment_index_bytes=4096,
+)
+VOTERS = VoterSet((VoterDescription(1, DIRECTORY_ID, (ENDPOINT,)),), 1)
+
+
+def format_directory(filesystem: Filesystem, voters: VoterSet = VOTERS) -> None:
+    """As `storage format --standalone` leaves it."""
+    write_bootstrap(filesystem, DIRECTORY, [(TopicRecord(name="b"), 0)], voters, now_ms=5)
+
+
+async def open_log(
+    filesystem: Filesystem,
+    *,
+    on_fatal: Callable[[str], None] | None = None,
+    **changes: Any,
+) -> SingleVoterLog:
+    """Open; a fatal fault fails the test unless it is expected."""
+
+    def unexpected(message: str) -> None:
+        raise AssertionError(message)
+
+    settings = replace(SETTINGS, **changes)
+    return await SingleVoterLog.open(filesystem, ManualClock(), settings, on_fatal or unexpected)
+
+
+def append(log: SingleVoterLog, *names: str) -> int:
+    """Append topics of these names as one batch; the last offset."""
+    error, last_offset = log.append(
+        [(TopicRecord(name=name), 0) for name in names], leader_epoch=log.leader_epoch
+    )
+    assert error is ErrorCode.NONE
+    return last_offset
+
+
+@dataclass
+class Listener:
+    """What was delivered: topic names in order, a snapshot's in place of what it stands for."""
+
+    names: list[str] = field(default_factory=list)
+    batches: list[CommittedBatch] = field(default_factory=list)
+    snapshots: list[LoadedSnapshot] = field(default_factory=list)
+    leaders: list[tuple[int, int]] = field(default_factory=list)
+    next_offset: int = 0
+
+    def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
+        self.snapshots.append(snapshot)
+        self.names = [record.name for record in snapshot.records if isinstance(record, TopicRecord)]
+        self.next_offset = snapshot.end_offset
+
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        assert batch.base_offset == self.next_offset, "no gap, no repetition"
+        self.next_offset = batch.last_offset + 1
+        self.batches.append(batch)
+        self.names += [record.name for record in batch.records if isinstance(record, TopicRecord)]
+
+    def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
+        self.leaders.append((leader_id, leader_epoch))
+
+
+async def snapshot_of(log: SingleVoterLog, listener: Listener) -> None:
+    """Write a snapshot of everything the listener has."""
+    last = listener.batches[-1]
+    await log.write_snapshot(
+        end_offset=last.last_offset + 1,
+        leader_epoch=last.leader_epoch,
+        last_contained_log_time_ms=last.append_timestamp_ms,
+        records=iter([(TopicRecord(name=name), 0) for name in listener.names]),
+    )
