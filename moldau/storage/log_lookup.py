@@ -2,7 +2,8 @@
 
 Owns: the search over segments, the time index and inside one batch.
 Must not: know ListOffsets' special timestamps other than the largest one.
-Invariant: batches are decoded only after their CRC was checked. Source: KIP-33, KIP-734.
+Invariant: batches are decoded only after their CRC was checked; what a search answers was below its
+bound, and in the log, when the answer was given. Source: KIP-33, KIP-734.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from moldau.protocol.records import (
     decode_records,
     verify_crc,
 )
+from moldau.runtime.filesystem import FileRegion
 from moldau.storage.batch_scan import scan_headers
 from moldau.storage.faults import LogOffline
 from moldau.storage.segment import LogSegment
@@ -40,90 +42,175 @@ def offset_for_timestamp(
     """The first record at or after log_start_offset whose timestamp is >= `timestamp_ms`.
 
     None when there is none below `max_offset` (exclusive; None: log end offset). Reads and
-    decompresses at most one batch per candidate. Raises: LogOffline.
+    decompresses at most one batch per candidate, here and now. Raises: LogOffline.
     """
-    return _guarded(log, lambda: _search(log, timestamp_ms, max_offset))
+    return _run_to_the_end(TimestampSearch(log, timestamp_ms, max_offset=max_offset))
 
 
 def offset_of_max_timestamp(log: Log) -> TimestampedOffset | None:
     """The record with the largest timestamp; None in an empty log. Raises: LogOffline."""
-    return _guarded(log, lambda: _largest(log))
+    return _run_to_the_end(TimestampSearch.for_max_timestamp(log))
 
 
-def _guarded(log: Log, search: _Search) -> TimestampedOffset | None:
+def _run_to_the_end(search: TimestampSearch) -> TimestampedOffset | None:
+    while search.locate():
+        search.run()
+    return search.found
+
+
+class TimestampSearch:
+    """A search by time in steps: `while search.locate(): await offload(search.run)`, then `found`.
+
+    `locate` belongs to the log's loop: it takes in what the last `run` saw and picks the segment
+    and the position to look at next. `run` reads and decompresses; it may run in any thread and
+    touches nothing but the search. In between the log may roll, be cut or deleted: records that
+    were cut or deleted meanwhile are not found, the search begins again instead.
+    """
+
+    __slots__ = (
+        "_base_offset",
+        "_failure",
+        "_is_rebuilt",
+        "_limit",
+        "_log",
+        "_log_start_offset",
+        "_region",
+        "_seen",
+        "_segment",
+        "_timestamp_ms",
+        "_truncation_count",
+        "found",
+    )
+
+    def __init__(self, log: Log, timestamp_ms: int, *, max_offset: int | None = None) -> None:
+        """`max_offset` is exclusive; None: the log end offset of now."""
+        self._log = log
+        self._timestamp_ms = timestamp_ms
+        self._limit = log.log_end_offset if max_offset is None else max_offset
+        self.found: TimestampedOffset | None = None
+        self._begin()
+
+    @classmethod
+    def for_max_timestamp(cls, log: Log) -> TimestampSearch:
+        """Search for the first record with the largest timestamp. Raises: LogOffline."""
+        _require_online(log)
+        try:
+            largest = max(each.max_timestamp()[0] for each in log.segments)
+        except (InvalidBatch, OSError) as error:
+            raise _failed(log, error) from None
+        return cls(log, largest, max_offset=None if largest >= 0 else 0)
+
+    def _begin(self) -> None:
+        self._base_offset = -1
+        """Segments up to the one that begins here hold no such record."""
+        self._is_rebuilt = False
+        self._segment: LogSegment | None = None
+        self._region: FileRegion | None = None
+        self._seen: TimestampedOffset | None = None
+        self._failure: InvalidBatch | OSError | None = None
+
+    def locate(self) -> bool:
+        """Whether there is a step to `run`; False: the search has ended. Raises: LogOffline."""
+        log = self._log
+        _require_online(log)
+        try:
+            return not self._take_in() and self._choose_segment()
+        except (InvalidBatch, OSError) as error:
+            raise _failed(log, error) from None
+
+    def _take_in(self) -> bool:
+        """Whether the last step ended the search. Raises: OSError, InvalidBatch."""
+        segment, seen, failure = self._segment, self._seen, self._failure
+        if segment is None:
+            return False
+        if self._truncation_count != self._log.truncation_count or (
+            seen is not None and seen.offset < self._log.log_start_offset
+        ):
+            self._begin()
+            return False
+        if isinstance(failure, InvalidBatch) and not self._is_rebuilt:
+            # An index that leads astray is made anew once from the log file. A segment that was
+            # deleted meanwhile has no file of that name any more, and nothing to find either.
+            self._is_rebuilt = True
+            if segment in self._log.segments:
+                rebuild_indexes(segment, self._log.config)
+                return False
+        elif failure is not None:
+            raise failure
+        self._base_offset = segment.base_offset
+        self._is_rebuilt = False
+        if seen is None:
+            return False
+        self.found = seen if seen.offset < self._limit else None
+        return True
+
+    def _choose_segment(self) -> bool:
+        """Set out the next step, if there is one. Raises: OSError, InvalidBatch."""
+        log = self._log
+        for segment in log.segments:
+            if segment.base_offset >= self._limit:
+                break
+            if segment.base_offset <= self._base_offset or not segment.size_bytes:
+                continue
+            if segment.max_timestamp()[0] < self._timestamp_ms:
+                continue
+            self._segment = segment
+            self._seen = self._failure = None
+            self._truncation_count = log.truncation_count
+            self._log_start_offset = log.log_start_offset
+            file = segment.file()
+            # No record up to that entry's offset reaches the timestamp, unless it equals it.
+            _, offset = segment.time_index.lookup(self._timestamp_ms - 1)
+            _, start = segment.offset_index.lookup(max(offset, log.log_start_offset))
+            self._region = FileRegion(file, start, segment.size_bytes - start)
+            return True
+        return False
+
+    def run(self) -> None:
+        """Look at the batches `locate` chose. Never raises: `locate` takes in the outcome."""
+        region, self._region = self._region, None
+        assert region is not None, "locate chooses what to run"
+        try:
+            self._seen = self._search(region)
+        except (InvalidBatch, OSError) as error:
+            self._failure = error
+        finally:
+            region.release()
+
+    def _search(self, region: FileRegion) -> TimestampedOffset | None:
+        timestamp_ms, log_start_offset = self._timestamp_ms, self._log_start_offset
+        end = region.position + region.length
+        for position, header in scan_headers(region.file, region.position, end):
+            if header.max_timestamp_ms < timestamp_ms or header.last_offset < log_start_offset:
+                continue
+            for record in _records(region, position, header):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
+                    return TimestampedOffset(
+                        record.timestamp_ms, record.offset, header.partition_leader_epoch
+                    )
+        return None
+
+
+def _require_online(log: Log) -> None:
     if log.offline:
         raise LogOffline(log.name, log.offline_reason)
-    try:
-        return search()
-    except (InvalidBatch, OSError) as error:
-        log.take_offline(f"lookup by time failed: {error}")
-        raise LogOffline(log.name, log.offline_reason) from None
 
 
-def _search(log: Log, timestamp_ms: int, max_offset: int | None) -> TimestampedOffset | None:
-    limit = log.log_end_offset if max_offset is None else max_offset
-    for segment in log.segments:
-        if segment.base_offset >= limit:
-            break
-        if not segment.size_bytes or segment.max_timestamp()[0] < timestamp_ms:
-            continue
-        try:
-            found = _search_segment(log, segment, timestamp_ms)
-        except InvalidBatch:
-            rebuild_indexes(segment, log.config)
-            found = _search_segment(log, segment, timestamp_ms)
-        if found is not None:
-            return found if found.offset < limit else None
-    return None
+def _failed(log: Log, error: InvalidBatch | OSError) -> LogOffline:
+    log.take_offline(f"lookup by time failed: {error}")
+    return LogOffline(log.name, log.offline_reason)
 
 
-def _search_segment(log: Log, segment: LogSegment, timestamp_ms: int) -> TimestampedOffset | None:
-    log_start_offset = log.log_start_offset
-    file = segment.file()
-    # No record up to that index entry's offset reaches the timestamp, unless it equals it.
-    _, offset = segment.time_index.lookup(timestamp_ms - 1)
-    _, start = segment.offset_index.lookup(max(offset, log_start_offset))
-    for position, header in scan_headers(file, start, segment.size_bytes):
-        if header.max_timestamp_ms < timestamp_ms or header.last_offset < log_start_offset:
-            continue
-        for record in _records(segment, position, header):
-            if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
-                return TimestampedOffset(
-                    record.timestamp_ms, record.offset, header.partition_leader_epoch
-                )
-    return None
-
-
-def _largest(log: Log) -> TimestampedOffset | None:
-    candidates = [segment for segment in log.segments if segment.size_bytes]
-    if not candidates:
-        return None
-    segment = max(candidates, key=lambda each: each.max_timestamp()[0])
-    timestamp_ms, last_offset = segment.max_timestamp()
-    found = segment.find(last_offset) if timestamp_ms >= 0 else None
-    if found is None:
-        return None
-    position, header = found
-    for record in _records(segment, position, header):
-        if record.timestamp_ms == timestamp_ms and record.offset >= log.log_start_offset:
-            return TimestampedOffset(timestamp_ms, record.offset, header.partition_leader_epoch)
-    return _search(log, timestamp_ms, None)
-
-
-def _records(segment: LogSegment, position: int, header: BatchHeader) -> list[Record]:
-    data = segment.file().pread(header.size_bytes, position)
-    if not verify_crc(data, 0, header):
+def _records(region: FileRegion, position: int, header: BatchHeader) -> list[Record]:
+    data = region.file.pread(header.size_bytes, position)
+    if len(data) != header.size_bytes or not verify_crc(data, 0, header):
         raise InvalidBatch(
-            InvalidBatchReason.BAD_CRC, f"{segment.path}: the CRC does not match", position=position
+            InvalidBatchReason.BAD_CRC,
+            f"{region.file.name}: the CRC does not match",
+            position=position,
         )
     try:
         return decode_records(data)
     except InvalidBatch:
         # A producer sent this, intact and unreadable: no damage, and no single record to name.
         return [Record(header.base_offset, header.max_timestamp_ms, None, None)]
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    _Search = Callable[[], TimestampedOffset | None]

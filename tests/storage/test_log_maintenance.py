@@ -13,7 +13,7 @@ from moldau.protocol.records import Codec
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
-from moldau.storage.log_lookup import TimestampedOffset
+from moldau.storage.log_lookup import TimestampedOffset, TimestampSearch
 from tests.storage.log_fixtures import START_MS, LogBench, append, fill, read_all, values_of
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 from tests.storage.storage_fixtures import seed_from_environment
@@ -294,6 +294,85 @@ def test_an_unreadable_but_intact_batch_does_not_end_the_partition() -> None:
     assert log.append_as_leader(sent, leader_epoch=0).error is ErrorCode.NONE
     assert log.offset_for_timestamp(START_MS) == TimestampedOffset(START_MS, 0, 0)
     assert not log.offline
+
+
+def started_search(log: Log, timestamp_ms: int = START_MS) -> TimestampSearch:
+    """A search that has looked into the log and has not told yet what it saw."""
+    search = TimestampSearch(log, timestamp_ms)
+    assert search.locate()
+    search.run()
+    return search
+
+
+def finished(search: TimestampSearch) -> TimestampedOffset | None:
+    while search.locate():
+        search.run()
+    return search.found
+
+
+def test_a_search_does_not_find_what_was_cut_meanwhile() -> None:
+    log = LogBench().open()
+    append(log, "a", timestamp_ms=START_MS - 5)
+    append(log, "b", timestamp_ms=START_MS)
+    search = started_search(log)
+    log.truncate_to(1)
+    append(log, "c", timestamp_ms=START_MS - 3)
+    append(log, "d", timestamp_ms=START_MS + 7)
+    # The bound of the search is the end it began with: "d" came later.
+    assert finished(search) is None
+    search = started_search(log)
+    log.truncate_fully_and_start_at(100)
+    assert finished(search) is None
+    assert not log.offline
+
+
+def test_a_cut_between_choosing_and_reading_is_no_damage() -> None:
+    log = LogBench().open()
+    append(log, "a", timestamp_ms=START_MS - 5)
+    append(log, "b" * 500, timestamp_ms=START_MS)
+    search = TimestampSearch(log, START_MS)
+    assert search.locate()
+    log.truncate_to(1)
+    search.run()
+    assert finished(search) is None
+    assert not log.offline
+
+
+def test_a_search_goes_on_behind_records_that_were_deleted_meanwhile() -> None:
+    log = LogBench(config=small()).open()
+    while len(log.segments) < 4:
+        append(log, "x" * 100, timestamp_ms=START_MS)
+    log.update_high_watermark(log.log_end_offset)
+    search = started_search(log)
+    start = log.segments[2].base_offset
+    log.delete_records(start)
+    assert finished(search) == TimestampedOffset(START_MS, start, 0)
+
+
+def test_segments_deleted_before_a_search_reads_them_are_left_out() -> None:
+    log = LogBench(config=small()).open()
+    while len(log.segments) < 3:
+        append(log, "x" * 100, timestamp_ms=START_MS)
+    log.update_high_watermark(log.log_end_offset)
+    search = TimestampSearch(log, START_MS)
+    assert search.locate()
+    log.delete_records(log.log_end_offset)
+    search.run()
+    assert finished(search) is None
+    assert not log.offline
+
+
+def test_a_log_that_is_closed_during_a_search() -> None:
+    filesystem = SimulatedFilesystem()
+    log = LogBench(filesystem).open()
+    append(log, "a", timestamp_ms=START_MS)
+    search = TimestampSearch(log, START_MS)
+    assert search.locate()
+    log.close()
+    search.run()
+    with pytest.raises(LogOffline):
+        search.locate()
+    assert (filesystem.open_files, filesystem.open_maps) == (0, 0)
 
 
 def test_end_offsets_of_epochs() -> None:

@@ -5,12 +5,11 @@ local (v8), -5 latest tiered (v9) and -6 earliest pending upload (v11); other ne
 one before its version, are UNSUPPORTED_VERSION. An offset that a new leader cannot vouch for yet is
 OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before v5, KIP-207).
 Known gaps: no tiered storage, so -4 equals -2, and -5 and -6 find nothing, as in Kafka without it.
-A search by time decompresses one batch on the loop; partitions take turns with other requests.
+A search by time reads and decompresses off the loop, one partition of a request at a time.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.authorizer import Operation
@@ -24,10 +23,12 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsTopicResponse,
 )
 from moldau.storage.faults import LogOffline
+from moldau.storage.log_lookup import TimestampSearch
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
     from moldau.broker.services import BrokerServices
+    from moldau.runtime.filesystem import Filesystem
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -74,10 +75,7 @@ async def answer(
             if (topic.name, asked.partition_index) in repeated:
                 found = Found(ErrorCode.INVALID_REQUEST)
             else:
-                found = _look_up(services, context, request, topic.name, asked)
-            if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
-                # A search may have read and decompressed a batch: let others have their turn.
-                await asyncio.sleep(0)
+                found = await _look_up(services, context, request, topic.name, asked)
             results.append(_result(context.api_version, asked.partition_index, found))
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
     return response
@@ -106,7 +104,7 @@ def _result(api_version: int, partition_index: int, found: Found) -> ListOffsets
     )
 
 
-def _look_up(
+async def _look_up(
     services: BrokerServices,
     context: RequestContext,
     request: ListOffsetsRequest,
@@ -131,12 +129,14 @@ def _look_up(
     if isinstance(led, ErrorCode):
         return Found(led)
     try:
-        return _search(led, request, timestamp)
+        return await _search(services.replica_manager.filesystem, led, request, timestamp)
     except LogOffline:
         return Found(ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-def _search(led: LedPartition, request: ListOffsetsRequest, timestamp: int) -> Found:
+async def _search(
+    filesystem: Filesystem, led: LedPartition, request: ListOffsetsRequest, timestamp: int
+) -> Found:
     partition, log = led
     core = partition.core
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -158,9 +158,12 @@ def _search(led: LedPartition, request: ListOffsetsRequest, timestamp: int) -> F
             return Found(ErrorCode.OFFSET_NOT_AVAILABLE)
         return Found(ErrorCode.NONE, -1, last_fetchable_offset, core.leader_epoch)
     if timestamp == MAX_TIMESTAMP:
-        found = log.offset_of_max_timestamp()
+        search = TimestampSearch.for_max_timestamp(log)
     else:
-        found = log.offset_for_timestamp(timestamp, max_offset=last_fetchable_offset)
+        search = TimestampSearch(log, timestamp, max_offset=last_fetchable_offset)
+    while search.locate():
+        await filesystem.offload(search.run)
+    found = search.found
     if found is None or found.offset >= last_fetchable_offset:
         return Found(ErrorCode.OFFSET_NOT_AVAILABLE if is_behind else ErrorCode.NONE)
     return Found(ErrorCode.NONE, found.timestamp_ms, found.offset, found.leader_epoch)

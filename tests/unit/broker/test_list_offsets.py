@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from moldau.protocol.records import Record, encode_batch
+from moldau.protocol.records import Record, decode_records, encode_batch
+from moldau.storage import log_lookup
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import NOW_MS, batch, only, produce
 
@@ -92,6 +95,46 @@ async def test_search_by_time(broker: DataPath) -> None:
     assert (none.error_code, none.timestamp, none.offset, none.leader_epoch) == (0, -1, -1, -1)
     largest = await ask(broker, MAX_TIMESTAMP)
     assert (largest.timestamp, largest.offset) == (NOW_MS + 300, 3)
+
+
+async def test_a_search_by_time_reads_off_the_loop(
+    broker: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t")
+    await put(broker, 0, 100)
+    threads: list[int] = []
+
+    def decode(data: Any) -> list[Record]:
+        threads.append(threading.get_ident())
+        return decode_records(data)
+
+    monkeypatch.setattr(log_lookup, "decode_records", decode)
+    assert (await ask(broker, NOW_MS + 1)).offset == 1
+    assert (await ask(broker, MAX_TIMESTAMP)).offset == 1
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
+
+
+async def test_a_topic_deleted_during_a_search(
+    broker: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t")
+    await put(broker, 0, 100)
+    go_on = threading.Event()
+
+    def decode(data: Any) -> list[Record]:
+        assert go_on.wait(20)
+        return decode_records(data)
+
+    monkeypatch.setattr(log_lookup, "decode_records", decode)
+    asked = asyncio.ensure_future(ask(broker, NOW_MS + 1))
+    await asyncio.sleep(0)
+    broker.delete_topic("t")
+    go_on.set()
+    assert (await asked).error_code in (
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
 
 
 async def test_an_empty_log(broker: DataPath) -> None:
