@@ -56,7 +56,7 @@ async def workload(filesystem: SimulatedFilesystem, history: History) -> None:
         log.add_listener(listener)
         await settled(log, listener)
         for _round in range(3):
-            for _ in range(2):
+            for _ in range(6):
                 names = [f"t{len(history.appended) + index}" for index in range(2)]
                 history.appended += names
                 append(log, *names)
@@ -126,7 +126,7 @@ def test_every_crash_point() -> None:
         torn = point.image.after_kill_mid_write(dice)
         if torn is not None:
             asyncio.run(check(torn, point, f"kill in the middle {where}"))
-        for _ in range(2):
+        for _ in range(6):
             asyncio.run(check(point.image.after_power_loss(dice), point, f"power loss {where}"))
         survivors.add(point.delivered_count)
     assert len(survivors) > 5, "crashes happened at many stages"

@@ -1,0 +1,300 @@
+"""A controller node on its own thread: requests in, committed metadata out, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from moldau.controller_server import (
+    CONTROLLER_APIS,
+    LoopRelay,
+    QuorumBusy,
+    QuorumNode,
+    QuorumThread,
+    RequestUndelivered,
+    controller_endpoints,
+)
+from moldau.controller_server import quorum_thread as quorum_thread_module
+from moldau.controller_server.error_responses import error_response
+from moldau.metadata.bootstrap import feature_records, initial_feature_levels
+from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p55_describe_quorum as quorum
+from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationRequest
+from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
+from moldau.protocol.registry import request_class, response_class
+from moldau.raft import (
+    CommittedBatch,
+    LoadedSnapshot,
+    MetadataLogError,
+    Subscription,
+    VoterDescription,
+    VoterSet,
+    write_bootstrap,
+)
+from moldau.runtime.filesystem import OsFilesystem
+from tests.unit.metadata.builders import CLUSTER_ID, golden, node_config, registration
+
+DIRECTORY_ID = UUID(int=0x5F9D)
+
+
+class Consumer:
+    """Builds the image as a broker does."""
+
+    def __init__(self) -> None:
+        self.image = MetadataImage.EMPTY
+        self.snapshot_count = 0
+        self._transactions = TransactionFilter()
+        self._changed = asyncio.Event()
+
+    def on_snapshot(self, snapshot: LoadedSnapshot) -> None:
+        self.snapshot_count += 1
+        delta = MetadataDelta(MetadataImage.EMPTY)
+        for record in snapshot.records:
+            delta.replay(record)
+        self.image = delta.apply(Provenance(snapshot.end_offset - 1, snapshot.leader_epoch))
+        self._changed.set()
+
+    def on_commit(self, batch: CommittedBatch) -> None:
+        assert batch.base_offset == self.image.provenance.last_contained_offset + 1
+        delta = MetadataDelta(self.image)
+        for record in self._transactions.feed(batch.records):
+            delta.replay(record)
+        self.image = delta.apply(Provenance(batch.last_offset, batch.leader_epoch))
+        self._changed.set()
+
+    async def until(self, condition: Callable[[MetadataImage], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition(self.image):
+                self._changed.clear()
+                await self._changed.wait()
+
+
+def make_node(directory: Path, **overrides: str) -> QuorumNode:
+    config = node_config(log_dirs=str(directory), **overrides)
+    return QuorumNode(
+        config, cluster_id=CLUSTER_ID, directory_id=DIRECTORY_ID, on_fatal=pytest.fail
+    )
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    filesystem = OsFilesystem(1)
+    endpoints = controller_endpoints(node_config())
+    voters = VoterSet((VoterDescription(1, DIRECTORY_ID, endpoints),), 1)
+    write_bootstrap(
+        filesystem,
+        str(tmp_path),
+        feature_records(initial_feature_levels()),
+        voters,
+        now_ms=5,
+    )
+    filesystem.close()
+    return tmp_path
+
+
+async def join(node: QuorumNode, number: int = 1) -> int:
+    response = await node.send(registration(1, incarnation_id=UUID(int=number)), "User:a")
+    assert response.error_code == 0
+    beat = BrokerHeartbeatRequest(
+        broker_id=1,
+        broker_epoch=response.broker_epoch,
+        current_metadata_offset=response.broker_epoch,
+    )
+    assert (await node.send(beat, "User:a")).is_fenced is False
+    return int(response.broker_epoch)
+
+
+def topic(name: str) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
+        topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1)]
+    )
+
+
+async def test_requests_in_metadata_out_and_again_after_a_restart(directory: Path) -> None:
+    node = make_node(directory)
+    await node.start()
+    consumer = Consumer()
+    await node.subscribe(consumer)
+    await join(node)
+    responses = await asyncio.gather(*(node.send(topic(f"t{i}"), "User:a") for i in range(50)))
+    assert {response.topics[0].error_code for response in responses} == {0}
+    assert len(consumer.image.topics.topics_by_name) == 50, "seen before the answers"
+    assert consumer.image.cluster.controllers[1].listeners["CONTROLLER"].port == 9093
+    digest = consumer.image.topics
+    await node.stop()
+    with pytest.raises(RequestUndelivered):
+        await node.send(topic("late"), "User:a")
+    node = make_node(directory)
+    await node.start()
+    again = Consumer()
+    await node.subscribe(again)
+    await again.until(lambda image: len(image.topics.topics_by_name) == 50)
+    assert set(again.image.topics.topics_by_id) == set(digest.topics_by_id)
+    await join(node, 2)
+    await node.stop()
+
+
+async def test_a_restart_from_snapshots(directory: Path) -> None:
+    limits = {"metadata.log.max.record.bytes.between.snapshots": "2000"}
+    node = make_node(directory, **limits)
+    await node.start()
+    await join(node)
+    for index in range(40):
+        await node.send(topic(f"t{index}"), "User:a")
+    await node.stop()
+    checkpoints = list((directory / "__cluster_metadata-0").glob("*.checkpoint"))
+    assert len(checkpoints) > 2
+    node = make_node(directory, **limits)
+    await node.start()
+    consumer = Consumer()
+    await node.subscribe(consumer)
+    await consumer.until(lambda image: len(image.topics.topics_by_name) == 40)
+    assert consumer.snapshot_count == 1
+    await node.stop()
+
+
+async def test_the_metadata_log_that_apache_kafka_wrote(tmp_path: Path) -> None:
+    log_directory = tmp_path / "__cluster_metadata-0"
+    log_directory.mkdir()
+    for name in (
+        "00000000000000000000.log",
+        "00000000000000000000-0000000000.checkpoint",
+        "00000000000000000047-0000000001.checkpoint",
+    ):
+        (log_directory / name).write_bytes(golden(name))
+    (log_directory / "quorum-state").write_text(
+        '{"leaderId":1,"leaderEpoch":2,"votedId":-1,'
+        '"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
+    )
+    config = node_config(log_dirs=str(tmp_path))
+    directory_id = UUID("02ca66af-7372-4228-927c-c940a80b58d0")
+    node = QuorumNode(
+        config, cluster_id=CLUSTER_ID, directory_id=directory_id, on_fatal=pytest.fail
+    )
+    await node.start()
+    consumer = Consumer()
+    await node.subscribe(consumer)
+    await consumer.until(lambda image: "late" in image.topics.topics_by_name)
+    # A clean restart: the broker names the epoch that Kafka gave it, and leads everything again.
+    old = consumer.image.cluster.brokers[1]
+    response = await node.send(
+        registration(1, log_dirs=[directory_id], previous_broker_epoch=old.broker_epoch), "User:a"
+    )
+    assert response.error_code == 0
+    await node.send(
+        BrokerHeartbeatRequest(
+            broker_id=1,
+            broker_epoch=response.broker_epoch,
+            current_metadata_offset=response.broker_epoch,
+        ),
+        "User:a",
+    )
+    orders = consumer.image.topics.topics_by_name["orders"]
+    assert {partition.leader for partition in orders.partitions.values()} == {1}
+    assert {partition.leader_recovery_state for partition in orders.partitions.values()} == {0}
+    await node.stop()
+
+
+async def test_describe_quorum(directory: Path) -> None:
+    node = make_node(directory)
+    await node.start()
+    request = quorum.DescribeQuorumRequest(
+        topics=[
+            quorum.TopicData(
+                topic_name="__cluster_metadata",
+                partitions=[quorum.PartitionData(partition_index=index) for index in (0, 1)],
+            )
+        ]
+    )
+    response = await node.send(request, "User:a")
+    good, bad = response.topics[0].partitions
+    assert (good.leader_id, good.leader_epoch, good.error_code) == (1, 1, 0)
+    assert good.high_watermark == good.current_voters[0].log_end_offset > 0
+    assert good.current_voters[0].replica_directory_id == DIRECTORY_ID
+    assert bad.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert response.nodes[0].listeners[0].port == 9093
+    response.to_bytes(2)
+    await node.stop()
+
+
+async def test_a_log_that_cannot_be_used_is_one_clear_line(directory: Path) -> None:
+    (directory / "__cluster_metadata-0" / "quorum-state").write_text("{")
+    node = make_node(directory)
+    with pytest.raises(MetadataLogError, match="quorum-state"):
+        await node.start()
+    shutil.rmtree(directory / "__cluster_metadata-0")
+    os.unlink(directory / "bootstrap.checkpoint")
+    node = make_node(directory)
+    await node.start()  # an empty directory begins with this release's defaults
+    await node.stop()
+
+
+def test_every_api_has_a_failure_response() -> None:
+    for api_key in CONTROLLER_APIS:
+        request = request_class(api_key)()
+        response = error_response(request, ErrorCode.NOT_CONTROLLER, "why")
+        assert type(response) is response_class(api_key)
+        response.to_bytes(type(response).MAX_VERSION)
+    response = error_response(topic("x"), ErrorCode.NOT_CONTROLLER, "why")
+    assert (response.topics[0].name, response.topics[0].error_code) == ("x", 41)
+    request = BrokerRegistrationRequest()
+    assert error_response(request, ErrorCode.NOT_CONTROLLER, "").error_code == 41
+
+
+async def test_calls_to_the_thread_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quorum_thread_module, "MAX_CALLS", 2)
+    thread = QuorumThread()
+    thread.start()
+    release = asyncio.Event()
+
+    async def wait() -> str:
+        await release.wait()
+        return "done"
+
+    first, second = (asyncio.ensure_future(thread.run(wait())) for _ in range(2))
+    await asyncio.sleep(0)
+    with pytest.raises(QuorumBusy):
+        await thread.run(wait())
+    first.cancel()
+    thread.loop.call_soon_threadsafe(release.set)
+    assert await second == "done"
+    await thread.stop()
+    with pytest.raises(QuorumBusy):
+        await thread.run(wait())
+
+
+async def test_a_slow_consumer_pauses_the_log_instead_of_filling_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quorum_thread_module, "MAX_RELAYED_BATCHES", 10)
+    loop = asyncio.get_running_loop()
+    seen: list[int] = []
+
+    class Slow(Consumer):
+        def on_commit(self, batch: CommittedBatch) -> None:
+            seen.append(batch.base_offset)
+
+    relay = LoopRelay(Slow(), loop, loop)
+    resumed: list[bool] = []
+    relay.subscription = Subscription(relay, lambda _subscription: resumed.append(True))
+    for offset in range(10):
+        assert relay.subscription.state.name == "CATCHING_UP"
+        relay.handle_commit(CommittedBatch(offset, offset, 1, 5, 100, ()))
+    assert relay.subscription.state.name == "PAUSED"
+    async with asyncio.timeout(10):
+        while not resumed:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert seen == list(range(10))
+    assert relay.subscription.state.name == "CATCHING_UP"
+    relay.close()
+    relay.handle_commit(CommittedBatch(11, 11, 1, 5, 100, ()))
+    await asyncio.sleep(0)
+    assert seen == list(range(10))
