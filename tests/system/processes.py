@@ -1,0 +1,146 @@
+"""Nodes and commands run as a user would, to see how they end and what they say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+END_DEADLINE_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def complaint(self) -> str:
+        """The one line that says what is wrong."""
+        assert "Traceback" not in self.errors, self.errors
+        lines = [line for line in self.errors.splitlines() if line.startswith("moldau: ")]
+        assert len(lines) == 1, self.errors
+        return lines[0]
+
+
+def properties(home: Path, **changed: str | None) -> Path:
+    """Write a config for one combined node; `None` leaves a key out, `_` stands for a dot."""
+    values: dict[str, str | None] = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.bootstrap.servers": "127.0.0.1:9093",
+        "log.dirs": str(home / "data"),
+        **{key.replace("_", "."): value for key, value in changed.items()},
+    }
+    path = home / "server.properties"
+    path.write_text("".join(f"{k}={v}\n" for k, v in values.items() if v is not None))
+    return path
+
+
+def run_node(config: Path, *arguments: str, format_if_needed: bool = True) -> Ended:
+    """Run a node that is expected to end by itself."""
+    options = ["--announce", *(["--format-if-needed"] if format_if_needed else []), *arguments]
+    return _run([sys.executable, "-m", "moldau.broker", str(config), *options])
+
+
+def run_cli(*arguments: object, environ: Mapping[str, str] | None = None) -> Ended:
+    """Run the `moldau` command to its end."""
+    strings = [str(argument) for argument in arguments]
+    return _run([sys.executable, "-m", "moldau.cli.main", *strings], environ)
+
+
+def _run(command: list[str], environ: Mapping[str, str] | None = None) -> Ended:
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=END_DEADLINE_S,
+        check=False,
+        env={**os.environ, **(environ or {})},
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+class Writer:
+    """An idempotent librdkafka producer that remembers what was acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str, **config: Any) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "message.timeout.ms": 60_000,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+                **config,
+            }
+        )
+        self._topic = topic
+        self.sent_count = 0
+        self.acknowledged: dict[bytes, int] = {}
+        self.refused: list[Any] = []
+
+    def send(self, count: int, *, size_bytes: int = 100) -> None:
+        """Hand over so many further records."""
+        for _ in range(count):
+            value = b"%d:" % self.sent_count
+            self._producer.produce(
+                self._topic, value.ljust(size_bytes, b"."), partition=0, on_delivery=self._report
+            )
+            self.sent_count += 1
+            self._producer.poll(0)
+
+    def poll(self) -> int:
+        """Serve callbacks; how many records are acknowledged so far."""
+        self._producer.poll(0.01)
+        return len(self.acknowledged)
+
+    def flush(self, timeout_s: float = 60.0) -> None:
+        """Wait until every record was acknowledged or refused."""
+        assert self._producer.flush(timeout_s) == 0
+
+    def _report(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.refused.append(error)
+            return
+        self.acknowledged[message.value()] = message.offset()
+
+
+def read_all(bootstrap: str, topic: str, *, partition: int = 0) -> list[bytes]:
+    """Every value of a partition, up to its end now."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "check.crcs": True,
+            "log_level": 0,
+        }
+    )
+    try:
+        where = TopicPartition(topic, partition)
+        low, high = consumer.get_watermark_offsets(where, timeout=20)
+        consumer.assign([TopicPartition(topic, partition, low)])
+        values: list[bytes] = []
+        while low + len(values) < high:
+            messages = consumer.consume(10_000, timeout=5)
+            assert messages, f"{len(values)} of {high - low} records, then nothing"
+            for message in messages:
+                assert message.error() is None, message.error()
+                values.append(message.value() or b"")
+        return values
+    finally:
+        consumer.close()
