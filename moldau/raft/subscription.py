@@ -18,11 +18,14 @@ from moldau.raft.values import CommittedBatch, LoadedSnapshot
 class LogListener(Protocol):
     """Who is told of the log; the same calls as the controller's own port."""
 
-    def handle_snapshot(self, snapshot: LoadedSnapshot) -> None: ...
+    def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
+        """Replace everything by the snapshot's content."""
 
-    def handle_commit(self, batch: CommittedBatch) -> None: ...
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        """Apply one batch."""
 
-    def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None: ...
+    def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
+        """`leader_id` leads from here on, -1 when nobody is known to."""
 
 
 class SubscriptionState(Enum):

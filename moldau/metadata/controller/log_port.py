@@ -22,38 +22,48 @@ class CommittedBatch(Protocol):
     """
 
     @property
-    def base_offset(self) -> int: ...
+    def base_offset(self) -> int:
+        """The first offset."""
 
     @property
-    def last_offset(self) -> int: ...
+    def last_offset(self) -> int:
+        """The last offset."""
 
     @property
-    def leader_epoch(self) -> int: ...
+    def leader_epoch(self) -> int:
+        """The epoch of the leader that wrote it."""
 
     @property
-    def append_timestamp_ms(self) -> int: ...
+    def append_timestamp_ms(self) -> int:
+        """When its leader appended it."""
 
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """Its size in the log."""
 
     @property
-    def records(self) -> Sequence[Message]: ...
+    def records(self) -> Sequence[Message]:
+        """The metadata records, in order."""
 
 
 class LoadedSnapshot(Protocol):
     """The content of a snapshot, which stands for everything below `end_offset`."""
 
     @property
-    def end_offset(self) -> int: ...
+    def end_offset(self) -> int:
+        """It stands for everything below this offset."""
 
     @property
-    def leader_epoch(self) -> int: ...
+    def leader_epoch(self) -> int:
+        """The epoch of the leader that wrote it."""
 
     @property
-    def last_contained_log_time_ms(self) -> int: ...
+    def last_contained_log_time_ms(self) -> int:
+        """When the last record it stands for was appended."""
 
     @property
-    def records(self) -> Sequence[Message]: ...
+    def records(self) -> Sequence[Message]:
+        """The metadata records, in order."""
 
 
 class MetadataLogListener(Protocol):
@@ -106,16 +116,20 @@ class MetadataLog(Protocol):
 class TimerHandle(Protocol):
     """A timer that may be called off."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> None:
+        """Call it off; harmless when it has run."""
 
 
 class Clock(Protocol):
     """The part of the runtime's clock that the driver needs."""
 
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since 1970."""
 
-    def monotonic_ms(self) -> float: ...
+    def monotonic_ms(self) -> float:
+        """Milliseconds that never go back."""
 
     def call_later(
         self, delay_ms: float, callback: Callable[..., object], *args: Any
-    ) -> TimerHandle: ...
+    ) -> TimerHandle:
+        """Run `callback(*args)` after `delay_ms` milliseconds."""

@@ -18,11 +18,14 @@ from moldau.protocol.errors import ErrorCode
 class Random(Protocol):
     """The part of `random.Random` that placement and topic ids need."""
 
-    def randrange(self, stop: int, /) -> int: ...
+    def randrange(self, stop: int, /) -> int:
+        """A number from 0 to `stop` - 1."""
 
-    def shuffle(self, x: list[int], /) -> None: ...
+    def shuffle(self, x: list[int], /) -> None:
+        """Put a list in any order."""
 
-    def randbytes(self, n: int, /) -> bytes: ...
+    def randbytes(self, n: int, /) -> bytes:
+        """So many bytes."""
 
 
 class UsableBroker(NamedTuple):
