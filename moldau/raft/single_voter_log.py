@@ -40,7 +40,7 @@ from moldau.raft.snapshot_files import (
 from moldau.raft.subscription import LogListener, Subscription, SubscriptionState
 from moldau.raft.values import CommittedBatch, MetadataLogError, SnapshotId
 from moldau.raft.voters import VoterDescription, VoterEndpoint, VoterSet
-from moldau.runtime.clock import Clock
+from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.append import AppendOrigin
 from moldau.storage.faults import DiskFull, LogOffline
@@ -50,6 +50,8 @@ logger = logging.getLogger("moldau.raft")
 
 _LEADER_CHANGE_VERSION: Final = 0
 _NOBODY: Final = -1
+CACHED_SNAPSHOT_MS: Final = 60_000
+"""How long the snapshot that the start decoded is kept for the listeners of the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class SingleVoterLog:
         self._flush_task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._failure: str | None = None
+        self._release_timer: TimerHandle | None = None
         self.leader_epoch = files.last_leader_epoch + 1
         self.epoch_start_offset = self._log.log_end_offset
         self.high_watermark = 0
@@ -132,6 +135,7 @@ class SingleVoterLog:
         except (MetadataLogError, OSError, LogOffline):
             files.log.abandon()
             raise
+        log._release_timer = clock.call_later(CACHED_SNAPSHOT_MS, log.release_cached_snapshot)
         return log
 
     # -- leading ---------------------------------------------------------------------------------
@@ -447,6 +451,8 @@ class SingleVoterLog:
         while self._flush_task is not None:
             await asyncio.wait([self._flush_task])
         self._is_closed = True
+        if self._release_timer is not None:
+            self._release_timer.cancel()
         for subscription in self._subscriptions:
             subscription.close()
         if self._tasks:
