@@ -22,10 +22,6 @@ listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:0
 controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers={host}:9093
 log.dirs={data}
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-group.initial.rebalance.delay.ms=0
 """
 
 

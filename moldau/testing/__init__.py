@@ -5,10 +5,31 @@
     with Cluster() as cluster:
         producer = Producer({"bootstrap.servers": cluster.bootstrap_server})
 
-Must not be imported by a running node.
+Must not be imported by a running node. Names are imported when they are asked for, because every
+run of pytest loads the plugin, and with it this package.
 """
 
-from moldau.testing.cluster import Cluster, NodeFailed
-from moldau.testing.waiting import wait_until, wait_until_async
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from moldau.testing.cluster import Cluster, NodeFailed
+    from moldau.testing.waiting import wait_until, wait_until_async
 
 __all__ = ["Cluster", "NodeFailed", "wait_until", "wait_until_async"]
+
+_MODULES: Final = {
+    "Cluster": "moldau.testing.cluster",
+    "NodeFailed": "moldau.testing.node_process",
+    "wait_until": "moldau.testing.waiting",
+    "wait_until_async": "moldau.testing.waiting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)

@@ -1,8 +1,8 @@
 """`Cluster`: nodes as real processes on this machine, for tests, demos and notebooks.
 
 Owns a directory with one sub-directory per node, and the processes. Must not reach into a node:
-what a test does to the cluster, an operator could do. Invariant: leaving the context ends every
-process and, unless told to keep it, removes the directory.
+what a test does to the cluster, an operator could do. Invariant: leaving the context, or the death
+of this process, ends every node and, unless told to keep it, removes the directory.
 """
 
 from __future__ import annotations
@@ -16,19 +16,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from moldau.testing.node_process import NodeFailed, NodeProcess
+from moldau.testing.watchdog import Watchdog
 
 __all__ = ["Cluster", "NodeFailed"]
 
 HOST: Final = "127.0.0.1"
 FIRST_NODE_ID: Final = 1
-
-#: What a test wants instead of Kafka's defaults, which are made for long-lived clusters.
-TEST_DEFAULTS: Final[Mapping[str, str]] = {
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "group.initial.rebalance.delay.ms": "0",
-}
 
 
 class Cluster:
@@ -63,6 +56,7 @@ class Cluster:
         self.directory = Path()
         self._nodes: dict[int, NodeProcess] = {}
         self._addresses: dict[int, str] = {}
+        self._watchdog: Watchdog | None = None
 
     @property
     def bootstrap_server(self) -> str:
@@ -83,12 +77,21 @@ class Cluster:
         return self.directory / f"node-{broker_id}" / "data"
 
     def start(self) -> Self:
-        """Start all nodes and wait until they serve."""
+        """Start all nodes and wait until they serve.
+
+        Raises:
+            NodeFailed: one did not; then nothing is left running.
+            RuntimeError: they run already.
+        """
+        if self._watchdog is not None:
+            raise RuntimeError("the cluster runs already")
+        self._addresses.clear()
         if self._given_directory is None:
             self.directory = Path(tempfile.mkdtemp(prefix="moldau-cluster-"))
         else:
             self.directory = self._given_directory
             self.directory.mkdir(parents=True, exist_ok=True)
+        self._watchdog = Watchdog(None if self._keep else self.directory)
         try:
             self._create_node(FIRST_NODE_ID)
             self.restart(FIRST_NODE_ID)
@@ -106,10 +109,19 @@ class Cluster:
         return self._nodes[broker_id].stop()
 
     def restart(self, broker_id: int = FIRST_NODE_ID) -> None:
-        """Start a node that is down, on the address it had before, and wait until it serves."""
+        """Start a node that is down, on the address it had before, and wait until it serves.
+
+        Raises:
+            NodeFailed: it runs already, or does not come up (then it does not run); the text has
+                the end of its log.
+        """
         node = self._nodes[broker_id]
         node.start()
-        address = node.wait_ready()
+        try:
+            address = node.wait_ready()
+        except BaseException:
+            node.kill()
+            raise
         if broker_id not in self._addresses:
             self._addresses[broker_id] = address
             self._write_config(broker_id, address.rpartition(":")[2])
@@ -123,14 +135,18 @@ class Cluster:
         self._nodes[broker_id].resume()
 
     def close(self) -> None:
-        """End all processes and remove the directory unless it is to be kept."""
+        """End all processes and remove the directory unless it is to be kept; idempotent."""
         for node in self._nodes.values():
             if self._keep:
                 node.stop()
             else:
                 node.kill()
-        if not self._keep and self.directory != Path():
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is None:
+            return
+        if not self._keep:
             shutil.rmtree(self.directory, ignore_errors=True)
+        watchdog.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -158,9 +174,10 @@ class Cluster:
         home = self.directory / f"node-{node_id}"
         home.mkdir(exist_ok=True)
         config_path = home / "server.properties"
-        self._nodes[node_id] = NodeProcess(config_path, home / "node.log", ["--format-if-needed"])
-        if not config_path.exists():
-            self._write_config(node_id, "0")
+        self._nodes[node_id] = NodeProcess(
+            config_path, home / "node.log", ["--format-if-needed"], watchdog=self._watchdog
+        )
+        self._write_config(node_id, "0")
 
     def _write_config(self, node_id: int, port: str) -> None:
         home = self.directory / f"node-{node_id}"
@@ -171,7 +188,6 @@ class Cluster:
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.bootstrap.servers": f"{HOST}:9093",
             "log.dirs": str(self.data_directory(node_id)),
-            **TEST_DEFAULTS,
             **self._config,
         }
         text = "".join(f"{key}={value}\n" for key, value in values.items())

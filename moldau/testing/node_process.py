@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from moldau.testing.watchdog import Watchdog
+
 READY_PREFIX: Final = b"ready: "
 START_DEADLINE_S: Final = 30.0
 STOP_DEADLINE_S: Final = 30.0
@@ -27,12 +29,26 @@ class NodeFailed(RuntimeError):
 
 
 class NodeProcess:
-    """A running `python -m moldau.broker`. Transitions: new → started → stopped → started …"""
+    """A running `python -m moldau.broker`. Transitions: new → started → stopped → started …
 
-    def __init__(self, config_path: Path, log_path: Path, arguments: Sequence[str] = ()) -> None:
+    Args:
+        log_path: what the node writes to stderr is appended here.
+        arguments: further options of `python -m moldau.broker`.
+        watchdog: told of every start and end, None when nobody watches.
+    """
+
+    def __init__(
+        self,
+        config_path: Path,
+        log_path: Path,
+        arguments: Sequence[str] = (),
+        *,
+        watchdog: Watchdog | None = None,
+    ) -> None:
         self.config_path = config_path
         self.log_path = log_path
         self._arguments = list(arguments)
+        self._watchdog = watchdog
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
 
@@ -60,6 +76,7 @@ class NodeProcess:
         """
         if self.running:
             raise NodeFailed(f"node {self.config_path} already runs")
+        self._collect()
         command = [
             sys.executable,
             "-m",
@@ -77,6 +94,8 @@ class NodeProcess:
                 start_new_session=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
+        if self._watchdog is not None:
+            self._watchdog.started(self._process.pid)
         self._paused = False
 
     def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> str:
@@ -116,13 +135,21 @@ class NodeProcess:
         return self._end(signal.SIGKILL, STOP_DEADLINE_S)
 
     def pause(self) -> None:
-        """SIGSTOP: the process stays, and answers nothing."""
-        os.kill(self.pid, signal.SIGSTOP)
+        """SIGSTOP: the process stays, and answers nothing.
+
+        Raises:
+            NodeFailed: it does not run.
+        """
+        self._signal(signal.SIGSTOP)
         self._paused = True
 
     def resume(self) -> None:
-        """SIGCONT."""
-        os.kill(self.pid, signal.SIGCONT)
+        """SIGCONT.
+
+        Raises:
+            NodeFailed: it does not run.
+        """
+        self._signal(signal.SIGCONT)
         self._paused = False
 
     def log_tail(self) -> str:
@@ -133,6 +160,12 @@ class NodeProcess:
             log.seek(0, os.SEEK_END)
             log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
             return log.read().decode(errors="replace")
+
+    def _signal(self, number: signal.Signals) -> None:
+        process = self._process
+        if process is None or process.poll() is not None:
+            raise NodeFailed(f"node {self.config_path} does not run")
+        process.send_signal(number)
 
     def _end(self, signal_number: signal.Signals, deadline_s: float) -> int:
         process = self._process
@@ -146,7 +179,15 @@ class NodeProcess:
                 process.wait(deadline_s)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        self._collect()
         return process.returncode
+
+    def _collect(self) -> None:
+        """Take in the end of a process that has been told to end, or did so by itself."""
+        process = self._process
+        if process is None or process.stdout is None or process.stdout.closed:
+            return
+        process.wait()
+        process.stdout.close()
+        if self._watchdog is not None:
+            self._watchdog.ended(process.pid)

@@ -1,0 +1,140 @@
+"""`moldau.testing.Cluster`: what a test may do to it, and what it leaves behind (nothing)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from moldau.client import Admin, KafkaError
+from moldau.testing import Cluster, NodeFailed, wait_until
+
+EMBEDDING = """
+import os, signal, sys
+from moldau.testing import Cluster
+cluster = Cluster().start()
+print(cluster.node().pid, cluster.directory, flush=True)
+sys.stdin.readline()
+if sys.argv[1] == "paused":
+    cluster.pause()
+if sys.argv[1] == "exit":
+    sys.exit(0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def runs(process_id: int) -> bool:
+    """Whether a process exists that is not merely waiting to be collected."""
+    try:
+        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def cluster_id_of(bootstrap_server: str) -> str:
+    async def ask() -> str:
+        async with Admin(bootstrap_server) as admin:
+            return (await admin.describe_cluster()).cluster_id
+
+    return asyncio.run(ask())
+
+
+def test_a_node_keeps_its_address_and_identity_through_kill_stop_and_pause():
+    with Cluster() as cluster:
+        address, cluster_id = cluster.bootstrap_server, cluster_id_of(cluster.bootstrap_server)
+        node, directory = cluster.node(), cluster.directory
+        cluster.kill()
+        assert node.exit_code == -signal.SIGKILL
+        with pytest.raises(NodeFailed, match="does not run"):
+            cluster.pause()
+        cluster.restart()
+        assert cluster.stop() == 0
+        cluster.restart()
+        with pytest.raises(NodeFailed, match="already runs"):
+            cluster.restart()
+        cluster.pause()
+        cluster.resume()
+        assert (cluster.bootstrap_server, cluster_id_of(address)) == (address, cluster_id)
+        with pytest.raises(RuntimeError, match="runs already"):
+            cluster.start()
+        process_id = node.pid
+    assert not runs(process_id)
+    assert not directory.exists()
+
+
+def test_a_paused_node_answers_nothing_and_can_still_be_stopped():
+    async def ask(address: str) -> None:
+        async with Admin(address, request_timeout_ms=200, default_api_timeout_ms=400) as admin:
+            await admin.describe_cluster()
+
+    with Cluster() as cluster:
+        cluster.pause()
+        with pytest.raises(KafkaError):
+            asyncio.run(ask(cluster.bootstrap_server))
+        assert cluster.stop() == 0
+
+
+async def test_async_context():
+    async with Cluster(config={"num.partitions": "3"}) as cluster:
+        async with Admin(cluster.bootstrap_server) as admin:
+            assert (await admin.describe_cluster()).cluster_id
+        process_id = cluster.node().pid
+    assert not runs(process_id)
+
+
+def test_a_given_directory_is_kept_and_takes_new_configuration(tmp_path: Path):
+    with Cluster(directory=tmp_path) as cluster:
+        cluster_id = cluster_id_of(cluster.bootstrap_server)
+    assert (cluster.data_directory() / "meta.properties").exists()
+    with Cluster(directory=tmp_path, config={"num.partitions": "7"}) as cluster:
+        assert cluster_id_of(cluster.bootstrap_server) == cluster_id
+        assert "num.partitions=7" in cluster.node().config_path.read_text()
+
+
+def test_more_than_one_broker_is_refused_for_now():
+    with pytest.raises(ValueError, match="brokers=3"):
+        Cluster(brokers=3)
+
+
+def test_a_node_that_does_not_start_raises_with_its_log_and_leaves_nothing():
+    cluster = Cluster(config={"log.segment.bytes": "many"})
+    with pytest.raises(NodeFailed, match=r"status 2(.|\n)*log\.segment\.bytes"):
+        cluster.start()
+    assert not cluster.node().running
+    assert not cluster.directory.exists()
+
+
+def test_a_node_that_does_not_come_back_is_not_left_running():
+    with Cluster() as cluster:
+        cluster.stop()
+        (cluster.data_directory() / "meta.properties").write_text("version=7\n")
+        with pytest.raises(NodeFailed, match=r"meta\.properties"):
+            cluster.restart()
+        assert not cluster.node().running
+
+
+@pytest.mark.parametrize("death", ["killed", "paused", "exit"])
+def test_nothing_is_left_when_the_test_process_dies(death: str):
+    with subprocess.Popen(
+        [sys.executable, "-c", EMBEDDING, death],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process_id, directory = process.stdout.readline().split()
+        assert runs(int(process_id))
+        process.stdin.write("\n")
+        process.stdin.close()
+        process.wait()
+    assert process.returncode == (0 if death == "exit" else -signal.SIGKILL)
+    wait_until(lambda: not runs(int(process_id)), what="the node is gone")
+    wait_until(lambda: not Path(directory).exists(), what="its directory is gone")
