@@ -114,5 +114,3 @@ class RequestContext:
         """Close the connection instead of answering; `reason` goes to the log."""
         self.is_answered = True
         self.request.close(reason)
-        # Gives the frame back to the connection's memory budget; nothing is sent any more.
-        self.request.respond_nothing()

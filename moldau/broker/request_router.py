@@ -91,7 +91,7 @@ class RequestRouter:
         """Route one request; the `runtime.server` calls this on the loop."""
         route = self._routes.get(request.api_key)
         if route is None:
-            _close(request, f"API {request.api_key} is not served here")
+            request.close(f"API {request.api_key} is not served here")
             return
         api_version = request.api_version
         if not route.min_version <= api_version <= route.max_version:
@@ -101,7 +101,7 @@ class RequestRouter:
         try:
             message, _end = message_class.decode(request.body, api_version)
         except RemoteProtocolError as error:
-            _close(request, f"{message_class.__name__} v{api_version} is malformed: {error}")
+            request.close(f"{message_class.__name__} v{api_version} is malformed: {error}")
             return
         context = RequestContext(request, self._authorizer)
         if route.handle is not None:
@@ -124,8 +124,7 @@ class RequestRouter:
     def _refuse_version(self, request: Request, route: _Route) -> None:
         """An unknown ApiVersions version gets a v0 body that names the known ones (KIP-511)."""
         if request.api_key != ApiKey.API_VERSIONS:
-            _close(
-                request,
+            request.close(
                 f"version {request.api_version} of API {request.api_key} is not served here"
                 f" (served: {route.min_version} to {route.max_version})",
             )
@@ -171,9 +170,3 @@ class RequestRouter:
                 self._on_fault(error)
         while self._waiting and len(self._running) < MAX_RUNNING_ADMIN_REQUESTS:
             self._start(*self._waiting.popleft())
-
-
-def _close(request: Request, reason: str) -> None:
-    """Close the connection; the request is answered with nothing to give its frame back."""
-    request.close(reason)
-    request.respond_nothing()

@@ -119,7 +119,9 @@ class FakeRequest:
         self._answer(None)
 
     def close(self, reason: str) -> None:
+        """As the server: it is the answer, there cannot be another."""
         self.connection.close(reason)
+        self._answer(None)
 
     def release_body(self) -> None:
         """As the server: the bytes are anybody's from now on, so tests poison them."""
