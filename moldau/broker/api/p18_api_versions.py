@@ -3,7 +3,8 @@
 Behaviour: from v3 on a client names its software (KIP-511; an illegal name is INVALID_REQUEST) and
 is told the supported and finalized features (KIP-584). An unknown version is the request router's
 business; a feature whose lowest version is 0 is told to v4 clients only, since older ones reject it
-(KIP-1022).
+(KIP-1022). Produce is told from version 0 on, as Apache Kafka does, though 0 to 2 are refused:
+librdkafka before 2.8 leaves batches uncompressed, without a word, unless it reads that.
 Known gaps: none.
 """
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.broker.api import BROKER_APIS
 from moldau.metadata.features import SUPPORTED_FEATURES
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import (
     ApiVersion,
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from moldau.broker.services import BrokerServices
 
 CLIENT_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,254}[a-zA-Z0-9])?\Z")
+ADVERTISED_MIN_VERSION: Final = {ApiKey.PRODUCE: 0}
+"""Where what clients are told differs from what is served (see above)."""
+
 FIRST_VERSION_WITH_SOFTWARE: Final = 3
 FIRST_VERSION_WITH_ZERO_FEATURES: Final = 4
 
@@ -45,7 +50,9 @@ def handle(services: BrokerServices, context: RequestContext, request: ApiVersio
     response = ApiVersionsResponse(
         api_keys=[
             ApiVersion(
-                api_key=api_key, min_version=served.min_version, max_version=served.max_version
+                api_key=api_key,
+                min_version=ADVERTISED_MIN_VERSION.get(api_key, served.min_version),
+                max_version=served.max_version,
             )
             for api_key, served in BROKER_APIS.items()
         ]
