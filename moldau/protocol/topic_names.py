@@ -10,6 +10,9 @@ import re
 from typing import Final
 
 MAX_TOPIC_NAME_LENGTH: Final = 249
+METADATA_TOPIC_NAME: Final = "__cluster_metadata"
+"""The controllers' own log: a legal name, but no client may create such a topic."""
+
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 
 

@@ -64,7 +64,7 @@ async def answer(
     for result in answered.topics:
         if not context.authorized(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name):
             result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            result.configs, result.num_partitions, result.replication_factor = None, -1, -1
+            result.configs, result.num_partitions, result.replication_factor = [], -1, -1
         response.topics.append(result)
     if not request.validate_only:
         await _until_visible(services, answered)
@@ -87,6 +87,4 @@ async def _until_visible(services: BrokerServices, answered: CreateTopicsRespons
 
 
 def _refusal(topic_name: str, error: ErrorCode, message: str) -> CreatableTopicResult:
-    return CreatableTopicResult(
-        name=topic_name, error_code=error, error_message=message, configs=None
-    )
+    return CreatableTopicResult(name=topic_name, error_code=error, error_message=message)

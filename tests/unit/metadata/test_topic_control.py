@@ -141,7 +141,7 @@ def test_what_is_refused(driver: CoreDriver, wanted: CreatableTopic, error: Erro
     (result,) = create(driver, wanted)
     assert ErrorCode.of(result.error_code) is error
     assert result.error_message
-    assert result.configs is None
+    assert result.configs == []
     assert driver.image is before
 
 
@@ -339,3 +339,10 @@ def test_placement_takes_fenced_brokers_last() -> None:
         assert all(replicas[0] == 1 for replicas in placements)
     with pytest.raises(Refusal):
         place_replicas(random.Random(0), brokers[:1], partition_count=1, replication_factor=1)
+
+
+def test_nobody_creates_the_metadata_log(driver: CoreDriver) -> None:
+    (refused,) = create(driver, topic("__cluster_metadata"))
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    assert refused.configs == []
+    assert driver.image.topics.topics_by_name == {}

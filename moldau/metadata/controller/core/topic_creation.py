@@ -38,7 +38,7 @@ from moldau.protocol.messages.p19_create_topics import (
     CreateTopicsResponse,
 )
 from moldau.protocol.metadata_records import ConfigRecord, TopicRecord
-from moldau.protocol.topic_names import collision_key, topic_name_problem
+from moldau.protocol.topic_names import METADATA_TOPIC_NAME, collision_key, topic_name_problem
 from moldau.protocol.types import random_topic_id
 
 USE_DEFAULT: Final = -1
@@ -148,6 +148,9 @@ def _check_name(batch: _Batch, topic_name: str) -> None:
     problem = topic_name_problem(topic_name)
     if problem is not None:
         raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if topic_name == METADATA_TOPIC_NAME:
+        # Its directory would be the metadata log's own: brokers would write over that.
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{topic_name} is the controllers' own log")
     if batch.state.topic(topic_name) is not None:
         raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic_name} exists already")
     other = batch.state.colliding_topic(topic_name)
@@ -244,5 +247,4 @@ def _refused(topic: CreatableTopic, refusal: Refusal) -> CreatableTopicResult:
         name=topic.name,
         error_code=refusal.error,
         error_message=refusal.message,
-        configs=None,
     )
