@@ -209,13 +209,9 @@ def _write(
 
 def _note_aborted(log: Log, segment: LogSegment, updates: list[ProducerUpdate]) -> None:
     """Aborted transactions go to the index first: without room for it nothing is written."""
-    for update in updates:
-        for completed in update.completed:
-            if completed.is_aborted:
-                last_stable_offset = log.producer_state.last_stable_offset_after(completed)
-                segment.transaction_index.append(
-                    AbortedTransaction(*completed[:3], last_stable_offset)
-                )
+    for completed, last_stable_offset in log.producer_state.endings(updates):
+        if completed.is_aborted:
+            segment.transaction_index.append(AbortedTransaction(*completed[:3], last_stable_offset))
 
 
 def _apply_producers(log: Log, updates: list[ProducerUpdate]) -> None:

@@ -55,10 +55,10 @@ def replay_batch(
             return  # Intact bytes of a control record nobody here understands.
     else:
         update.add_data(header, header.base_offset, now_ms)
-    for completed in update.completed:
-        if completed.is_aborted and index is not None:
-            last_stable_offset = state.last_stable_offset_after(completed)
-            index.append(AbortedTransaction(*completed[:3], last_stable_offset))
+    if update.completed and index is not None:
+        for completed, last_stable_offset in state.endings([update]):
+            if completed.is_aborted:
+                index.append(AbortedTransaction(*completed[:3], last_stable_offset))
     state.apply(update)
     for completed in update.completed:
         state.complete(completed)
@@ -68,7 +68,9 @@ def load_producers(log: Log, offset: int) -> None:
     """The producer state as of `offset`. Raises: OSError, InvalidBatch."""
     state = log.producer_state
     now_ms = log.clock.now_ms()
-    state.load_newest(log.log_start_offset, offset, now_ms)
+    # From the first segment, not the log start: a producer whose records were deleted by request
+    # may still send its last batch again.
+    state.load_newest(log.segments[0].base_offset, offset, now_ms)
     if state.producers:
         _reseed(log, state.map_end_offset)
     first = log.segment_index_for(state.map_end_offset)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
+from operator import itemgetter
 
 from moldau.protocol.records import BatchHeader
 from moldau.runtime.filesystem import Filesystem
@@ -92,15 +93,31 @@ class ProducerState:
         entry.last_timestamp_ms = update.timestamp_ms
         entry.coordinator_epoch = update.coordinator_epoch
         entry.current_txn_first_offset = update.current_txn_first_offset
+        ongoing = self._ongoing
         for first_offset in update.started_first_offsets:
-            self._ongoing[first_offset] = producer_id
+            is_in_order = not ongoing or next(reversed(ongoing)) < first_offset
+            ongoing[first_offset] = producer_id
+            if not is_in_order:
+                # Producers of one append are applied one by one, their batches may lie mixed.
+                ongoing = self._ongoing = dict(sorted(ongoing.items()))
 
-    def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
-        """What the last stable offset becomes once this transaction's marker is replicated."""
-        for first_offset in self._ongoing:
-            if first_offset != completed.first_offset:
-                return first_offset
-        return completed.last_offset + 1
+    def endings(self, updates: Iterable[ProducerUpdate]) -> list[tuple[CompletedTransaction, int]]:
+        """The transactions that pending updates of one append end, in log order, each with what the
+        last stable offset becomes once its marker is replicated.
+        """
+        events: list[tuple[int, CompletedTransaction | None]] = []
+        for update in updates:
+            events += [(first_offset, None) for first_offset in update.started_first_offsets]
+            events += [(completed.last_offset, completed) for completed in update.completed]
+        ongoing = dict.fromkeys(self._ongoing)
+        ended = []
+        for offset, completed in sorted(events, key=itemgetter(0)):
+            if completed is None:
+                ongoing[offset] = None
+            else:
+                ongoing.pop(completed.first_offset, None)
+                ended.append((completed, next(iter(ongoing), offset + 1)))
+        return ended
 
     def complete(self, completed: CompletedTransaction) -> None:
         """The transaction's marker is in the log; readers of committed data wait for the high
@@ -189,18 +206,18 @@ class ProducerState:
         self._unreplicated.clear()
         self.map_end_offset = offset
 
-    def load_newest(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
-        """Start from the newest readable snapshot in [log_start_offset, log_end_offset].
+    def load_newest(self, first_offset: int, log_end_offset: int, now_ms: int) -> None:
+        """Start from the newest readable snapshot in [first_offset, log_end_offset].
 
-        Snapshots past the end, and unreadable ones, are removed. Without any the state is empty as
-        of `log_start_offset`. Raises: OSError.
+        `first_offset`: where the first segment begins. Snapshots past the end, and unreadable ones,
+        are removed. Without any the state is empty as of `first_offset`. Raises: OSError.
         """
-        self.reset(log_start_offset)
+        self.reset(first_offset)
         for offset in sorted(self.snapshot_offsets, reverse=True):
             if offset > log_end_offset:
                 self.remove_snapshot(offset)
                 continue
-            if offset < log_start_offset:
+            if offset < first_offset:
                 break
             try:
                 entries = decode_snapshot(self._filesystem.read_bytes(self.path_at(offset)))

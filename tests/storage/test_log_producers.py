@@ -7,7 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.records import ControlRecordType, EndTxnMarker, encode_end_txn_batch
+from moldau.protocol.records import (
+    ControlRecordType,
+    EndTxnMarker,
+    encode_end_txn_batch,
+    iter_batches,
+)
 from moldau.storage import producer_state
 from moldau.storage.append import AppendOrigin, AppendResult
 from moldau.storage.log import Log
@@ -304,3 +309,79 @@ def test_a_damaged_snapshot_is_replaced_by_an_older_one_and_the_log() -> None:
     log = bench.open(clean=True, recovery_point=31)
     assert send(log, 28).is_duplicate
     assert len(values_of(log)) == 31
+
+
+# -- several producers in one append (a follower's fetch) ----------------------------------------
+
+
+def fetched_history() -> tuple[Log, bytes]:
+    """A leader's log in which transactions overlap, and its bytes."""
+    leader = LogBench().open()
+    send(leader, 0, producer_id=1, transactional=True)
+    end(leader, ControlRecordType.COMMIT, producer_id=1)
+    send(leader, 0, producer_id=2, transactional=True)
+    send(leader, 1, producer_id=1, transactional=True)
+    send(leader, 0, producer_id=3, transactional=True)
+    end(leader, ControlRecordType.ABORT, producer_id=3)
+    end(leader, ControlRecordType.ABORT, producer_id=1)
+    send(leader, 0, producer_id=4, transactional=True)
+    end(leader, ControlRecordType.ABORT, producer_id=2)
+    leader.update_high_watermark(leader.log_end_offset)
+    return leader, bytes(read_bytes(leader))
+
+
+def read_bytes(log: Log) -> bytes:
+    result = log.read(0, max_bytes=1 << 20)
+    return bytes(result.records)
+
+
+@pytest.mark.parametrize("batch_count", [1, 2, 3, 4, 9])
+def test_a_follower_learns_transactions_as_its_leader_did(batch_count: int) -> None:
+    leader, data = fetched_history()
+    follower = LogBench().open()
+    positions = [position for position, _ in iter_batches(data)] + [len(data)]
+    for first in range(0, len(positions) - 1, batch_count):
+        last = min(first + batch_count, len(positions) - 1)
+        part = bytearray(data[positions[first] : positions[last]])
+        assert follower.append_as_follower(part, leader_epoch=0).error is ErrorCode.NONE
+    follower.update_high_watermark(follower.log_end_offset)
+    assert follower.last_stable_offset == leader.last_stable_offset == 7
+    ends = follower.log_end_offset
+    for start in range(ends):
+        for upper in range(start + 1, ends + 1):
+            assert follower.aborted_transactions(start, upper) == leader.aborted_transactions(
+                start, upper
+            )
+    assert follower.active_segment.transaction_index.is_sane()
+    assert list(follower.producer_state._ongoing) == list(leader.producer_state._ongoing)
+
+
+def test_the_last_stable_offset_of_a_follower_is_that_of_the_oldest_transaction() -> None:
+    leader = LogBench().open()
+    send(leader, 0, producer_id=1, transactional=True)
+    end(leader, ControlRecordType.COMMIT, producer_id=1)
+    send(leader, 0, producer_id=2, transactional=True)
+    send(leader, 1, producer_id=1, transactional=True)
+    follower = LogBench().open()
+    follower.append_as_follower(bytearray(read_bytes(leader)), leader_epoch=0)
+    follower.update_high_watermark(4)
+    assert follower.last_stable_offset == 2
+
+
+def test_a_retry_after_a_crash_is_known_though_its_record_was_deleted() -> None:
+    bench = LogBench(config=LogConfig(segment_bytes=400))
+    log = bench.open()
+    for number in range(20):
+        send(log, number)
+    log.update_high_watermark(20)
+    log.flush()
+    assert log.delete_records(20) == (ErrorCode.NONE, 20)
+    assert send(log, 19).is_duplicate
+    log = bench.reopen(log)
+    assert send(log, 19).is_duplicate
+    for name in bench.names(".snapshot"):
+        if name.startswith(f"{20:020d}"):
+            bench.filesystem.unlink(f"{bench.directory}/{name}")
+    log.abandon()
+    log = bench.open(clean=True, recovery_point=20, log_start_offset=20)
+    assert send(log, 19).is_duplicate
