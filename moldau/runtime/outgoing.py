@@ -10,6 +10,7 @@ transport's own buffer is empty, so that the two never write to the socket by tu
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections import deque
@@ -30,8 +31,12 @@ READ_PIECE_BYTES: Final = 256 * 1024
 PREFETCH_BYTES: Final = 4 * 1024 * 1024
 """How much of a cold region is brought into the page cache at a time."""
 
+RESIDENCY_STEP_BYTES: Final = 64 * 1024
+"""How densely a cold region is probed for pages that are missing from the page cache."""
+
 _MSG_MORE: Final = getattr(socket, "MSG_MORE", 0)
 _HAS_SENDFILE: Final = hasattr(os, "sendfile")
+_RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
 Offload = Callable[..., Awaitable[Any]]
 
@@ -315,6 +320,9 @@ class OutgoingStream:
         if not region.is_cold or self._offload is None or self._head_sent < self._prefetched:
             return False
         step = min(max(step_bytes, PREFETCH_BYTES), region.length - self._head_sent)
+        if is_in_page_cache(region.file, region.position + self._head_sent, step):
+            self._prefetched = self._head_sent + step
+            return False
         # Held separately: the connection may be lost, and the region released, while the thread
         # reads.
         region.file.acquire()
@@ -343,6 +351,30 @@ class OutgoingStream:
             return
         self._prefetched = self._head_sent + size_bytes
         self._pump()
+
+
+def is_in_page_cache(file: File, position: int, size_bytes: int) -> bool:
+    """Whether a stretch of a file can very likely be read without waiting for a disk.
+
+    Probes a byte of every 64 KB (measured: 10 µs per MB, where reading costs 140). A hole between
+    probes is read on the loop; where the system cannot tell, the answer is no.
+    """
+    descriptor = file.fileno()
+    if not _RWF_NOWAIT or descriptor < 0:
+        return False
+    probe = (bytearray(1),)
+    end = position + size_bytes
+    try:
+        for place in range(position, end, RESIDENCY_STEP_BYTES):
+            os.preadv(descriptor, probe, place, _RWF_NOWAIT)
+        os.preadv(descriptor, probe, end - 1, _RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            return False
+        raise
+    return True
 
 
 def _touch(file: File, position: int, size_bytes: int) -> None:

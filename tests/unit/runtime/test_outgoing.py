@@ -1,6 +1,8 @@
 """File regions on their way to the socket: order, integrity, and what happens when things break."""
 
 import asyncio
+import errno
+import os
 import random
 import struct
 from pathlib import Path
@@ -51,6 +53,7 @@ async def test_regions_and_bytes_interleaved(
     source = random.Random(seed)
     if "copy" in way:
         monkeypatch.setattr(outgoing, "_HAS_SENDFILE", False)
+    monkeypatch.setattr(outgoing, "is_in_page_cache", lambda *_: source.random() < 0.3)
     expected: list[bytes] = []
 
     def handler(request: Request) -> None:
@@ -146,9 +149,45 @@ async def test_a_short_file_closes_the_connection(
     await until(lambda: segment.fileno() == -1)
 
 
-async def test_a_cold_region_of_a_lost_connection(
-    harness: Harness, filesystem: OsFilesystem, segment: File
+async def test_a_cold_region_in_the_page_cache_needs_no_thread(
+    harness: Harness, segment: File, contents: bytes
 ) -> None:
+    if not outgoing.is_in_page_cache(segment, 0, FILE_BYTES):
+        pytest.skip("this system cannot say what is in the page cache")
+    offloaded: list[object] = []
+
+    async def no_offload(function, *args):
+        offloaded.append(function)
+
+    def handler(request: Request) -> None:
+        region = FileRegion(segment, 0, FILE_BYTES, is_cold=True)
+        request.respond_parts(response(request, region))
+
+    server = await harness.server(handler, offload=no_offload)
+    peer = await harness.peer(server)
+    peer.send(peer.request(1))
+    assert await peer.receive() == (1, contents)
+    assert not offloaded
+
+
+@pytest.mark.parametrize("failure", [errno.EAGAIN, errno.EOPNOTSUPP])
+async def test_a_page_that_is_missing_or_unknown_counts_as_cold(
+    segment: File, failure: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(failure, os.strerror(failure))
+
+    monkeypatch.setattr(outgoing.os, "preadv", refuse)
+    assert not outgoing.is_in_page_cache(segment, 0, FILE_BYTES)
+
+
+async def test_a_cold_region_of_a_lost_connection(
+    harness: Harness,
+    filesystem: OsFilesystem,
+    segment: File,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outgoing, "is_in_page_cache", lambda *_: False)
     gate = asyncio.Event()
     entered = asyncio.Event()
 
