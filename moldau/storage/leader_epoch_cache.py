@@ -28,7 +28,15 @@ UNDEFINED_OFFSET = -1
 class LeaderEpochCache:
     """Leader epochs by start offset, for fencing and for finding where replicas diverge."""
 
-    __slots__ = ("_filesystem", "_path", "_write_lock", "entries", "is_dirty", "latest_epoch")
+    __slots__ = (
+        "_filesystem",
+        "_path",
+        "_write_lock",
+        "entries",
+        "is_closed",
+        "is_dirty",
+        "latest_epoch",
+    )
 
     def __init__(self, filesystem: Filesystem, directory: str) -> None:
         self._filesystem = filesystem
@@ -38,6 +46,8 @@ class LeaderEpochCache:
         """The newest epoch, -1 when there is none."""
         self.is_dirty = False
         """Whether the file lags behind `entries`."""
+        self.is_closed = False
+        """Nothing is written any more: the directory may belong to another log by now."""
         self._write_lock = threading.Lock()
 
     def load(self) -> None:
@@ -57,13 +67,22 @@ class LeaderEpochCache:
         place, and what comes after the flag was cleared sets it again.
         """
         with self._write_lock:
-            if self.is_dirty:
+            if self.is_dirty and not self.is_closed:
                 self.is_dirty = False
                 try:
                     write_leader_epoch_checkpoint(self._filesystem, self._path, self.entries)
                 except OSError:
                     self.is_dirty = True
                     raise
+
+    def close(self) -> None:
+        """Write nothing from now on; a write under way in the disk thread is over on return.
+
+        Else a flush of a deleted partition could write its epochs to the directory that was made
+        anew under the same name.
+        """
+        with self._write_lock:
+            self.is_closed = True
 
     def assign(self, leader_epoch: int, start_offset: int) -> None:
         """Records from `start_offset` on carry `leader_epoch`; the same epoch again is no news.

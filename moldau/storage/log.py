@@ -285,6 +285,7 @@ class Log:
         self.offline = True
         self.offline_reason = reason
         logger.error("%s: taken offline: %s", self.name, reason)
+        self.leader_epoch_cache.is_closed = True  # without waiting: the disk may hang
         for segment in self.segments:
             segment.abandon()
         if self.on_offline is not None:

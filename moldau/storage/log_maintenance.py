@@ -144,7 +144,10 @@ def start_flush(log: Log) -> FlushJob | None:
         log.truncation_count,
     )
     try:
-        for segment in log.segments[log.segment_index_for(log.recovery_point) :]:
+        # A segment that ends at the recovery point was flushed before it was rolled: the last words
+        # in its indexes were not.
+        first = log.segment_index_for(max(log.recovery_point - 1, 0))
+        for segment in log.segments[first:]:
             job.add_file(segment.file())
             job.paths += [segment.offset_index.path, segment.time_index.path]
             if segment.transaction_index.exists():
@@ -193,7 +196,7 @@ def apply_retention(log: Log, now_ms: int) -> int:
         if count == 0:
             return 0
         if count == len(log.segments):
-            log.roll_to(log.log_end_offset)
+            count = _roll_expired(log, count)
         doomed, kept = log.segments[:count], log.segments[count:]
         _raise_log_start_offset(log, kept[0].base_offset)
         log.set_segments(kept)
@@ -203,6 +206,20 @@ def apply_retention(log: Log, now_ms: int) -> int:
             raise DiskFull(f"{log.name}: no room to roll: {error}") from None
         raise _fail(log, "retention", error) from None
     logger.info("%s: deleted %d segments, starts at %d", log.name, count, log.log_start_offset)
+    return count
+
+
+def _roll_expired(log: Log, count: int) -> int:
+    """Roll, so that the active segment can go too; how many can. Raises: OSError.
+
+    A full disk must not keep the closed segments from going: that is what makes room.
+    """
+    try:
+        log.roll_to(log.log_end_offset)
+    except OSError as error:
+        if count == 1 or not is_disk_full(error):
+            raise
+        return count - 1
     return count
 
 
@@ -326,6 +343,8 @@ def _lower_recovery_point(log: Log, offset: int) -> None:
 
 def _after_cut(log: Log) -> None:
     end = log.log_end_offset
+    # The start can lie inside the batch that went, or above it all (KIP-107 after KIP-101).
+    log.log_start_offset = min(log.log_start_offset, end)
     log.leader_epoch_cache.truncate_from_end(end)
     if log.log_start_offset == end:
         log.leader_epoch_cache.truncate_from_start(end)
@@ -374,5 +393,6 @@ def abandon(log: Log) -> None:
     """Close the descriptors and nothing else: as a crash would, or before the directory goes."""
     log.offline = True
     log.offline_reason = log.offline_reason or "closed"
+    log.leader_epoch_cache.close()
     for segment in log.segments:
         segment.abandon()

@@ -55,7 +55,9 @@ class VerifiedRanges:
         if end >= self.trusted_from:
             self.trusted_from = min(start, self.trusted_from)
         if len(starts) > MAX_VERIFIED_RANGES:
-            smallest = min(range(len(starts)), key=lambda i: ends[i] - starts[i])
+            # Not the new one: its reader comes back for it now, and would begin again.
+            others = (i for i in range(len(starts)) if i != low)
+            smallest = min(others, key=lambda i: ends[i] - starts[i])
             del starts[smallest], ends[smallest]
 
     def truncate(self, size_bytes: int) -> None:

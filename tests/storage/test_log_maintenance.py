@@ -95,7 +95,9 @@ def test_records_without_timestamp_expire_by_the_file() -> None:
 
 def test_a_full_disk_postpones_retention_and_a_failing_one_ends_the_partition() -> None:
     filesystem = SimulatedFilesystem()
-    log = aged_log(LogBench(filesystem, config=small(retention_ms=10)))
+    log = LogBench(filesystem, config=small(retention_ms=10)).open()
+    append(log, "a", timestamp_ms=START_MS - 100)
+    log.update_high_watermark(1)
     filesystem.faults.append(Fault("create", ".log", errno.ENOSPC))
     with pytest.raises(DiskFull):
         log.apply_retention(START_MS)
@@ -395,3 +397,61 @@ def test_end_offsets_of_epochs() -> None:
     log.assign_leader_epoch(9, 4)
     assert log.end_offset_for_epoch(7) == (7, 4)
     assert log.end_offset_for_epoch(9) == (9, 4)
+
+
+# -- corners found in review ---------------------------------------------------------------------
+
+
+def test_a_cut_below_the_log_start_takes_the_start_along() -> None:
+    bench = LogBench()
+    log = bench.open()
+    append(log, "a", "b", "c")
+    append(log, "d", "e", "f")
+    log.update_high_watermark(6)
+    assert log.delete_records(4) == (ErrorCode.NONE, 4)
+    log.truncate_to(5)  # inside the batch 3..5, which goes as a whole
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (3, 3, 3)
+    assert log.read(3, max_bytes=100).error is ErrorCode.NONE
+    assert append(log, "x").base_offset == 3
+    log = bench.reopen(log)
+    assert (log.log_start_offset, values_of(log)) == (3, ["x"])
+
+
+def test_a_full_disk_does_not_keep_retention_from_freeing_it() -> None:
+    filesystem = SimulatedFilesystem()
+    log = aged_log(LogBench(filesystem, config=small(retention_ms=10)))
+    count = len(log.segments)
+    filesystem.faults.append(Fault("create", ".log", errno.ENOSPC))
+    assert log.apply_retention(START_MS) == count - 1
+    assert len(log.segments) == 1
+    assert log.log_start_offset == log.segments[0].base_offset
+    assert append(log, "there is room again").base_offset == 50
+
+
+def test_a_flush_covers_the_last_words_in_the_indexes_of_a_segment_flushed_before() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem)
+    log = bench.open()
+    append(log, "a")
+    log.flush()
+    log.roll()
+    log.flush()
+    for suffix in (".index", ".timeindex"):
+        node = filesystem.file_node(bench.path(0, suffix))
+        assert node.durable == bytes(node.data), suffix
+
+
+def test_a_late_flush_does_not_write_into_the_directory_of_a_new_log() -> None:
+    bench = LogBench()
+    old = bench.open()
+    append(old, "a", leader_epoch=9)
+    job = old.start_flush()
+    assert job is not None
+    old.abandon()
+    bench.filesystem.rename(bench.directory, bench.directory + ".gone-delete")
+    new = bench.open()
+    append(new, "b", leader_epoch=1)
+    new.flush()
+    job.run()
+    new.abandon()
+    assert bench.open(recovery_point=1).leader_epoch_cache.entries == [(1, 0)]

@@ -356,3 +356,13 @@ def test_a_batch_refused_by_the_bound_does_not_block_the_one_before() -> None:
     result, found = read_once(log, 0, max_bytes=1000)
     assert [r.offset for r in found] == [0]
     assert result.next_offset == 1
+
+
+def test_a_range_just_verified_is_not_the_one_forgotten() -> None:
+    ranges = VerifiedRanges(trusted_from=10**9)
+    for number in range(MAX_VERIFIED_RANGES):
+        ranges.add(number * 1000, number * 1000 + 500)
+    small = MAX_VERIFIED_RANGES * 1000
+    ranges.add(small, small + 10)
+    assert ranges.covers(small, small + 10), "else its reader has it verified for ever"
+    assert len(ranges._starts) <= MAX_VERIFIED_RANGES
