@@ -14,13 +14,18 @@ from moldau.storage.segment import LogSegment
 
 
 def indexes_are_sane(segment: LogSegment) -> bool:
-    """Whether the index files are there and their ends can be true. Raises: OSError."""
+    """Whether the index files are there and their ends can be true. Raises: OSError, InvalidBatch.
+
+    An empty time index is what a power loss can leave of one; it would hide the segment's
+    timestamps from lookups and retention.
+    """
     segment.file()
     return (
         segment.offset_index.exists()
         and segment.time_index.exists()
         and segment.offset_index.is_sane(segment.size_bytes)
         and segment.time_index.is_sane()
+        and (segment.time_index.entry_count > 0 or segment.rolling_base_timestamp_ms() < 0)
     )
 
 

@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 from moldau.storage.sparse_index import SparseIndex
 
+_NEVER_WRITTEN = (0, 0)
+"""What a page lost in a power failure shows. A true entry of 1970 costs a rebuild at each open."""
+
 
 class TimestampOffset(NamedTuple):
     """A timestamp and the last offset of the batch that first reached it."""
@@ -69,7 +72,7 @@ class TimeIndex(SparseIndex):
         last = self.last_raw()
         if last is None:
             return True
-        if last[0] < 0 or last[1] < 0:
+        if last[0] < 0 or last[1] < 0 or last == _NEVER_WRITTEN:
             return False
         first = self.entry(0)
         return self.entry_count == 1 or (first[0] < last[0] and first[1] <= last[1])

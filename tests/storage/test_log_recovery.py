@@ -15,6 +15,7 @@ from moldau.storage.faults import DiskFull
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from tests.storage.log_fixtures import (
+    START_MS,
     LogBench,
     append,
     as_records,
@@ -446,3 +447,24 @@ def test_transactions_of_kafka_are_understood() -> None:
     again = open_golden("kafka-4.3.0-clean/log-2/transactions-0", clean=False)
     assert again.last_stable_offset == log.last_stable_offset
     assert again.aborted_transactions(0, again.log_end_offset) == aborted
+
+
+@pytest.mark.parametrize("left", [b"", bytes(12)], ids=["empty", "zeros"])
+def test_a_time_index_that_a_power_loss_emptied_is_made_anew(left: bytes) -> None:
+    """Else retention takes the segment for ages old, and lookups by time pass it over."""
+    bench = LogBench(config=LogConfig(retention_ms=1000))
+    log = bench.open()
+    append(log, "a")
+    log.flush()
+    log.roll()
+    append(log, "b")
+    log.abandon()
+    path = bench.path(0, ".timeindex")
+    bench.filesystem.open(path).truncate(0)
+    bench.filesystem.open(path).append(left)
+    log = bench.open(recovery_point=1)
+    log.update_high_watermark(2)
+    found = log.offset_for_timestamp(START_MS)
+    assert found is not None
+    assert found.offset == 0
+    assert log.apply_retention(START_MS + 1000) == 0
