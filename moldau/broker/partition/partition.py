@@ -13,6 +13,7 @@ from moldau.broker.partition.core import PartitionCore, PartitionState
 from moldau.broker.partition.deferred import DeferredAppends, Flush, Records, StartWork
 from moldau.protocol.errors import ErrorCode
 from moldau.storage.append import AppendResult
+from moldau.storage.faults import LogOffline
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -392,9 +393,10 @@ class Partition:
                     (aborted.producer_id, aborted.first_offset)
                     for aborted in log.aborted_transactions(fetch_offset, result.next_offset)
                 ]
-            except (OSError, ValueError) as error:
-                log.take_offline(f"the transaction index cannot be read: {error}")
-                read.error = ErrorCode.KAFKA_STORAGE_ERROR
+            except LogOffline as offline:
+                read.error = offline.error
+                read.records = EMPTY_RECORDS
+                read.size_bytes = 0
 
     async def _verify(self, log: Log, result: ReadResult) -> None:
         """Check bytes that this process has not seen before, then let the fetches look again."""

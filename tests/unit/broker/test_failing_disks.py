@@ -62,3 +62,16 @@ async def test_a_failing_flush_is_not_acknowledged(broker: DataPath) -> None:
     assert (await put(broker)).error_code == 0
     broker.filesystem.faults.append(Fault("fdatasync", "t-0", errno.EIO))
     assert (await put(broker, acks=1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_damaged_transaction_index_ends_its_partition_only(broker: DataPath) -> None:
+    await put(broker)
+    await put(broker, 1)
+    segment = broker.log("t").active_segment
+    broker.filesystem.put(segment.transaction_index.path, b"\x7f" * 35)
+    segment.transaction_index._entries = None
+    read = fetch({("t", 0): 0, ("t", 1): 0}, isolation_level=1)
+    damaged, good = (await broker.ask(read, 12)).responses[0].partitions
+    assert damaged.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not damaged.records
+    assert fetched_values(good) == [b"value"] * 2
