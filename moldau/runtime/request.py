@@ -113,9 +113,10 @@ class Request:
     def respond_parts(self, parts: Sequence[Part]) -> None:
         """Answer with an encoded response, size prefix and header included.
 
-        Parts may refer to the request's own frame: it is kept until they have been copied out.
+        Parts may refer to the request's own frame: it is kept until they have been copied out. Once
+        the connection is closed an answer is only dropped.
         """
-        assert self._parts is None, "a request is answered once"
+        assert self._parts is None or self.connection.is_closed, "a request is answered once"
         self._parts = parts
         self.connection.on_response(self)
 

@@ -204,7 +204,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._backlog.extend(frames)
             self._dispatch(now)
             if reader.error is not None:
-                self.close(str(reader.error))
+                # What came whole before the garbage is answered first.
+                self._server.log_closing(self, str(reader.error))
+                self.begin_closing()
                 return
         # Who has begun a large frame goes on: its memory is reserved, and only its end frees it.
         if self.is_closed or reader.holds_large_frame:
@@ -321,6 +323,11 @@ class ServerConnection(asyncio.BufferedProtocol):
                     self.flush()
                     request.close(f"malformed request: {error}")
                     return
+                except BaseException:
+                    # Our fault. Whoever hears of it decides about the node; this request may never
+                    # be answered, and nothing behind it could be.
+                    request.close("a request failed inside the node")
+                    raise
                 request.handled_ms = server.clock.monotonic_ms()
                 if len(requests) >= MAX_IN_FLIGHT_REQUESTS:
                     self.flush()

@@ -348,3 +348,37 @@ async def test_the_observer_hears_of_every_request(harness: Harness) -> None:
     await peer.receive()
     await peer.receive()
     assert heard == [(1, 11), (2, 8)]
+
+
+@pytest.mark.parametrize("how", ["at once", "from the backlog"])
+async def test_a_handler_that_fails_costs_its_connection_and_no_memory(
+    harness: Harness, how: str
+) -> None:
+    faults: list[BaseException | None] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: faults.append(context.get("exception"))
+    )
+    waiting: list[Request] = []
+
+    def handler(request: Request) -> None:
+        if request.body == b"broken":
+            raise KeyError("a fault of ours")
+        waiting.append(request)
+
+    server = await harness.server(handler)
+    peer, other = await harness.peer(server), await harness.peer(server)
+    count = 1 if how == "at once" else MAX_IN_FLIGHT_REQUESTS
+    peer.send(*(peer.request(n, b"good") for n in range(count)), peer.request(99, b"broken"))
+    await until(lambda: len(waiting) == count)
+    for request in list(waiting):
+        echo(request)
+    await until(lambda: len(faults) == 1)
+    assert isinstance(faults[0], KeyError)
+    while await peer.reader.read(65536):
+        pass
+    await until(lambda: server.memory.reserved_bytes == 0)
+    waiting.clear()
+    other.send(other.request(1, b"still served"))
+    await until(lambda: len(waiting) == 1)
+    echo(waiting[0])
+    assert await other.receive() == (1, b"still served")
