@@ -55,6 +55,7 @@ class DumpOptions:
 
     @property
     def wants_records(self) -> bool:
+        """Whether a row per record is shown."""
         return self.deep or self.print_data
 
 

@@ -193,9 +193,9 @@ class Log:
         """A leader was elected: its epoch begins at `start_offset`."""
         self.leader_epoch_cache.assign(leader_epoch, start_offset)
 
-    def segment_index_for(self, offset: int) -> int:
-        """Index of the segment that would hold `offset` (0 for anything below the first)."""
-        return max(bisect_right(self._base_offsets, offset) - 1, 0)
+    def segment_index_for(self, record_offset: int) -> int:
+        """Index of the segment that would hold `record_offset` (0 for anything below the first)."""
+        return max(bisect_right(self._base_offsets, record_offset) - 1, 0)
 
     def end_offset_of(self, index: int) -> int:
         """Where the offsets of segment number `index` end (exclusive)."""

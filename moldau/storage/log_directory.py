@@ -60,6 +60,7 @@ class LogDirectory:
 
     @property
     def is_online(self) -> bool:
+        """Whether it has not failed."""
         return self.offline_reason is None
 
     def fail(self, reason: str) -> bool:
@@ -77,6 +78,7 @@ class LogDirectory:
             self.lock = None
 
     def join(self, name: str) -> str:
+        """The path of something in this directory."""
         return os.path.join(self.path, name)
 
 

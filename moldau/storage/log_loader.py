@@ -64,6 +64,7 @@ class DirectoryContents:
 
     @property
     def was_clean_shutdown(self) -> bool:
+        """Whether the last stop left its mark."""
         return self.clean_shutdown_broker_epoch is not None
 
 

@@ -148,19 +148,19 @@ class ProducerUpdate:
         self,
         header: BatchHeader,
         coordinator_epoch: int,
-        offset: int,
+        marker_offset: int,
         *,
         is_commit: bool,
         timestamp_ms: int,
     ) -> None:
-        """Take in an end-of-transaction marker at `offset`; an empty transaction leaves none."""
+        """Take in an end-of-transaction marker; an empty transaction leaves no trace."""
         self._move_to_epoch(header.producer_epoch)
         self.coordinator_epoch = coordinator_epoch
         self.timestamp_ms = timestamp_ms
         if self.current_txn_first_offset != NO_OFFSET:
             self.completed.append(
                 CompletedTransaction(
-                    self.producer_id, self.current_txn_first_offset, offset, not is_commit
+                    self.producer_id, self.current_txn_first_offset, marker_offset, not is_commit
                 )
             )
             self.current_txn_first_offset = NO_OFFSET

@@ -64,29 +64,29 @@ def replay_batch(
         state.complete(completed)
 
 
-def load_producers(log: Log, offset: int) -> None:
-    """The producer state as of `offset`. Raises: OSError, InvalidBatch."""
+def load_producers(log: Log, end_offset: int) -> None:
+    """The producer state as of `end_offset`. Raises: OSError, InvalidBatch."""
     state = log.producer_state
     now_ms = log.clock.now_ms()
     # From the first segment, not the log start: a producer whose records were deleted by request
     # may still send its last batch again.
-    state.load_newest(log.segments[0].base_offset, offset, now_ms)
+    state.load_newest(log.segments[0].base_offset, end_offset, now_ms)
     if state.producers:
         _reseed(log, state.map_end_offset)
     first = log.segment_index_for(state.map_end_offset)
     for segment in log.segments[first:]:
-        if segment.base_offset >= offset or state.map_end_offset >= offset:
+        if segment.base_offset >= end_offset or state.map_end_offset >= end_offset:
             break
         file = segment.file()
         _, start = segment.offset_index.lookup(state.map_end_offset)
         for position, header in scan_headers(file, start, segment.size_bytes):
-            if header.base_offset >= offset:
+            if header.base_offset >= end_offset:
                 break
             if header.last_offset < state.map_end_offset or header.producer_id < 0:
                 continue
             batch = file.pread(header.size_bytes, position) if header.is_control else b""
             replay_batch(log, header, batch, now_ms)
-    state.map_end_offset = offset
+    state.map_end_offset = end_offset
 
 
 def reload_producers(log: Log) -> None:

@@ -199,12 +199,12 @@ class ProducerState:
             if name.endswith(SNAPSHOT_SUFFIX) and len(name) == 29 and name[:20].isdigit()
         ]
 
-    def reset(self, offset: int) -> None:
-        """Know nothing, as of `offset`."""
+    def reset(self, map_end_offset: int) -> None:
+        """Know nothing, as of `map_end_offset`."""
         self.producers.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
-        self.map_end_offset = offset
+        self.map_end_offset = map_end_offset
 
     def load_newest(self, first_offset: int, log_end_offset: int, now_ms: int) -> None:
         """Start from the newest readable snapshot in [first_offset, log_end_offset].

@@ -279,15 +279,15 @@ class LogSegment:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """The first batch whose last offset is >= `offset`; None when the segment ends before.
+    def find(self, record_offset: int) -> tuple[int, BatchHeader] | None:
+        """The first batch that ends at or after `record_offset`; None when the segment ends before.
 
         Raises: OSError; InvalidBatch when the file or its index is damaged.
         """
         file = self.file()
-        _, start = self.offset_index.lookup(offset)
+        _, start = self.offset_index.lookup(record_offset)
         for position, header in scan_headers(file, start, self.size_bytes):
-            if header.last_offset >= offset:
+            if header.last_offset >= record_offset:
                 return position, header
         return None
 
@@ -337,11 +337,11 @@ class LogSegment:
             self.remember(next_offset, at)
         return ByteRange(position, at, next_offset)
 
-    def remember(self, offset: int, position: int) -> None:
-        """A reader will want the batch that begins at `offset` next."""
+    def remember(self, base_offset: int, position: int) -> None:
+        """A reader will want the batch that begins at `base_offset` next."""
         hints = self.hints
-        if position < self.size_bytes and offset not in hints:
-            hints[offset] = position
+        if position < self.size_bytes and base_offset not in hints:
+            hints[base_offset] = position
             if len(hints) > POSITION_HINT_COUNT:
                 del hints[next(iter(hints))]
 

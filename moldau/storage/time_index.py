@@ -35,19 +35,21 @@ class TimeIndex(SparseIndex):
         """One entry is kept free for the segment's last word when it rolls or closes."""
         return 0 < self.capacity <= self.entry_count + 1
 
-    def maybe_append(self, timestamp_ms: int, offset: int) -> bool:
+    def maybe_append(self, timestamp_ms: int, record_offset: int) -> bool:
         """Add an entry if it is news: a larger timestamp than the last. Raises: OSError.
 
         Returns False when the disk has no room for it.
         """
         last = self.last_raw()
-        if last is not None and (timestamp_ms <= last[0] or offset - self.base_offset < last[1]):
+        if last is not None and (
+            timestamp_ms <= last[0] or record_offset - self.base_offset < last[1]
+        ):
             return True
         if timestamp_ms < 0:
             return True
         if self.entry_count >= self.capacity:
             return False
-        return self.put(timestamp_ms, offset - self.base_offset)
+        return self.put(timestamp_ms, record_offset - self.base_offset)
 
     def lookup(self, timestamp_ms: int) -> TimestampOffset:
         """The last entry with a timestamp <= the given; (-1, base offset) when there is none."""

@@ -11,6 +11,7 @@ import uvloop
 from moldau.protocol.framing import ReceiveMemory
 from moldau.runtime.request import Request
 from moldau.runtime.server import ListenerSpec, Server
+from moldau.testing.waiting import wait_until_async
 
 
 def pytest_asyncio_loop_factories(
@@ -22,9 +23,11 @@ def pytest_asyncio_loop_factories(
 
 async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     """Let the loop turn until the condition holds."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)  # what is waited for has no event of its own
+
+    async def holds() -> bool:
+        return condition()
+
+    await wait_until_async(holds, what="the condition", deadline_s=timeout_s)
 
 
 class Peer:

@@ -224,6 +224,8 @@ async def test_an_answer_nobody_asked_for(harness: Harness) -> None:
     (served,) = server.connections
     served.transport.write(struct.pack(">ii", 4, 12345))
     await until(lambda: connection.is_closed)
+    with pytest.raises(ConnectionLost):
+        await connection.send(ApiVersionsRequest())
 
 
 async def test_large_responses_stay_valid_after_later_ones(harness: Harness) -> None:
