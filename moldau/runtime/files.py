@@ -21,6 +21,12 @@ Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 RESERVE_STEP_BYTES = 64 * 1024
 """How much of a sparse mapped file gets real disk blocks at a time (see MappedFile.reserve)."""
 
+APPEND_PIECE_BYTES = 128 * 1024
+"""How much of an append the kernel gets at a time. Of a bigger write it makes bigger folios, for
+which it takes memory that has long lain idle (measured, 1 MB on a virtual machine: at once 700 µs,
+in these pieces 280 µs).
+"""
+
 _HAS_FALLOCATE = hasattr(os, "posix_fallocate")
 _HAS_PREADV = hasattr(os, "preadv")
 _OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0)
@@ -96,19 +102,23 @@ class OsFile:
         end = self._end
         length = len(data) if type(data) is not memoryview else data.nbytes
         try:
-            written = os.pwrite(fd, data, end)
-            if written != length:
-                self._write_rest(data, written, end)
+            if length > APPEND_PIECE_BYTES:
+                self._write_rest(data, 0, end)
+            else:
+                written = os.pwrite(fd, data, end)
+                if written != length:
+                    self._write_rest(data, written, end)
         except OSError:
             self._cut_back(end)
             raise
         self._end = end + length
 
     def _write_rest(self, data: Buffer, written: int, position: int) -> None:
-        """A short write: go on until all is written or the kernel names the error."""
+        """Write in pieces until all is written or the kernel names the error."""
         with memoryview(data) as view, view.cast("B") as rest:
             while written < len(rest):
-                step = os.pwrite(self._fd, rest[written:], position + written)
+                piece = rest[written : written + APPEND_PIECE_BYTES]
+                step = os.pwrite(self._fd, piece, position + written)
                 if step == 0:
                     raise OSError(errno.EIO, "the file system accepts no more bytes", self.name)
                 written += step
