@@ -20,7 +20,10 @@ from tests.storage.log_fixtures import START_MS, TOPIC_PARTITION, append
 
 pytestmark = pytest.mark.java
 
-KAFKA_LIBS = os.environ.get("KAFKA_LIBS", "")
+#: Where `make setup` puts Apache Kafka's jars when Java and Maven are there.
+KAFKA_LIBS = os.environ.get("KAFKA_LIBS") or str(
+    Path(__file__).parents[2] / ".cache" / "kafka-4.3.0"
+)
 DUMP_TOOL = "org.apache.kafka.tools.DumpLogSegments"
 
 
@@ -28,8 +31,8 @@ DUMP_TOOL = "org.apache.kafka.tools.DumpLogSegments"
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("java") is None:
         pytest.skip("java is not installed")
-    if not KAFKA_LIBS or not list(Path(KAFKA_LIBS).glob("kafka-tools-*.jar")):
-        pytest.skip("set KAFKA_LIBS to a directory with Apache Kafka's jars")
+    if not list(Path(KAFKA_LIBS).glob("kafka-tools-*.jar")):
+        pytest.skip("Apache Kafka's jars are not there: `make setup` fetches them with Maven")
     path = tmp_path_factory.mktemp("kafka") / "topic-0"
     filesystem = OsFilesystem()
     config = LogConfig(segment_bytes=40_000, index_interval_bytes=1000)
