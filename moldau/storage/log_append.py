@@ -263,7 +263,9 @@ def _must_roll(
         return True
     if not segment.size_bytes:
         return False
-    timestamp_ms = max(header.max_timestamp_ms for _, header in batches)
+    timestamp_ms = batches[0][1].max_timestamp_ms
+    if len(batches) > 1:
+        timestamp_ms = max([header.max_timestamp_ms for _, header in batches])
     base_ms = segment.rolling_base_timestamp_ms()
     waited_ms = timestamp_ms - base_ms if base_ms >= 0 else now_ms - segment.created_ms
     return waited_ms > log.config.segment_ms - _roll_jitter_ms(log, segment)
