@@ -24,6 +24,7 @@ from benchmarks.nodes import (
     finish_load,
     start_load,
     temporary_directory,
+    warm_page_cache,
 )
 from benchmarks.produce_load import PRODUCER_ID, RECORD_BYTES, bare_order, brokers
 from benchmarks.reader import ReadOrder, ReadOutcome
@@ -196,10 +197,11 @@ def _follow_node(node: BrokerNode, count: int) -> ReadOutcome:
     with node.connect() as wire:
         wire.create_topic(TOPIC)
         sending = _send_order(node, CAUGHT_UP_BATCH_BYTES, count)
+        warm_page_cache(node.directory, count * CAUGHT_UP_BATCH_BYTES)
         reader = start_load("reader", _read_order(node, sending, count + 1))
         finish_load(start_load("sender", sending))
         outcome = ReadOutcome(**finish_load(reader))
-        wire.delete_topic(TOPIC)
+        node.delete_topic(wire, TOPIC)
     return outcome
 
 
@@ -216,6 +218,7 @@ def _follow_bare(path: Path, node: BrokerNode, count: int) -> ReadOutcome:
         batch_bytes=received.frame_bytes,
     )
     reading = replace(reading, batch_bytes=received.frame_bytes, checks_batches=False)
+    warm_page_cache(path.parent, count * CAUGHT_UP_BATCH_BYTES)
     with BareLoop("relay", order) as loop:
         reader = start_load("reader", replace(reading, port=loop.ports[1], server_pid=loop.pid))
         finish_load(start_load("sender", replace(sending, port=loop.ports[0], server_pid=loop.pid)))

@@ -12,7 +12,7 @@ from benchmarks.figures import Effort, Report, Table, at_least
 from benchmarks.produce_load import compete, megabytes, sender_share, server_share
 
 LIMIT: Final = 0.7
-SIZES: Final = (("256 KB", 256 * 1024, 3_000), ("1 MB (10^6 bytes)", 1_000_000, 800))
+SIZES: Final = (("256 KB", 256 * 1024, 1_500), ("1 MB (10^6 bytes)", 1_000_000, 400))
 
 
 def run(effort: Effort) -> Report:

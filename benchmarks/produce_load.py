@@ -24,6 +24,7 @@ from benchmarks.nodes import (
     kafka_jars,
     start_load,
     temporary_directory,
+    warm_page_cache,
 )
 from benchmarks.sender import SendOrder, SendOutcome
 from benchmarks.wire import ProduceFrame
@@ -99,6 +100,7 @@ def send_to_node(node: BrokerNode, order: SendOrder) -> SendOutcome:
     with node.connect() as wire:
         wire.create_topic(order.topic)
         producer_id, producer_epoch = wire.producer_id()
+        _warm(node.directory, order)
         outcome = finish_load(
             start_load(
                 "sender",
@@ -111,12 +113,13 @@ def send_to_node(node: BrokerNode, order: SendOrder) -> SendOutcome:
                 ),
             )
         )
-        wire.delete_topic(order.topic)
+        node.delete_topic(wire, order.topic)
     return SendOutcome(**outcome)
 
 
 def send_to_bare_loop(path: Path, order: SendOrder) -> SendOutcome:
     """The same frames to the loop that only receives and writes."""
+    _warm(path.parent, order)
     with BareLoop("receive", bare_order(path, order)) as loop:
         outcome = finish_load(
             start_load(
@@ -133,6 +136,10 @@ def send_to_bare_loop(path: Path, order: SendOrder) -> SendOutcome:
         )
     path.unlink()
     return SendOutcome(**outcome)
+
+
+def _warm(directory: Path, order: SendOrder) -> None:
+    warm_page_cache(directory, (order.warm_up_count + order.request_count) * order.batch_bytes)
 
 
 def bare_order(path: Path, order: SendOrder) -> BareOrder:
