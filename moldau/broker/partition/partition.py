@@ -290,6 +290,8 @@ class Partition:
 
     def _decide_commits(self) -> None:
         for wait in list(self.produce_waits):
+            if wait not in self.produce_waits:
+                continue  # an answer before it ended its connection, and with that this wait
             error = self.core.is_committed(wait.required_offset, self.min_insync_replicas)
             if error is not None:
                 del self.produce_waits[wait]
@@ -329,12 +331,17 @@ class Partition:
             return FetchRead(self.unusable_error)
         read = FetchRead()
         fetch_offset = fetched.fetch_offset
-        if not log.log_start_offset <= fetch_offset <= log.log_end_offset:
+        # Where the logs part comes first: a client past our end has to cut its log, not to begin
+        # anew somewhere else.
+        if fetched.last_fetched_epoch >= 0 and self._diverges(fetched, log, read):
+            if read.error is not ErrorCode.NONE:
+                return read
+        elif not log.log_start_offset <= fetch_offset <= log.log_end_offset:
             return FetchRead(ErrorCode.OFFSET_OUT_OF_RANGE)
         read.high_watermark = core.high_watermark
         read.log_start_offset = log.log_start_offset
         read.last_stable_offset = log.last_stable_offset
-        if fetched.last_fetched_epoch >= 0 and self._diverges(fetched, log, read):
+        if read.is_diverging:
             return read
         if for_replica:
             upper = log.log_end_offset

@@ -246,6 +246,18 @@ async def test_diverging_epoch(broker: DataPath) -> None:
     assert unknown.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+async def test_a_client_past_our_end_is_told_where_the_logs_part(broker: DataPath) -> None:
+    """As Apache Kafka 4.3: it has to cut what we do not have, not to look for a new offset."""
+    broker.create_topic("t", leader_epoch=2)
+    await fill(broker, b"a", b"b")
+    beyond = await ask(broker, {"fetch_offset": 5, "last_fetched_epoch": 2})
+    assert beyond.error_code == 0
+    assert (beyond.diverging_epoch.epoch, beyond.diverging_epoch.end_offset) == (2, 2)
+    assert beyond.high_watermark == 2
+    without_epoch = await ask(broker, {"fetch_offset": 5})
+    assert without_epoch.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
 # -- long poll ------------------------------------------------------------------------------------
 
 
