@@ -99,11 +99,16 @@ class DeferredAppends:
 
     async def _append_in_turn(self) -> None:
         queue = self._queue
-        while queue:
-            queued = queue[0]
+        queued = queue[0]
+        # What is answered when something fails that nobody expected: it must not block the line.
+        result = AppendResult(ErrorCode.UNKNOWN_SERVER_ERROR)
+        try:
             result = await self._prepare_and_append(queued)
+        finally:
             # Only now: until here a newer append must find the line occupied.
             queue.popleft()
+            if queue:
+                self._start_work(self._append_in_turn())
             queued.on_appended(result)
 
     async def _prepare_and_append(self, queued: QueuedAppend) -> AppendResult:
@@ -128,9 +133,12 @@ class DeferredAppends:
             while self._flush_waits:
                 waits, self._flush_waits = self._flush_waits, []
                 log = self._partition.log
-                is_durable = log is not None and await self._flush(log)
-                error = ErrorCode.NONE if is_durable else ErrorCode.KAFKA_STORAGE_ERROR
-                for on_flushed in waits:
-                    on_flushed(error)
+                is_durable = False
+                try:
+                    is_durable = log is not None and await self._flush(log)
+                finally:
+                    error = ErrorCode.NONE if is_durable else ErrorCode.KAFKA_STORAGE_ERROR
+                    for on_flushed in waits:
+                        on_flushed(error)
         finally:
             self._is_flushing = False

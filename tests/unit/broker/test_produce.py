@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from moldau.broker.authorizer import AllowAllAuthorizer, Operation
-from moldau.broker.partition import deferred
+from moldau.broker.partition import ProduceWait, deferred
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
     PartitionProduceData,
@@ -419,3 +419,42 @@ async def test_topic_stats(broker: DataPath) -> None:
         assert stats.bytes_in.count == len(records)
         assert stats.produce_requests.count == 1
     assert broker.manager.topic_stats.all_topics.failed_produce_requests.count == 1
+
+
+async def test_a_fault_in_recompression_does_not_block_the_line(
+    broker: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t", compression_type="gzip")
+    prepare = deferred.prepare
+
+    def broken(*_: Any) -> bytearray:
+        raise ZeroDivisionError("the test says so")
+
+    monkeypatch.setattr(deferred, "prepare", broken)
+    first = broker.send(produce({("t", 0): batch(value=b"a" * 100)}), 12)
+    second = broker.send(produce({("t", 0): batch(value=b"b" * 100)}), 12)
+    await until(lambda: bool(broker.faults))
+    monkeypatch.setattr(deferred, "prepare", prepare)
+    await until(lambda: first.is_answered and second.is_answered)
+    assert only(first.response).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    third = await broker.ask(produce({("t", 0): batch(value=b"c" * 100)}), 12)
+    assert only(third).error_code == 0
+    broker.faults.clear()
+
+
+async def test_an_answer_that_ends_another_wait_of_the_partition(broker: DataPath) -> None:
+    broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
+    partition = broker.partition("t")
+    decided: list[int] = []
+
+    class Owner:
+        def commit_decided(self, wait: ProduceWait, error: ErrorCode) -> None:
+            decided.append(wait.slot)
+            partition.produce_waits.pop(second, None)
+
+    first, second, third = (ProduceWait(Owner(), partition, 1, slot) for slot in (1, 2, 3))
+    await broker.ask(produce({("t", 0): batch()}, acks=1), 12)
+    for wait in (first, second, third):
+        assert partition.wait_for_commit(wait) is None
+    partition.follower_fetched(2, 1)
+    assert decided == [1, 3]
