@@ -232,6 +232,16 @@ async def test_a_named_id_is_ignored_without_a_transactional_id(broker: DataPath
     assert (response.producer_id, response.producer_epoch) == (1000, 0)
 
 
+@pytest.mark.parametrize(("producer_id", "producer_epoch"), [(7, -1), (-1, 3)])
+async def test_an_id_without_an_epoch_makes_no_sense(
+    broker: DataPath, producer_id: int, producer_epoch: int
+) -> None:
+    request = InitProducerIdRequest(
+        transactional_id=None, producer_id=producer_id, producer_epoch=producer_epoch
+    )
+    assert (await broker.ask(request, 4)).error_code == ErrorCode.INVALID_REQUEST
+
+
 async def test_many_ask_at_once(broker: DataPath) -> None:
     request = InitProducerIdRequest(transactional_id=None)
     responses = await asyncio.gather(*[broker.ask(request, 5) for _ in range(40)])
