@@ -206,7 +206,7 @@ def test_too_many_partitions_at_once(driver: CoreDriver) -> None:
 
 
 def test_delete_by_name_and_by_id(driver: CoreDriver) -> None:
-    first, second, _third = create(driver, topic("a"), topic("b"), topic("c"))
+    _first, second, _third = create(driver, topic("a"), topic("b"), topic("c"))
     response = driver.ask(
         DeleteTopicsRequest(
             topics=[
@@ -216,7 +216,6 @@ def test_delete_by_name_and_by_id(driver: CoreDriver) -> None:
                 DeleteTopicState(name=None, topic_id=UUID(int=77)),
                 DeleteTopicState(name="c", topic_id=UUID(int=77)),
                 DeleteTopicState(name=None),
-                DeleteTopicState(name=None, topic_id=first.topic_id),
             ]
         )
     )
@@ -227,11 +226,24 @@ def test_delete_by_name_and_by_id(driver: CoreDriver) -> None:
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INVALID_REQUEST,
         ErrorCode.INVALID_REQUEST,
-        ErrorCode.INVALID_REQUEST,
     ]
     assert [each.name for each in response.responses[:2]] == ["a", "b"]
     assert response.responses[1].topic_id == second.topic_id
     assert list(driver.image.topics.topics_by_name) == ["c"]
+
+
+def test_a_topic_named_twice_is_not_deleted_at_all(driver: CoreDriver) -> None:
+    (first, *_) = create(driver, topic("a"), topic("b"))
+    by_id = DeleteTopicState(name=None, topic_id=first.topic_id)
+    response = driver.ask(
+        DeleteTopicsRequest(topics=[DeleteTopicState(name="a"), by_id, DeleteTopicState(name="b")])
+    )
+    assert [each.error_code for each in response.responses] == [
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NONE,
+    ]
+    assert list(driver.image.topics.topics_by_name) == ["a"]
 
 
 def test_deletion_can_be_disabled() -> None:

@@ -60,16 +60,15 @@ def delete_topics(
         )
         response.responses = [_not_deleted(each, refusal) for each in wanted]
         return result
-    removed: set[UUID] = set()
+    counts = Counter(_topic_id_of(state, each) for each in wanted)
     for each in wanted:
         try:
             topic = _find_topic(state, settings, each)
-            if topic.topic_id in removed:
+            if counts[topic.topic_id] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
         except Refusal as refusal:
             response.responses.append(_not_deleted(each, refusal))
             continue
-        removed.add(topic.topic_id)
         result.records.append((RemoveTopicRecord(topic_id=topic.topic_id), 0))
         response.responses.append(
             DeletableTopicResult(
@@ -77,6 +76,11 @@ def delete_topics(
             )
         )
     return result
+
+
+def _topic_id_of(state: ControllerState, wanted: DeleteTopicState) -> UUID | None:
+    topic = None if wanted.name is None else state.topic(wanted.name)
+    return wanted.topic_id if topic is None else topic.topic_id
 
 
 def _find_topic(
