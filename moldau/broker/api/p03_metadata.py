@@ -18,6 +18,7 @@ from moldau.broker.cluster_view import (
     metadata_brokers,
     metadata_topic,
 )
+from moldau.broker.forwarding import forward
 from moldau.broker.request_context import RequestContext
 from moldau.broker.services import BrokerServices
 from moldau.metadata.image import MetadataImage
@@ -80,9 +81,15 @@ async def _create_missing(
             errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if not creatable:
         return errors
-    response = await services.controller.send(
-        CreateTopicsRequest(topics=creatable, timeout_ms=AUTO_CREATE_WAIT_MS), context.principal
+    response = await forward(
+        services,
+        context,
+        CreateTopicsRequest(topics=creatable, timeout_ms=AUTO_CREATE_WAIT_MS),
+        timeout_ms=AUTO_CREATE_WAIT_MS,
     )
+    if response is None:
+        # No controller answers: the topics that exist are described all the same.
+        return errors | {topic.name: ErrorCode.LEADER_NOT_AVAILABLE for topic in creatable}
     expected = []
     for result in response.topics:
         if result.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):

@@ -66,7 +66,8 @@ def _describe(
             resource_type=resource_type,
             resource_name=name,
         )
-    keys = resource.configuration_keys
+    # An empty list means all keys, as null does.
+    keys = resource.configuration_keys or None
     if resource_type == ConfigResourceType.BROKER_LOGGER:
         described = _loggers(keys)
     else:

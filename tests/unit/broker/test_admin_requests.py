@@ -1,0 +1,71 @@
+"""Administrative handlers of one broker: what they do before and without the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moldau.broker.controller_channel import ControllerUnavailable
+from moldau.config import NodeConfig
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.messages.p32_describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from moldau.protocol.schema import Message
+from tests.unit.broker.harness import DataPath
+
+
+class ScriptedController:
+    """Answers as it is told; None plays a controller that does not answer."""
+
+    def __init__(self, answer: Callable[[Message], Message] | None) -> None:
+        self.answer = answer
+
+    async def send(self, request: Message, principal: str, *, timeout_ms: int = 0) -> Any:
+        if self.answer is None:
+            raise ControllerUnavailable("nobody is there")
+        return self.answer(request)
+
+
+@pytest.fixture
+def administered(broker: DataPath, tmp_path: Path) -> DataPath:
+    """A broker with what administrative handlers need besides the data path."""
+    properties = tmp_path / "server.properties"
+    properties.write_text(
+        "process.roles=broker,controller\nnode.id=1\n"
+        "listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0\n"
+        "controller.listener.names=CONTROLLER\n"
+        "controller.quorum.bootstrap.servers=127.0.0.1:1\n"
+        f"log.dirs={tmp_path}/data\n"
+    )
+    services = broker.router._services
+    services.node_config = NodeConfig.load(str(properties), {}, {})
+    services.controller = ScriptedController(None)
+    broker.metadata.controller_id_for_clients = lambda: 1  # type: ignore[attr-defined]
+    return broker
+
+
+async def test_metadata_without_a_controller_tells_what_there_is(administered: DataPath) -> None:
+    """A missing topic cannot be created now; that is no reason to end the connection."""
+    administered.create_topic("known")
+    topics = [MetadataRequestTopic(name=name) for name in ("known", "missing")]
+    response = await administered.ask(MetadataRequest(topics=topics), 12)
+    assert {topic.name: topic.error_code for topic in response.topics} == {
+        "known": ErrorCode.NONE,
+        "missing": ErrorCode.LEADER_NOT_AVAILABLE,
+    }
+
+
+@pytest.mark.parametrize("keys", [None, []])
+async def test_no_keys_mean_all_keys(administered: DataPath, keys: list[str] | None) -> None:
+    administered.create_topic("t", retention_ms="1234")
+    resource = DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=keys)
+    response = await administered.ask(DescribeConfigsRequest(resources=[resource]), 4)
+    described = {config.name: config.value for config in response.results[0].configs}
+    assert described["retention.ms"] == "1234"
+    assert len(described) > 30
