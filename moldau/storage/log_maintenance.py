@@ -301,7 +301,12 @@ def truncate_to(log: Log, offset: int) -> bool:
         index = log.segment_index_for(offset)
         found = log.segments[index].find(offset)
         # A batch that spans the offset goes as a whole: the recovery point may not stay inside it.
-        _lower_recovery_point(log, min(offset, found[1].base_offset) if found else offset)
+        end_offset = min(offset, found[1].base_offset) if found else offset
+        if end_offset < log.segments[0].base_offset:
+            # The first batch of a follower may begin below its segment; new ones may not.
+            truncate_fully_and_start_at(log, end_offset)
+            return True
+        _lower_recovery_point(log, end_offset)
         kept, dropped = log.segments[: index + 1], log.segments[index + 1 :]
         if dropped:
             _remove_segments(log, dropped[::-1])

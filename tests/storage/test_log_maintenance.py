@@ -14,7 +14,15 @@ from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_lookup import TimestampedOffset, TimestampSearch
-from tests.storage.log_fixtures import START_MS, LogBench, append, fill, read_all, values_of
+from tests.storage.log_fixtures import (
+    START_MS,
+    LogBench,
+    append,
+    batch_of,
+    fill,
+    read_all,
+    values_of,
+)
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 from tests.storage.storage_fixtures import seed_from_environment
 
@@ -455,3 +463,22 @@ def test_a_late_flush_does_not_write_into_the_directory_of_a_new_log() -> None:
     job.run()
     new.abandon()
     assert bench.open(recovery_point=1).leader_epoch_cache.entries == [(1, 0)]
+
+
+def test_a_cut_inside_a_first_batch_that_begins_below_its_segment() -> None:
+    """A follower starts at the leader's log start, which lies inside the leader's batch."""
+    bench = LogBench()
+    log = bench.open()
+    log.truncate_fully_and_start_at(50)
+    fetched = batch_of(*"abcdefghijklmnopqrstu", base_offset=40, partition_leader_epoch=1)
+    assert log.append_as_follower(fetched, leader_epoch=1).error is ErrorCode.NONE
+    assert (log.log_start_offset, log.log_end_offset) == (50, 61)
+    log.flush()
+    log.truncate_to(55)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (40, 40, 40)
+    again = batch_of("x", base_offset=40, partition_leader_epoch=2)
+    assert log.append_as_follower(again, leader_epoch=2).error is ErrorCode.NONE
+    log.flush()
+    log = bench.reopen(log)
+    assert not log.offline, log.offline_reason
+    assert (log.log_start_offset, values_of(log)) == (40, ["x"])
