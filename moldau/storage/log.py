@@ -95,7 +95,8 @@ class Log:
         self.recovery_point = 0
         self.offline = False
         self.offline_reason = ""
-        self.last_flush_ms = clock.now_ms()
+        self.last_flush_ms = clock.monotonic_ms()
+        """By the monotonic clock: `flush.ms` is a promise that no set clock may break."""
         self.truncation_count = 0
         """Grows whenever bytes below the end were cut: what was located before is void."""
         self.on_roll: Callable[[Log], None] | None = None

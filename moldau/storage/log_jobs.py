@@ -177,7 +177,7 @@ class LogJobs:
             await self._flush_all(logs)
 
     async def _flush_due(self) -> None:
-        now_ms = self._manager.clock.now_ms()
+        now_ms = self._manager.clock.monotonic_ms()
         due = [
             log
             for log in self._manager.logs()

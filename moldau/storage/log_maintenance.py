@@ -170,7 +170,7 @@ def finish_flush(log: Log, job: FlushJob) -> None:
         raise _fail(log, "flush", job.failure) from None
     if job.truncation_count == log.truncation_count:
         log.recovery_point = max(log.recovery_point, job.offset)
-    log.last_flush_ms = log.clock.now_ms()
+    log.last_flush_ms = log.clock.monotonic_ms()
 
 
 def flush(log: Log) -> None:

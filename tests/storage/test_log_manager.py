@@ -260,6 +260,18 @@ async def test_flush_by_time() -> None:
     assert log.recovery_point == 20
 
 
+async def test_flush_by_time_does_not_wait_for_a_wall_clock_that_was_set_back() -> None:
+    config = LogConfig(flush_ms=1_000, segment_index_bytes=96)
+    node = Node(config=config, flush_check_interval_ms=500)
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    fill(log)
+    node.clock.set_wall_clock(node.clock.now_ms() - 3_600_000)
+    await node.advance(500)
+    await node.advance(1_000)
+    assert log.recovery_point == 20
+
+
 async def test_flush_waits_off_the_loop_and_is_shared() -> None:
     """While the disk is slow, appends go on; all who ask meanwhile share one more flush."""
     node = Node()
