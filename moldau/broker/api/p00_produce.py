@@ -146,13 +146,18 @@ def batch_problem(records: bytearray | memoryview, api_version: int) -> Problem:
     size_bytes = len(records)
     if size_bytes < BATCH_HEADER_SIZE:
         return ErrorCode.INVALID_RECORD, f"{size_bytes} bytes are no record batch"
-    if records[_MAGIC_AT] != 2:
-        return ErrorCode.INVALID_RECORD, f"record batches must have magic 2, not {records[16]}"
     batch_bytes = int.from_bytes(records[_LENGTH], "big", signed=True) + LOG_OVERHEAD
-    if batch_bytes != size_bytes:
-        if BATCH_HEADER_SIZE <= batch_bytes < size_bytes:
-            return ErrorCode.INVALID_RECORD, "more than one record batch for a partition"
-        return ErrorCode.CORRUPT_MESSAGE, f"batch length {batch_bytes} in {size_bytes} bytes"
+    if batch_bytes < BATCH_HEADER_SIZE:
+        return ErrorCode.CORRUPT_MESSAGE, f"batch length {batch_bytes} is less than a header's"
+    magic = records[_MAGIC_AT]
+    if magic != 2:
+        # The old formats are not served any more; what never was a format is damage.
+        error = ErrorCode.INVALID_RECORD if magic in (0, 1) else ErrorCode.CORRUPT_MESSAGE
+        return error, f"record batches must have magic 2, not {magic}"
+    if batch_bytes < size_bytes:
+        return ErrorCode.INVALID_RECORD, "more than one record batch for a partition"
+    if batch_bytes > size_bytes:
+        return ErrorCode.INVALID_RECORD, f"batch length {batch_bytes} in {size_bytes} bytes"
     attributes = records[_ATTRIBUTES_AT]
     if attributes & _TRANSACTIONAL_BIT:
         return ErrorCode.INVALID_TXN_STATE, "a transactional batch without a transaction"

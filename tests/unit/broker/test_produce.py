@@ -150,9 +150,9 @@ def _set(index: int, value: int) -> Any:
         (b"", ErrorCode.INVALID_RECORD),
         (batch(2)[:40], ErrorCode.INVALID_RECORD),
         (garbled(_set(16, 1)), ErrorCode.INVALID_RECORD),
-        (garbled(_set(16, 3)), ErrorCode.INVALID_RECORD),
+        (garbled(_set(16, 3)), ErrorCode.CORRUPT_MESSAGE),
         (batch(1) + batch(1), ErrorCode.INVALID_RECORD),
-        (batch(2)[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (batch(2)[:-1], ErrorCode.INVALID_RECORD),
         (garbled(_set(8, 0xFF)), ErrorCode.CORRUPT_MESSAGE),
         (garbled(_set(17, 0)), ErrorCode.CORRUPT_MESSAGE),
         (garbled(_set(-1, 0x7F)), ErrorCode.CORRUPT_MESSAGE),
@@ -181,7 +181,7 @@ async def test_a_bad_partition_disturbs_no_other(broker: DataPath) -> None:
     (topic,) = response.responses
     assert [each.error_code for each in topic.partition_responses] == [
         0,
-        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD,
         0,
     ]
 

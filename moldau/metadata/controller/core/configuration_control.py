@@ -212,7 +212,10 @@ def _records(
     try:
         _validate(state, settings, resource_type, name, wanted, changed)
     except ConfigError as error:
-        raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
+        # Kafka's brokers refuse their own keys as a whole, with another code than a topic's.
+        is_broker = resource_type == ConfigResourceType.BROKER
+        code = ErrorCode.INVALID_REQUEST if is_broker else ErrorCode.INVALID_CONFIG
+        raise Refusal(code, str(error)) from None
     return [
         (
             ConfigRecord(
