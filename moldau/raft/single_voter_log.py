@@ -275,7 +275,7 @@ class SingleVoterLog:
                     await self._filesystem.offload(job.run)
                     self._log.finish_flush(job)
                 self._commit_up_to(self._log.recovery_point)
-        except LogOffline as error:
+        except (LogOffline, DiskFull) as error:
             self._fail(str(error))
         finally:
             self._flush_task = None

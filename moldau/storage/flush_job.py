@@ -2,12 +2,13 @@
 
 Owns: the fsyncs, and their order: everything the recovery point vouches for, then the directory.
 Must not: touch the log's state; the loop takes in the outcome (`Log.finish_flush`).
-Invariant: `failure` is None only if every file of the job was synced.
+Invariant: `failure` and `no_room` are None only if every file of the job was synced.
 """
 
 from __future__ import annotations
 
 from moldau.runtime.filesystem import File, Filesystem
+from moldau.storage.faults import is_disk_full
 from moldau.storage.leader_epoch_cache import LeaderEpochCache
 
 
@@ -20,6 +21,7 @@ class FlushJob:
         "files",
         "filesystem",
         "leader_epoch_cache",
+        "no_room",
         "offset",
         "paths",
         "truncation_count",
@@ -42,6 +44,9 @@ class FlushJob:
         self.files: list[File] = []
         self.paths: list[str] = []
         self.failure: OSError | None = None
+        self.no_room: OSError | None = None
+        """Set instead if only the leader epochs could not be written, for want of room: what is on
+        the disk is known and as it was."""
 
     def add_file(self, file: File) -> None:
         """Sync this open file; it stays open until the job has run."""
@@ -49,20 +54,30 @@ class FlushJob:
         self.files.append(file)
 
     def run(self) -> None:
-        """Sync all of it. Never raises: the outcome is in `failure`."""
+        """Sync all of it. Never raises: the outcome is in `failure` and `no_room`."""
         try:
             for file in self.files:
                 file.fdatasync()
             for path in self.paths:
                 self._sync_path(path)
-            self.leader_epoch_cache.write()
-            self.filesystem.fsync_directory(self.directory)
+            if self._write_epochs():
+                self.filesystem.fsync_directory(self.directory)
         except OSError as error:
             self.failure = error
         finally:
             for file in self.files:
                 file.release()
             self.files.clear()
+
+    def _write_epochs(self) -> bool:
+        try:
+            self.leader_epoch_cache.write()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self.no_room = error
+            return False
+        return True
 
     def _sync_path(self, path: str) -> None:
         # Through a descriptor of its own: it covers mapped pages too, and the loop may trim, unmap

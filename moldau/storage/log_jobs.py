@@ -127,6 +127,9 @@ class LogJobs:
             done = flushes[key] = asyncio.get_running_loop().create_future()
             try:
                 await self._flush_once(log)
+            except DiskFull as error:
+                logger.warning("%s", error)
+                return False
             finally:
                 del flushes[key]
                 done.set_result(None)
@@ -135,6 +138,7 @@ class LogJobs:
         return not log.offline
 
     async def _flush_once(self, log: Log) -> None:
+        """One flush, whatever comes of it. Raises: DiskFull."""
         manager = self._manager
         if log.directory in manager.unsynced_directories:
             await self._sync_created()

@@ -32,7 +32,7 @@ def _require_online(log: Log) -> None:
         raise LogOffline(log.name, log.offline_reason)
 
 
-def _fail(log: Log, what: str, error: OSError | InvalidBatch) -> LogOffline:
+def _fail(log: Log, what: str, error: OSError | InvalidBatch | DiskFull) -> LogOffline:
     log.take_offline(f"{what} failed: {error}")
     return LogOffline(log.name, log.offline_reason)
 
@@ -163,18 +163,20 @@ def start_flush(log: Log) -> FlushJob | None:
 
 def finish_flush(log: Log, job: FlushJob) -> None:
     """The job has run: the recovery point advances, or the log is offline (a failed fsync says
-    nothing about what is on the disk). Raises: LogOffline.
+    nothing about what is on the disk). Raises: LogOffline; DiskFull, nothing is promised then.
     """
     _require_online(log)
     if job.failure is not None:
         raise _fail(log, "flush", job.failure) from None
+    if job.no_room is not None:
+        raise DiskFull(f"{log.name}: no room for its leader epochs: {job.no_room}")
     if job.truncation_count == log.truncation_count:
         log.recovery_point = max(log.recovery_point, job.offset)
     log.last_flush_ms = log.clock.monotonic_ms()
 
 
 def flush(log: Log) -> None:
-    """Make everything appended so far durable, here and now. Raises: LogOffline."""
+    """Make everything appended so far durable, here and now. Raises: LogOffline, DiskFull."""
     job = start_flush(log)
     if job is not None:
         job.run()
@@ -385,13 +387,23 @@ def close(log: Log) -> None:
     try:
         if log.log_end_offset > log.segments[0].base_offset or log.producer_state.producers:
             log.producer_state.map_end_offset = log.log_end_offset
-            log.producer_state.take_snapshot()
+            _take_last_snapshot(log)
         if log.active_segment.is_active:
             log.active_segment.deactivate()
-    except (OSError, InvalidBatch) as error:
+        flush(log)
+    except (OSError, InvalidBatch, DiskFull) as error:
         raise _fail(log, "closing", error) from None
-    flush(log)
     abandon(log)
+
+
+def _take_last_snapshot(log: Log) -> None:
+    """Saves the next start a look at the last segment; it can do without. Raises: OSError."""
+    try:
+        log.producer_state.take_snapshot()
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        logger.warning("%s: no room for a snapshot of its producers: %s", log.name, error)
 
 
 def abandon(log: Log) -> None:

@@ -479,7 +479,7 @@ class LogManager:
     async def flush(self, log: Log) -> bool:
         """Make durable what the log holds at the time of the call; concurrent calls share fsyncs.
 
-        Returns False when the log went offline instead.
+        Returns False when the log went offline instead, or the disk is too full to promise it.
         """
         return await self.jobs.flush(log)
 

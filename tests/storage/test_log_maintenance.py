@@ -482,3 +482,37 @@ def test_a_cut_inside_a_first_batch_that_begins_below_its_segment() -> None:
     log = bench.reopen(log)
     assert not log.offline, log.offline_reason
     assert (log.log_start_offset, values_of(log)) == (40, ["x"])
+
+
+def test_a_flush_on_a_full_disk_promises_nothing_and_ends_nothing() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem)
+    log = bench.open()
+    append(log, "a")
+    filesystem.faults.append(Fault("append", "leader-epoch-checkpoint", errno.ENOSPC, count=None))
+    with pytest.raises(DiskFull):
+        log.flush()
+    assert not log.offline
+    assert log.recovery_point == 0
+    append(log, "b")
+    filesystem.faults.clear()
+    log.flush()
+    assert log.recovery_point == 2
+    log = bench.reopen(log)
+    assert values_of(log) == ["a", "b"]
+    assert log.leader_epoch_cache.entries == [(0, 0)]
+
+
+def test_a_log_is_closed_cleanly_without_room_for_its_producers() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem)
+    log = bench.open()
+    options = {"producer_id": 7, "producer_epoch": 0}
+    append(log, "a", base_sequence=0, **options)
+    log.flush()
+    filesystem.faults.append(Fault("append", ".snapshot", errno.ENOSPC, count=None))
+    log.close()
+    filesystem.faults.clear()
+    log = bench.open(clean=True, recovery_point=1)
+    retry = log.append_as_leader(batch_of("a", base_sequence=0, **options), leader_epoch=0)
+    assert retry.is_duplicate

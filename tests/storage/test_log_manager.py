@@ -435,3 +435,19 @@ async def test_jobs_stop_at_shutdown() -> None:
     before = node.filesystem.operation_count
     await node.advance(3_600_000)
     assert node.filesystem.operation_count == before
+
+
+async def test_a_full_disk_fails_a_flush_and_not_the_partition() -> None:
+    node = Node()
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    fill(log)
+    node.filesystem.faults.append(
+        Fault("append", "leader-epoch-checkpoint", errno.ENOSPC, count=None)
+    )
+    flushes = [asyncio.ensure_future(manager.flush(log)) for _ in range(3)]
+    assert await asyncio.gather(*flushes) == [False] * 3
+    assert manager.get(tp("a-0")) is log
+    node.filesystem.faults.clear()
+    assert await manager.flush(log)
+    assert log.recovery_point == 20
