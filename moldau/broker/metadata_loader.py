@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -118,8 +119,14 @@ class MetadataLoader:
     def _publish(self, delta: MetadataDelta, provenance: Provenance) -> None:
         image = delta.apply(provenance)
         self.image = image
-        for publisher in self._publishers:
-            publisher.on_metadata_update(delta, image)
+        with ExitStack() as calls:
+            # One that fails is somebody's bug and is told as such; the others hear of it all the
+            # same. Called last to first.
+            calls.callback(self._tell_waiters, image)
+            for publisher in reversed(self._publishers):
+                calls.callback(publisher.on_metadata_update, delta, image)
+
+    def _tell_waiters(self, image: MetadataImage) -> None:
         for waiter in self._waiters:
             if not waiter.future.done() and waiter.condition(image):
                 waiter.future.set_result(None)

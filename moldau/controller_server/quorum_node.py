@@ -8,11 +8,12 @@ are requests, responses and committed batches, none of which anybody changes aft
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import secrets
 import uuid
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from moldau.config import NodeConfig
 from moldau.controller_server.apis import ControllerApis, ControllerRequestContext
@@ -46,6 +47,10 @@ from moldau.raft import (
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.filesystem import Filesystem, OsFilesystem
 
+logger = logging.getLogger("moldau.controller")
+
+ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
+
 ACTIVATION_TIMEOUT_S: Final = 60.0
 OWN_PRINCIPAL: Final = "User:ANONYMOUS"
 
@@ -60,6 +65,7 @@ class QuorumNode:
     Args:
         directory_id: the id of the directory that holds the metadata log.
         on_fatal: told once, from the quorum's thread, when the node must not go on.
+        exception_handler: the quorum loop's, told of exceptions that nobody expected.
         filesystem, clock: the simulation's, or None for the machine's.
     """
 
@@ -73,6 +79,7 @@ class QuorumNode:
         filesystem: Filesystem | None = None,
         clock: Clock | None = None,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+        exception_handler: ExceptionHandler | None = None,
     ) -> None:
         self._config = config
         self._cluster_id = cluster_id
@@ -82,6 +89,8 @@ class QuorumNode:
         self._filesystem: Filesystem = filesystem or self._own_filesystem  # type: ignore[assignment]
         self._clock = clock
         self._thread = QuorumThread(loop_factory=loop_factory)
+        self._exception_handler = exception_handler
+        self._starting: asyncio.Task[None] | None = None
         self._log: SingleVoterLog | None = None
         self._controller: Controller | None = None
         self._apis: ControllerApis | None = None
@@ -95,14 +104,17 @@ class QuorumNode:
             OSError: the disk refuses.
         """
         self._thread.start()
+        # What began on the thread goes on when the caller is cancelled; `stop` waits for it then.
+        self._starting = asyncio.create_task(self._thread.run(self._start()))
         try:
-            await self._thread.run(self._start())
+            await asyncio.shield(self._starting)
         except (MetadataLogError, OSError):
             await self._thread.stop()
             self._close_filesystem()
             raise
 
     async def _start(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._exception_handler)
         config, filesystem = self._config, self._filesystem
         clock = self._clock or SystemClock(asyncio.get_running_loop())
         settings = MetadataLogSettings(
@@ -198,6 +210,10 @@ class QuorumNode:
         """Stop deciding, flush and close the log, end the thread."""
         for relay in self._relays:
             relay.close()
+        if self._starting is not None and not self._starting.done():
+            await asyncio.wait([self._starting])
+            if self._starting.exception() is not None:
+                logger.warning("the start had been called off: %s", self._starting.exception())
         if self._controller is not None and self._log is not None:
             await self._thread.run(self._stop(self._controller, self._log))
         self._controller = None

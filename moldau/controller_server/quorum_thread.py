@@ -169,10 +169,17 @@ class LoopRelay:
                     break
                 item = self._queue.popleft()
                 self._queued_bytes -= item.size_bytes
-            if isinstance(item, LoadedSnapshot):
-                self._consumer.on_snapshot(item)
-            else:
-                self._consumer.on_commit(item)
+            is_taken = False
+            try:
+                if isinstance(item, LoadedSnapshot):
+                    self._consumer.on_snapshot(item)
+                else:
+                    self._consumer.on_commit(item)
+                is_taken = True
+            finally:
+                if not is_taken:
+                    # The loop is told of the exception; what comes after it is delivered still.
+                    self._consumer_loop.call_soon(self._drain)
         else:
             self._consumer_loop.call_soon(self._drain)
             return

@@ -220,9 +220,10 @@ class Node:
             cluster_id=cluster_id,
             directory_id=self._metadata_directory_id(directories),
             on_fatal=self._on_fatal,
+            exception_handler=self._on_fault.from_loop,
         )
-        await quorum.start()
         self._quorum = quorum
+        await quorum.start()
         self._channel = InProcessControllerChannel(quorum)
         await follow_metadata(quorum, self._channel, self._metadata)
         return self._channel

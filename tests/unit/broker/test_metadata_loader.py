@@ -101,3 +101,21 @@ async def test_waiters_are_limited_and_leave_nothing_behind(
     assert not second.done()
     second.cancel()
     await asyncio.wait({second})
+
+
+async def test_a_publisher_that_fails_keeps_nobody_else_from_the_news() -> None:
+    class Failing:
+        def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
+            raise ZeroDivisionError("the test says so")
+
+    loader, recorder = MetadataLoader(1), Recorder()
+    loader.add_publisher(Failing())
+    loader.add_publisher(recorder)
+    waiting = asyncio.ensure_future(
+        loader.wait_until(lambda image: "a" in image.topics.topics_by_name)
+    )
+    await asyncio.sleep(0)
+    with pytest.raises(ZeroDivisionError):
+        loader.handle_commit([topic("a", 10)], Provenance(0, 1, 5))
+    assert recorder.names == [["a"]]
+    await waiting

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -298,3 +300,61 @@ async def test_a_slow_consumer_pauses_the_log_instead_of_filling_memory(
     relay.handle_commit(CommittedBatch(11, 11, 1, 5, 100, ()))
     await asyncio.sleep(0)
     assert seen == list(range(10))
+
+
+async def test_a_consumer_that_fails_once_hears_of_what_follows(directory: Path) -> None:
+    class FailsOnce(Consumer):
+        has_failed = False
+
+        def on_commit(self, batch: CommittedBatch) -> None:
+            super().on_commit(batch)
+            if not self.has_failed:
+                self.has_failed = True
+                raise ZeroDivisionError("the test says so")
+
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, fault: faults.append(fault))
+    node = make_node(directory)
+    await node.start()
+    consumer = FailsOnce()
+    await node.subscribe(consumer)
+    await join(node)
+    await node.send(topic("later"), "User:a")
+    await consumer.until(lambda image: "later" in image.topics.topics_by_name)
+    assert len(faults) == 1
+    await node.stop()
+
+
+async def test_a_start_that_is_called_off_leaves_nothing_running(directory: Path) -> None:
+    node = make_node(directory)
+    starting = asyncio.ensure_future(node.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await node.stop()
+    assert not any(thread.name == "moldau-quorum" for thread in threading.enumerate())
+    again = make_node(directory)
+    await again.start()
+    await join(again)
+    await again.stop()
+
+
+async def test_faults_on_the_thread_reach_the_node(directory: Path) -> None:
+    faults: list[dict[str, Any]] = []
+    node = QuorumNode(
+        node_config(log_dirs=str(directory)),
+        cluster_id=CLUSTER_ID,
+        directory_id=DIRECTORY_ID,
+        on_fatal=pytest.fail,
+        exception_handler=lambda _loop, fault: faults.append(fault),
+    )
+    await node.start()
+
+    def fail() -> None:
+        raise AssertionError("the test says so")
+
+    node._thread.loop.call_soon_threadsafe(fail)
+    await join(node)
+    await node.stop()
+    assert [str(fault["exception"]) for fault in faults] == ["the test says so"]
