@@ -257,7 +257,7 @@ def _count_copies(effort: Effort, report: Report) -> None:
     """Trace one reading of a log and add up the bytes by system call."""
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(temporary_directory())
-        node = stack.enter_context(MoldauNode(directory))
+        node = stack.enter_context(MoldauNode(directory, is_pinned=True))
         node.connect().socket.close()
         order = _filled(node, effort)
         with copied_bytes.counted(node.pid, directory / "trace") as moved:

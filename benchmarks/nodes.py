@@ -83,6 +83,18 @@ def warm_page_cache(directory: Path, size_bytes: int) -> None:
     path.unlink()
 
 
+def pin_server() -> None:
+    """Run on the first core: where two processes land decides more than what they do."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[:1])
+
+
+def pin_load() -> None:
+    """Run on any core but the servers', when there is another."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[1:] or cores)
+
+
 def free_ports(count: int) -> list[int]:
     """Ports nobody listens on right now."""
     sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
@@ -110,7 +122,15 @@ class BrokerNode:
 
     name = ""
 
-    def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: dict[str, str] | None = None,
+        *,
+        is_pinned: bool = False,
+    ) -> None:
+        """`is_pinned` keeps the node on the servers' core (see `pin_server`)."""
+        self._is_pinned = is_pinned
         self.directory = directory
         self.port, controller_port = free_ports(2)
         self.data = directory / "data"
@@ -149,6 +169,7 @@ class BrokerNode:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=pin_server if self._is_pinned else None,
             )
 
     def connect(self) -> Wire:
@@ -256,6 +277,7 @@ class BareLoop:
             [sys.executable, "-m", "benchmarks.bare", self.mode, json.dumps(asdict(self.order))],
             cwd=ROOT,
             stdout=subprocess.PIPE,
+            preexec_fn=pin_server,
         )
         assert self.process.stdout is not None, "a pipe"
         line = self.process.stdout.readline().decode().split()
@@ -277,6 +299,7 @@ def start_load(module: str, order: Any) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", f"benchmarks.{module}", json.dumps(asdict(order))],
         cwd=ROOT,
         stdout=subprocess.PIPE,
+        preexec_fn=pin_load,
     )
 
 

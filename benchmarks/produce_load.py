@@ -56,7 +56,7 @@ def brokers(effort: Effort) -> Iterator[tuple[BrokerNode, BrokerNode | None]]:
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(temporary_directory())
         (directory / "moldau").mkdir()
-        ours = stack.enter_context(MoldauNode(directory / "moldau"))
+        ours = stack.enter_context(MoldauNode(directory / "moldau", is_pinned=True))
         theirs: BrokerNode | None = None
         if effort.with_kafka and kafka_jars() is not None:
             (directory / "kafka").mkdir()
