@@ -5,9 +5,11 @@ Must not measure anything itself: that is `bench_load`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -20,10 +22,15 @@ from moldau.cli.cluster_options import (
     client_config,
 )
 from moldau.cli.output import fail, print_json, print_table
+from moldau.cli.progress import progress_bar
+from moldau.client.client_config import ClientConfig
 from moldau.client.errors import KafkaError
 
 if TYPE_CHECKING:
     from moldau.cli.bench_load import Figures
+    from moldau.client.cluster_client import ClusterClient
+
+PROGRESS_INTERVAL_S: Final = 0.2
 
 app = typer.Typer(help="Measure a running cluster.", no_args_is_help=True)
 
@@ -69,7 +76,6 @@ def produce(
 ) -> None:
     """Throughput of producing."""
     from moldau.cli.bench_load import ProduceLoad, run_produce
-    from moldau.client.cluster_client import ClusterClient
     from moldau.protocol.records import Codec
 
     load = ProduceLoad(
@@ -83,14 +89,11 @@ def produce(
         idempotent=idempotent,
     )
 
-    async def work() -> Figures:
-        client = ClusterClient(client_config(bootstrap_server, command_config, timeout_ms))
-        try:
-            return await run_produce(client, load)
-        finally:
-            await client.close()
+    async def work(client: ClusterClient, figures: Figures) -> None:
+        await run_produce(client, load, figures)
 
-    _show(_measure(work).document(), as_json)
+    config = client_config(bootstrap_server, command_config, timeout_ms)
+    _show(_measure(config, work, "producing", records).document(), as_json)
 
 
 @app.command("consume")
@@ -105,18 +108,18 @@ def consume(
 ) -> None:
     """Throughput of fetching a topic from its start to its end."""
     from moldau.cli.bench_load import run_consume
-    from moldau.client.cluster_client import ClusterClient
 
-    async def work() -> Figures:
-        client = ClusterClient(client_config(bootstrap_server, command_config, timeout_ms))
-        try:
-            return await run_consume(
-                client, topic_name=topic, fetch_bytes=fetch_bytes, record_limit=records
-            )
-        finally:
-            await client.close()
+    async def work(client: ClusterClient, figures: Figures) -> None:
+        await run_consume(
+            client,
+            topic_name=topic,
+            fetch_bytes=fetch_bytes,
+            record_limit=records,
+            figures=figures,
+        )
 
-    _show(_measure(work).document(), as_json)
+    config = client_config(bootstrap_server, command_config, timeout_ms)
+    _show(_measure(config, work, "consuming", records or 0).document(), as_json)
 
 
 @app.command("latency")
@@ -133,33 +136,67 @@ def latency(
 ) -> None:
     """Latency of producing single records at a fixed rate."""
     from moldau.cli.bench_load import run_latency
-    from moldau.client.cluster_client import ClusterClient
 
-    async def work() -> Figures:
-        client = ClusterClient(client_config(bootstrap_server, command_config, timeout_ms))
-        try:
-            return await run_latency(
-                client,
-                topic_name=topic,
-                record_bytes=record_bytes,
-                acks=-1 if acks is Acks.ALL else int(acks.value),
-                rate_per_second=rate,
-                seconds=seconds,
-            )
-        finally:
-            await client.close()
+    async def work(client: ClusterClient, figures: Figures) -> None:
+        await run_latency(
+            client,
+            topic_name=topic,
+            record_bytes=record_bytes,
+            acks=-1 if acks is Acks.ALL else int(acks.value),
+            rate_per_second=rate,
+            seconds=seconds,
+            figures=figures,
+        )
 
-    _show(_measure(work).document(), as_json)
+    config = client_config(bootstrap_server, command_config, timeout_ms)
+    _show(_measure(config, work, "producing", int(rate * seconds)).document(), as_json)
 
 
-def _measure(work: Callable[[], Coroutine[object, object, Figures]]) -> Figures:
-    """Run a load on uvloop; a `KafkaError` becomes one line and status 1."""
+def _measure(
+    config: ClientConfig,
+    work: Callable[[ClusterClient, Figures], Awaitable[None]],
+    what: str,
+    record_count: int,
+) -> Figures:
+    """Run a load on uvloop; a `KafkaError` becomes one line and status 1.
+
+    `record_count` 0: the load finds out by itself (`Figures.expected_count`).
+    """
     import uvloop
 
+    from moldau.cli.bench_load import Figures
+    from moldau.client.cluster_client import ClusterClient
+
+    figures = Figures()
+
+    async def run() -> None:
+        client = ClusterClient(config)
+        showing = asyncio.create_task(_show_progress(figures, what, record_count))
+        try:
+            await work(client, figures)
+        finally:
+            showing.cancel()
+            await asyncio.wait([showing])
+            await client.close()
+
     try:
-        return uvloop.run(work())
+        uvloop.run(run())
     except (KafkaError, OSError) as error:
         fail(str(error))
+    return figures
+
+
+async def _show_progress(figures: Figures, what: str, record_count: int) -> None:
+    """Move a bar until cancelled; on no terminal there is nothing to do."""
+    if not sys.stderr.isatty():
+        return
+    while not record_count:
+        await asyncio.sleep(PROGRESS_INTERVAL_S)
+        record_count = figures.expected_count
+    with progress_bar(what, record_count) as bar:
+        while True:
+            bar.move_to(figures.record_count)
+            await asyncio.sleep(PROGRESS_INTERVAL_S)
 
 
 def _show(document: dict[str, object], as_json: bool) -> None:

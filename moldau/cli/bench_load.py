@@ -42,8 +42,12 @@ EARLIEST: Final = -2
 
 @dataclass(slots=True)
 class Figures:
-    """What one load measured; times in milliseconds."""
+    """What one load measures, filled as it goes; times in milliseconds.
 
+    `expected_count` is how many records there will be, 0 as long as that is not known.
+    """
+
+    expected_count: int = 0
     record_count: int = 0
     record_bytes: int = 0
     request_count: int = 0
@@ -86,11 +90,10 @@ class ProduceLoad:
     idempotent: bool
 
 
-async def run_produce(client: ClusterClient, load: ProduceLoad) -> Figures:
+async def run_produce(client: ClusterClient, load: ProduceLoad, figures: Figures) -> None:
     """Send the whole load, `in_flight_count` requests at a time per partition."""
     topic = await _topic(client, load.topic)
     per_batch = max(1, load.batch_bytes // (load.record_bytes + 8))
-    figures = Figures()
     begin, cpu_begin = time.perf_counter(), _cpu_seconds()
     share, rest = divmod(load.record_count, len(topic.partitions))
     await asyncio.gather(
@@ -103,7 +106,6 @@ async def run_produce(client: ClusterClient, load: ProduceLoad) -> Figures:
     )
     figures.seconds = time.perf_counter() - begin
     figures.client_cpu_seconds = _cpu_seconds() - cpu_begin
-    return figures
 
 
 async def _produce_partition(
@@ -177,14 +179,14 @@ async def run_latency(
     acks: int,
     rate_per_second: int,
     seconds: float,
-) -> Figures:
+    figures: Figures,
+) -> None:
     """Single records at a fixed rate; a late one is still sent, and its wait counts (no
     coordinated omission).
     """
     topic = await _topic(client, topic_name)
     leader_id = await client.leader_of(topic_name, 0)
     value = _payload(record_bytes)
-    figures = Figures()
     running: set[asyncio.Task[None]] = set()
 
     async def send(due: float) -> None:
@@ -222,15 +224,18 @@ async def run_latency(
     await asyncio.gather(*running)
     figures.seconds = time.perf_counter() - begin
     figures.client_cpu_seconds = _cpu_seconds() - cpu_begin
-    return figures
 
 
 async def run_consume(
-    client: ClusterClient, *, topic_name: str, fetch_bytes: int, record_limit: int | None
-) -> Figures:
+    client: ClusterClient,
+    *,
+    topic_name: str,
+    fetch_bytes: int,
+    record_limit: int | None,
+    figures: Figures,
+) -> None:
     """Fetch every partition from its start to the end it has now."""
     topic = await _topic(client, topic_name)
-    figures = Figures()
     begin, cpu_begin = time.perf_counter(), _cpu_seconds()
     await asyncio.gather(
         *(
@@ -240,7 +245,6 @@ async def run_consume(
     )
     figures.seconds = time.perf_counter() - begin
     figures.client_cpu_seconds = _cpu_seconds() - cpu_begin
-    return figures
 
 
 async def _consume_partition(
@@ -254,6 +258,7 @@ async def _consume_partition(
     leader_id = await client.leader_of(topic.name, partition)
     position = await _offset(client, leader_id, topic.name, partition, EARLIEST)
     end = await _offset(client, leader_id, topic.name, partition, LATEST)
+    figures.expected_count += end - position
     while position < end and (record_limit is None or figures.record_count < record_limit):
         request = FetchRequest(
             max_wait_ms=500,

@@ -5,17 +5,18 @@ Must not change a file; the engines are `storage.dump` and `storage.verify`.
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 
-from moldau.cli.output import fail, print_json, size_text
-from moldau.runtime.filesystem import OsFilesystem
-from moldau.storage.dump import DumpOptions, Row, dump_path, format_row
-from moldau.storage.verify import Severity, Verification
+from moldau.cli.output import fail, print_json, reader_is_gone, size_text
+from moldau.cli.progress import ProgressBar, progress_bar
+
+if TYPE_CHECKING:
+    from moldau.storage.dump import DumpOptions, Row
 
 app = typer.Typer(help="Look into log files, offline.", no_args_is_help=True)
 
@@ -47,20 +48,44 @@ def dump(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """Show what is in log files, indexes, snapshots and checkpoints."""
+    from moldau.storage.dump import DumpOptions
+
     options = DumpOptions(
         deep=deep or print_data, print_data=print_data, decode=decode.value, max_bytes=max_bytes
     )
-    filesystem = OsFilesystem()
     error_count = 0
-    for path in files:
-        try:
-            for row in dump_path(filesystem, path, options):
-                error_count += row["row"] == "error"
-                _print_row(row, as_json)
-        except OSError as error:
-            fail(f"{path}: {error.strerror or error}")
+    # On a terminal the rows themselves show how far it is.
+    total = 0 if sys.stdout.isatty() else sum(_log_bytes(path) for path in files)
+    with progress_bar("dumping", total, in_bytes=True) as bar:
+        for path in files:
+            error_count += _dump_one(path, options, as_json, bar)
     if error_count:
         fail(f"{error_count} errors in these files")
+
+
+def _dump_one(path: str, options: DumpOptions, as_json: bool, bar: ProgressBar) -> int:
+    """Print the rows of one path; how many of them are errors."""
+    from moldau.runtime.filesystem import OsFilesystem
+    from moldau.storage.dump import dump_path
+
+    error_count = 0
+    ends_at = start = bar.done
+    try:
+        for row in dump_path(OsFilesystem(), path, options):
+            kind = row["row"]
+            if kind == "file":
+                start, ends_at = ends_at, ends_at + _counted_bytes(row["file"], row["size"])
+                bar.move_to(start)
+            elif kind == "batch":
+                bar.move_to(start + row["position"] + row["size"])
+            error_count += kind == "error"
+            _print_row(row, as_json)
+    except BrokenPipeError:
+        reader_is_gone()
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}")
+    bar.move_to(ends_at)
+    return error_count
 
 
 @app.command("verify")
@@ -72,22 +97,28 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check every batch, index and checkpoint; status 1 when something flushed is wrong."""
-    verification = Verification(OsFilesystem(), deep=deep)
-    findings = []
-    try:
-        for finding in verification.findings(directory):
-            findings.append(
-                {
-                    "severity": finding.severity.name,
-                    "file": finding.file,
-                    "position": finding.position,
-                    "reason": finding.reason,
-                }
-            )
-            if not as_json:
-                typer.echo(str(finding))
-    except OSError as error:
-        fail(f"{directory}: {error.strerror or error}")
+    from moldau.runtime.filesystem import OsFilesystem
+    from moldau.storage.verify import Severity, Verification
+
+    findings: list[dict[str, Any]] = []
+    with progress_bar("checking", _log_bytes(directory), in_bytes=True) as bar:
+        verification = Verification(OsFilesystem(), deep=deep, on_progress=bar.advance)
+        try:
+            for finding in verification.findings(directory):
+                findings.append(
+                    {
+                        "severity": finding.severity.name,
+                        "file": finding.file,
+                        "position": finding.position,
+                        "reason": finding.reason,
+                    }
+                )
+                if not as_json:
+                    typer.echo(str(finding))
+        except BrokenPipeError:
+            reader_is_gone()
+        except OSError as error:
+            fail(f"{directory}: {error.strerror or error}")
     summary = {
         "partitions": verification.partition_count,
         "segments": verification.segment_count,
@@ -112,6 +143,30 @@ def verify(
 
 def _print_row(row: Row, as_json: bool) -> None:
     if as_json:
+        import orjson
+
         sys.stdout.buffer.write(orjson.dumps(row, default=str) + b"\n")
     else:
+        from moldau.storage.dump import format_row
+
         typer.echo(format_row(row))
+
+
+def _log_bytes(path: str) -> int:
+    """About how much of log files there is below a path."""
+    if not os.path.isdir(path):
+        return _counted_bytes(path, os.path.getsize(path)) if os.path.exists(path) else 0
+    total = 0
+    for directory, _, names in os.walk(path):
+        for name in names:
+            try:
+                file = os.path.join(directory, name)
+                total += _counted_bytes(file, os.path.getsize(file))
+            except OSError:
+                continue  # a running node may have removed it
+    return total
+
+
+def _counted_bytes(path: str, size_bytes: int) -> int:
+    """Of a file, what takes time: indexes and checkpoints are read in one go."""
+    return size_bytes if path.endswith((".log", ".checkpoint")) else 0

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 from moldau.cli import bench, brokers, configs, dev, log, server, storage, topics
-from moldau.cli.output import fail
+from moldau.cli.output import fail, reader_is_gone
 
 app = typer.Typer(
     name="moldau",
@@ -79,9 +79,7 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         fail("interrupted", status=130)
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
-        sys.stderr.close()
-        sys.exit(0)
+        reader_is_gone()
     # Outside of its standalone mode the framework hands an exit code back as the result.
     sys.exit(status if isinstance(status, int) else 0)
 

@@ -5,6 +5,7 @@ Owns the console. Invariant: results go to stdout, everything else to stderr; an
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -15,6 +16,12 @@ def fail(message: str, *, status: int = 1) -> NoReturn:
     line = " ".join(str(message).split())
     print(f"moldau: {line}", file=sys.stderr)
     sys.exit(status)
+
+
+def reader_is_gone() -> NoReturn:
+    """Whoever read our output has seen enough (`| head`): end without a complaint."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
+    sys.exit(0)
 
 
 def print_json(document: Any) -> None:

@@ -8,16 +8,10 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moldau.broker.node.formatting import (
-    FormatError,
-    FormatPlan,
-    format_storage,
-    random_cluster_id,
-)
 from moldau.cli.cluster_options import key_values
 from moldau.cli.output import fail, print_json, print_table
 from moldau.config import ConfigError, NodeConfig
@@ -29,6 +23,9 @@ from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.corrupt_file import CorruptFile
 from moldau.storage.meta_properties import read_meta_properties
 
+if TYPE_CHECKING:
+    from moldau.broker.node.formatting import FormatPlan
+
 app = typer.Typer(help="Format storage and look at it.", no_args_is_help=True)
 
 Config = Annotated[
@@ -39,6 +36,8 @@ Config = Annotated[
 @app.command("random-uuid")
 def random_uuid() -> None:
     """Print a fresh cluster id."""
+    from moldau.broker.node.formatting import random_cluster_id
+
     typer.echo(random_cluster_id(_random()))
 
 
@@ -66,6 +65,8 @@ def format_command(
     ] = False,
 ) -> None:
     """Give the node's log directories an identity and the cluster its first metadata."""
+    from moldau.broker.node.formatting import FormatError, FormatPlan, format_storage
+
     node_config = _load(config)
     if node_config.quorum_voters and standalone:
         fail("--standalone and controller.quorum.voters exclude each other", status=2)
@@ -148,6 +149,8 @@ def _load(path: str) -> NodeConfig:
 def _cluster_id(filesystem: OsFilesystem, config: NodeConfig, text: str | None) -> str:
     """The given id; without one, that of a directory which has one already, else a fresh one."""
     if text is None:
+        from moldau.broker.node.formatting import random_cluster_id
+
         for path in config.log_directories:
             identity = read_meta_properties(filesystem, path) if os.path.isdir(path) else None
             if identity is not None:

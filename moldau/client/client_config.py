@@ -104,6 +104,8 @@ class ClientConfig:
                 properties = dict(parse_properties(opened.read()))
         except OSError as error:
             raise ConfigurationError(f"{path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(f"{path}: byte {error.start} is not UTF-8 text") from error
         if bootstrap_servers is not None:
             properties["bootstrap.servers"] = bootstrap_servers
         return cls.from_properties(properties)
@@ -132,6 +134,10 @@ def parse_address(address: str) -> tuple[str, int]:
     port = int(port_text)
     if not 1 <= port <= 65_535:
         raise problem
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise problem from None
     return host, port
 
 

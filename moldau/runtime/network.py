@@ -121,13 +121,16 @@ class AsyncioNetwork:
     ) -> tuple[asyncio.Transport, ProtocolT]:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_ms / 1000):
-            return await loop.create_connection(
-                protocol_factory,
-                host,
-                port,
-                ssl=ssl_context,
-                server_hostname=host if ssl_context is not None else None,
-            )
+            try:
+                return await loop.create_connection(
+                    protocol_factory,
+                    host,
+                    port,
+                    ssl=ssl_context,
+                    server_hostname=host if ssl_context is not None else None,
+                )
+            except UnicodeError as error:  # what the resolver says of labels that are none
+                raise OSError(f"{host!r} is not a host name") from error
 
 
 class _AsyncioListener:

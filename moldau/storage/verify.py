@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from moldau.protocol.types import TopicPartition
@@ -48,11 +48,13 @@ _LEFTOVERS = (".deleted", ".cleaned", ".swap", ".tmp")
 class Verification:
     """One check of a path; run `findings` to its end, then the counts are complete.
 
-    `deep` also unpacks every batch and checks the records inside.
+    `deep` also unpacks every batch and checks the records inside. `on_progress` is told of bytes of
+    log files as they are done with.
     """
 
     filesystem: Filesystem
     deep: bool = False
+    on_progress: Callable[[int], None] | None = None
     partition_count: int = 0
     segment_count: int = 0
     batch_count: int = 0
@@ -183,6 +185,7 @@ class Verification:
                 is_last=is_last,
                 allows_gaps=_may_be_compacted(topic_partition),
                 deep=self.deep,
+                on_progress=self.on_progress,
             )
             try:
                 yield from verifier.findings()

@@ -9,7 +9,7 @@ index, and ends at the first damage of the log file: what follows has no known f
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
@@ -83,6 +83,7 @@ class SegmentVerifier:
         is_last: bool,
         allows_gaps: bool,
         deep: bool,
+        on_progress: Callable[[int], None] | None = None,
     ) -> None:
         """`recovery_point`: what is below it was flushed; None when that is not known."""
         self._filesystem = filesystem
@@ -92,6 +93,7 @@ class SegmentVerifier:
         self._is_last = is_last
         self._allows_gaps = allows_gaps
         self._deep = deep
+        self._on_progress = on_progress
         base_offset = int(os.path.basename(self._stem))
         self.facts = SegmentFacts(base_offset, base_offset)
 
@@ -110,6 +112,8 @@ class SegmentVerifier:
                 yield from times.batch(header)
         except InvalidBatch as error:
             yield self._log_damage(file, error)
+            if self._on_progress is not None:
+                self._on_progress(file.size_bytes - self.facts.end_position)
         finally:
             file.close()
         yield from index.end(self.facts.end_position)
@@ -127,6 +131,8 @@ class SegmentVerifier:
             facts.record_count += header.record_count
             yield position, header
             position += header.size_bytes
+            if self._on_progress is not None:
+                self._on_progress(header.size_bytes)
             facts.end_position = position
             facts.next_offset = header.next_offset
             facts.max_timestamp_ms = max(facts.max_timestamp_ms, header.max_timestamp_ms)

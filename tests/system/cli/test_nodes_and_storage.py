@@ -1,0 +1,138 @@
+"""`moldau dev`, `server start` and `storage`: a node from its formatting to its orderly end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from moldau.testing import wait_until
+from tests.system.cli.conftest import FAILED, WRONG_USAGE, Cli
+from tests.system.processes import properties
+
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+
+
+@contextmanager
+def running(
+    *arguments: object, follow: str = "stdout"
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A node command in the foreground, and the first line of one of its outputs."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "moldau.cli.main", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        followed = getattr(process, follow)
+        try:
+            yield process, followed.readline()
+        finally:
+            process.kill()
+
+
+def address_in(line: str) -> str:
+    assert line.startswith("ready: "), line
+    return line.removeprefix("ready: ").strip()
+
+
+def test_dev_creates_topics_and_leaves_nothing_behind(cli: Cli):
+    with running("dev", "--port", 0, "--topic", "flights:4", "--topic", "plain") as (node, line):
+        address = address_in(line)
+        topics = cli.json("topics", "describe", "-b", address)
+        described = {topic["name"]: len(topic["partitions"]) for topic in topics}
+        assert described == {"flights": 4, "plain": 1}
+        [directory] = cli.json("brokers", "describe", 1, "-b", address)["log_directories"]
+        assert Path(directory["directory"]).exists()
+        node.send_signal(signal.SIGINT)
+        assert node.wait(20) == 0
+        assert node.stderr is not None
+        log = node.stderr.read()
+        assert "Traceback" not in log
+        assert "WARNING" not in log
+    assert not Path(directory["directory"]).parent.exists()
+
+
+def test_dev_keeps_the_data_it_is_given(cli: Cli, tmp_path: Path):
+    for _ in range(2):
+        arguments = ("dev", "--port", 0, "--data", tmp_path / "kept", "--topic", "kept:1")
+        with running(*arguments) as (node, line):
+            assert cli.json("topics", "list", "-b", address_in(line)) == ["kept"]
+            node.terminate()
+            assert node.wait(20) == 0
+    assert (tmp_path / "kept" / "data" / "kept-0").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--brokers", "3"], "--brokers must be 1"),
+        (["--topic", "a:b"], "NAME:PARTITIONS"),
+        (["--topic", "a:0"], "at least 1"),
+        (["--port", "70000"], "--port"),
+    ],
+)
+def test_dev_refuses(cli: Cli, arguments: list[str], said: str):
+    assert said in cli.refused("dev", *arguments, status=WRONG_USAGE)
+
+
+def test_a_server_from_formatting_to_its_end(cli: Cli, tmp_path: Path):
+    config = properties(tmp_path)
+    data = tmp_path / "data"
+    unformatted = cli.end("storage", "info", "--config", config)
+    assert unformatted.status == FAILED
+    assert "not formatted" in unformatted.output
+    said = cli.refused("server", "start", config)
+    assert str(data) in said
+    formatted = cli.ok("storage", "format", "-c", config, "-t", CLUSTER_ID, "--standalone")
+    assert formatted == f"formatted {data} for node 1 of cluster {CLUSTER_ID}\n"
+    assert "formatted" in cli.refused("storage", "format", "-c", config, "--standalone")
+    again = cli.ok("storage", "format", "-c", config, "--standalone", "--ignore-formatted")
+    assert again == "nothing to format\n"
+    [identity] = cli.json("storage", "info", "--config", config)
+    assert (identity["cluster_id"], identity["node_id"]) == (CLUSTER_ID, 1)
+    assert identity["problem"] is None
+    # The ready line belongs to `dev`; a server says it with a log line.
+    override = ("--override", "moldau.log.format=json")
+    with running("server", "start", config, *override, follow="stderr") as (node, line):
+        assert node.stderr is not None
+        while line and "address" not in json.loads(line):
+            line = node.stderr.readline()
+        address = json.loads(line)["address"]
+        assert cli.json("brokers", "list", "-b", address)["cluster_id"] == CLUSTER_ID
+        node.terminate()
+        rest = node.stderr.read().splitlines()
+        assert node.wait(20) == 0
+    assert all(json.loads(line)["event"] for line in rest)
+    wait_until(lambda: (data / ".kafka_cleanshutdown").exists(), what="the mark of a clean end")
+
+
+def test_storage_refuses(cli: Cli, tmp_path: Path):
+    config = properties(tmp_path)
+    refuse = ("storage", "format", "-c", config)
+    assert "--standalone" in cli.refused(*refuse, status=WRONG_USAGE)
+    said = cli.refused(*refuse, "-s", "-t", "short", status=WRONG_USAGE)
+    assert "cluster id" in said
+    said = cli.refused(*refuse, "-s", "-f", "metadata.version=high", status=WRONG_USAGE)
+    assert "metadata.version" in said
+    said = cli.refused(*refuse, "-s", "-f", "no.such.feature=1", status=WRONG_USAGE)
+    assert "no.such.feature" in said
+    missing = tmp_path / "nothing.properties"
+    said = cli.refused("storage", "info", "-c", missing, status=WRONG_USAGE)
+    assert str(missing) in said
+    assert str(missing) in cli.refused("server", "start", missing, status=WRONG_USAGE)
+    said = cli.refused("server", "start", config, "--override", "x", status=WRONG_USAGE)
+    assert "KEY=VALUE" in said
+
+
+def test_random_uuids_are_cluster_ids(cli: Cli):
+    first, second = (cli.ok("storage", "random-uuid").strip() for _ in range(2))
+    assert len(first) == len(second) == 22
+    assert first != second
