@@ -303,7 +303,7 @@ class TopicCalls:
         )
 
         async def attempt() -> list[ProducerState]:
-            leader_id = await self._client.leader_of(*partition)
+            (leader_id,) = await self._by_leader([partition])
             response = await self._client.ask_node(leader_id, request)
             entry = response.topics[0].partitions[0]
             raise_for(entry.error_code, entry.error_message, f"producers of {partition}")

@@ -75,7 +75,7 @@ class ClusterClient:
         self._closed = False
 
     async def close(self) -> None:
-        """Close every connection; calls that are under way fail with ConnectionLost."""
+        """Close every connection; calls that are under way fail with ClientClosed."""
         self._closed = True
         for task in list(self._connecting.values()):
             task.cancel()
@@ -228,7 +228,15 @@ class ClusterClient:
             self._connecting[address] = task
             task.add_done_callback(lambda _: self._connecting.pop(address, None))
         # Shielded: several callers may wait for the same connection.
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            assert caller is not None
+            if self._closed and task.cancelled() and not caller.cancelling():
+                # `close` ended the attempt, nobody cancelled the caller.
+                raise ClientClosed("the client was closed") from None
+            raise
 
     async def _open(self, address: tuple[str, int]) -> Connection:
         failure_count, not_before_ms = self._failures.get(address, (0, 0.0))

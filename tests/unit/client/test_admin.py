@@ -44,6 +44,11 @@ from moldau.protocol.messages.p44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from moldau.protocol.messages.p61_describe_producers import (
+    DescribeProducersResponse,
+    PartitionResponse,
+    TopicResponse,
+)
 from tests.unit.client.scripted_broker import ScriptedBroker
 
 TOPIC_ID = uuid.UUID(int=42)
@@ -225,3 +230,47 @@ async def test_a_closed_client_says_so(broker: ScriptedBroker) -> None:
     await admin.close()
     with pytest.raises(ClientClosed):
         await admin.list_topics()
+
+
+async def test_closing_while_a_connection_is_being_opened_fails_the_call() -> None:
+    """The caller was not cancelled: it gets an error that it can catch."""
+    accepted = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    admin = Admin(f"{host}:{port}")
+    asked = asyncio.ensure_future(admin.list_topics())
+    async with asyncio.timeout(20):
+        await accepted.wait()
+        await admin.close()
+        with pytest.raises(ClientClosed):
+            await asked
+    server.close()
+    await server.wait_closed()
+
+
+async def test_producers_are_asked_of_the_leader_of_now() -> None:
+    async with ScriptedBroker() as broker, Admin(broker.address, retry_backoff_ms=1) as admin:
+        broker.topics["t"] = 1
+
+        def answer(error: ErrorCode) -> Any:
+            entry = PartitionResponse(partition_index=0, error_code=error)
+            return lambda _: DescribeProducersResponse(
+                topics=[TopicResponse(name="t", partitions=[entry])]
+            )
+
+        codes = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE)
+        broker.script(ApiKey.DESCRIBE_PRODUCERS, *map(answer, codes))
+        assert await admin.describe_producers(TopicPartition("t", 0)) == []
+        kinds = [type(request).__name__ for request in broker.requests]
+        first = kinds.index("DescribeProducersRequest")
+        assert kinds[first:] == [
+            "DescribeProducersRequest",
+            "MetadataRequest",
+            "DescribeProducersRequest",
+        ]
