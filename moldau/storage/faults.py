@@ -11,12 +11,20 @@ import errno
 
 from moldau.protocol.errors import ErrorCode
 
-_FULL_DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
+_OUT_OF_ROOM_ERRNOS = _NO_DESCRIPTOR_ERRNOS | {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def is_disk_full(error: OSError) -> bool:
-    """Whether the write failed for want of room: it may succeed later, nothing is broken."""
-    return error.errno in _FULL_DISK_ERRNOS
+def is_out_of_room(error: OSError) -> bool:
+    """Whether it failed for want of room on the disk or among the process's descriptors: it may
+    succeed later, nothing is broken.
+    """
+    return error.errno in _OUT_OF_ROOM_ERRNOS
+
+
+def is_out_of_descriptors(error: OSError) -> bool:
+    """Whether a file could not be opened just now; unlike a full disk, no fsync says this."""
+    return error.errno in _NO_DESCRIPTOR_ERRNOS
 
 
 class LogDamaged(Exception):

@@ -8,7 +8,7 @@ Invariant: `failure` and `no_room` are None only if every file of the job was sy
 from __future__ import annotations
 
 from moldau.runtime.filesystem import File, Filesystem
-from moldau.storage.faults import is_disk_full
+from moldau.storage.faults import is_out_of_descriptors, is_out_of_room
 from moldau.storage.leader_epoch_cache import LeaderEpochCache
 
 
@@ -45,8 +45,8 @@ class FlushJob:
         self.paths: list[str] = []
         self.failure: OSError | None = None
         self.no_room: OSError | None = None
-        """Set instead if only the leader epochs could not be written, for want of room: what is on
-        the disk is known and as it was."""
+        """Set instead if no fsync failed, but there was no room for the leader epochs or no
+        descriptor for a file: what is on the disk is known, and another flush may do."""
 
     def add_file(self, file: File) -> None:
         """Sync this open file; it stays open until the job has run."""
@@ -63,7 +63,10 @@ class FlushJob:
             if self._write_epochs():
                 self.filesystem.fsync_directory(self.directory)
         except OSError as error:
-            self.failure = error
+            if is_out_of_descriptors(error):
+                self.no_room = error
+            else:
+                self.failure = error
         finally:
             for file in self.files:
                 file.release()
@@ -73,7 +76,7 @@ class FlushJob:
         try:
             self.leader_epoch_cache.write()
         except OSError as error:
-            if not is_disk_full(error):
+            if not is_out_of_room(error):
                 raise
             self.no_room = error
             return False

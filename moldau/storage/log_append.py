@@ -16,7 +16,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import BatchHeader, InvalidBatch, patch_batch, patch_log_append_time
 from moldau.storage import append
 from moldau.storage.append import AppendOrigin, AppendResult, check_batches
-from moldau.storage.faults import AppendRejected, is_disk_full
+from moldau.storage.faults import AppendRejected, is_out_of_room
 from moldau.storage.producer_append import ProducerUpdate, note_marker
 from moldau.storage.producer_entry import ProducerBatch
 from moldau.storage.segment import LogSegment
@@ -235,10 +235,10 @@ def _duplicate(log: Log, batch: ProducerBatch, now_ms: int) -> AppendResult:
 
 
 def _write_failed(log: Log, error: OSError | InvalidBatch, offset: int) -> AppendResult:
-    if isinstance(error, OSError) and is_disk_full(error):
-        if log.active_segment.file().size_bytes == log.active_segment.size_bytes:
+    if isinstance(error, OSError) and is_out_of_room(error):
+        if log.active_segment.is_cut_back():
             logger.warning("%s: no room to append at offset %d: %s", log.name, offset, error)
-            return _storage_error(log, f"no room on the disk: {error}")
+            return _storage_error(log, f"no room: {error}")
         log.take_offline(f"an append could not be undone: {error}")
     else:
         log.take_offline(f"append at offset {offset} failed: {error}")

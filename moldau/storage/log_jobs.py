@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.delayed_removal import DelayedRemoval
-from moldau.storage.faults import DiskFull, LogOffline, is_disk_full
+from moldau.storage.faults import DiskFull, LogOffline, is_out_of_room
 from moldau.storage.log import Log
 from moldau.storage.log_directory import LogDirectory, describe
 from moldau.storage.log_table import Offsets
@@ -146,7 +146,10 @@ class LogJobs:
             job = log.start_flush()
             if job is None:
                 return
+            started_ms = manager.clock.monotonic_ms()
             await manager.filesystem.offload(job.run)
+            if manager.on_flushed is not None:
+                manager.on_flushed(manager.clock.monotonic_ms() - started_ms)
             if not log.offline:
                 log.finish_flush(job)
         except LogOffline as error:
@@ -297,7 +300,7 @@ class LogJobs:
         return True
 
     def _directory_error(self, directory: LogDirectory, what: str, error: OSError) -> None:
-        if is_disk_full(error):
+        if is_out_of_room(error):
             logger.warning("no room to write %s in %s", what, directory.path)
         else:
             self._manager.fail_directory(directory, f"{what}: {describe(error)}")

@@ -20,7 +20,7 @@ from moldau.protocol.records import (
 )
 from moldau.runtime.filesystem import FileRegion
 from moldau.storage.batch_scan import scan_headers
-from moldau.storage.faults import LogOffline
+from moldau.storage.faults import LogOffline, is_out_of_room
 from moldau.storage.segment import LogSegment
 from moldau.storage.segment_recovery import rebuild_indexes
 
@@ -197,6 +197,8 @@ def _require_online(log: Log) -> None:
 
 
 def _failed(log: Log, error: InvalidBatch | OSError) -> LogOffline:
+    if isinstance(error, OSError) and is_out_of_room(error):
+        return LogOffline(log.name, f"lookup by time: {error}")
     log.take_offline(f"lookup by time failed: {error}")
     return LogOffline(log.name, log.offline_reason)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import InvalidBatch
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.faults import DiskFull, LogOffline, is_disk_full
+from moldau.storage.faults import DiskFull, LogOffline, is_out_of_room
 from moldau.storage.flush_job import FlushJob
 from moldau.storage.producer_recovery import reload_producers
 from moldau.storage.segment import DELETED_SUFFIX, LogSegment
@@ -98,7 +98,7 @@ def roll(log: Log) -> bool:
     try:
         log.roll_to(log.log_end_offset)
     except OSError as error:
-        if is_disk_full(error):
+        if is_out_of_room(error):
             raise DiskFull(f"{log.name}: no room to roll: {error}") from None
         raise _fail(log, "roll", error) from None
     return True
@@ -129,7 +129,7 @@ def _remove_segments(log: Log, segments: list[LogSegment], *, delay: bool = True
 def start_flush(log: Log) -> FlushJob | None:
     """What to sync so that everything appended so far is durable; None when all of it is.
 
-    Offload `run` of the job, then call `finish_flush`. Raises: LogOffline.
+    Offload `run` of the job, then call `finish_flush`. Raises: LogOffline, DiskFull.
     """
     _require_online(log)
     snapshots = log.producer_state.unsynced_snapshot_paths
@@ -155,6 +155,8 @@ def start_flush(log: Log) -> FlushJob | None:
     except OSError as error:
         for file in job.files:
             file.release()
+        if is_out_of_room(error):
+            raise DiskFull(f"{log.name}: cannot be flushed now: {error}") from None
         raise _fail(log, "flush", error) from None
     job.paths += snapshots
     log.producer_state.unsynced_snapshot_paths = []
@@ -169,7 +171,7 @@ def finish_flush(log: Log, job: FlushJob) -> None:
     if job.failure is not None:
         raise _fail(log, "flush", job.failure) from None
     if job.no_room is not None:
-        raise DiskFull(f"{log.name}: no room for its leader epochs: {job.no_room}")
+        raise DiskFull(f"{log.name}: cannot be flushed now: {job.no_room}")
     if job.truncation_count == log.truncation_count:
         log.recovery_point = max(log.recovery_point, job.offset)
     log.last_flush_ms = log.clock.monotonic_ms()
@@ -204,7 +206,7 @@ def apply_retention(log: Log, now_ms: int) -> int:
         log.set_segments(kept)
         _remove_segments(log, doomed)
     except OSError as error:
-        if is_disk_full(error):
+        if is_out_of_room(error):
             raise DiskFull(f"{log.name}: no room to roll: {error}") from None
         raise _fail(log, "retention", error) from None
     logger.info("%s: deleted %d segments, starts at %d", log.name, count, log.log_start_offset)
@@ -219,7 +221,7 @@ def _roll_expired(log: Log, count: int) -> int:
     try:
         log.roll_to(log.log_end_offset)
     except OSError as error:
-        if count == 1 or not is_disk_full(error):
+        if count == 1 or not is_out_of_room(error):
             raise
         return count - 1
     return count
@@ -401,7 +403,7 @@ def _take_last_snapshot(log: Log) -> None:
     try:
         log.producer_state.take_snapshot()
     except OSError as error:
-        if not is_disk_full(error):
+        if not is_out_of_room(error):
             raise
         logger.warning("%s: no room for a snapshot of its producers: %s", log.name, error)
 

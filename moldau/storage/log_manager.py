@@ -26,7 +26,7 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH, write_clean_shutdown_marker
 from moldau.storage.corrupt_file import CorruptFile
-from moldau.storage.faults import DiskFull, LogOffline, is_disk_full
+from moldau.storage.faults import DiskFull, LogOffline, is_out_of_room
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_dir_description import (
@@ -115,6 +115,8 @@ class LogManager:
         self.checkpoints = {
             each.path: DirectoryCheckpoints(filesystem, each) for each in directories.online
         }
+        self.on_flushed: Callable[[float], object] | None = None
+        """Told how many milliseconds each flush of a log took."""
         self.unsynced_directories: dict[str, str] = {}
         """Partition directories made and not yet durable -> their log directory's path."""
         self._topic_config = topic_config
@@ -344,7 +346,7 @@ class LogManager:
         error: OSError | DiskFull | CorruptFile,
     ) -> LogOffline | DiskFull:
         """Take back what there is of a partition that could not be made."""
-        if isinstance(error, DiskFull) or (isinstance(error, OSError) and is_disk_full(error)):
+        if isinstance(error, DiskFull) or (isinstance(error, OSError) and is_out_of_room(error)):
             try:
                 self.filesystem.rmtree(path)
             except OSError as cleanup_error:
@@ -358,7 +360,7 @@ class LogManager:
         try:
             write_partition_metadata_unsynced(self.filesystem, log.directory, topic_id)
         except OSError as error:
-            if is_disk_full(error):
+            if is_out_of_room(error):
                 raise DiskFull(f"no room for the topic id of {log.name}") from None
             directory = self.table.directory_of[log.topic_partition]
             reason = f"{log.directory} cannot be written: {describe(error)}"

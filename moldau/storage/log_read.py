@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import InvalidBatch, InvalidBatchReason
 from moldau.runtime.filesystem import FileRegion
-from moldau.storage.faults import LogOffline
+from moldau.storage.faults import LogOffline, is_out_of_room
 from moldau.storage.segment import ByteRange, LogSegment
 from moldau.storage.segment_recovery import rebuild_indexes
 from moldau.storage.transaction_index import AbortedTransaction
@@ -203,6 +203,9 @@ def finish_verification(log: Log, result: ReadResult) -> ReadResult:
 def _failed(
     log: Log, error: InvalidBatch | OSError, segment: LogSegment | None = None
 ) -> ReadResult:
+    if isinstance(error, OSError) and is_out_of_room(error):
+        logger.warning("%s: cannot be read now: %s", log.name, error)
+        return ReadResult(ErrorCode.KAFKA_STORAGE_ERROR, error_message=str(error))
     where = f"{segment.path}: " if segment is not None else ""
     log.take_offline(f"read failed: {where}{error}")
     return ReadResult(ErrorCode.KAFKA_STORAGE_ERROR, error_message=log.offline_reason)
@@ -225,6 +228,8 @@ def aborted_transactions(
             if is_complete:
                 break
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and is_out_of_room(error):
+            raise LogOffline(log.name, f"transaction index: {error}") from None
         log.take_offline(f"transaction index: {error}")
         raise LogOffline(log.name, log.offline_reason) from None
     return sorted(found, key=lambda each: each.first_offset)

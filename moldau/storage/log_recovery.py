@@ -17,7 +17,7 @@ from moldau.protocol.records import InvalidBatch, InvalidBatchReason
 from moldau.storage import log_maintenance
 from moldau.storage.batch_scan import scan_headers, scan_verified
 from moldau.storage.corrupt_file import CorruptFile
-from moldau.storage.faults import DiskFull, LogDamaged, is_disk_full
+from moldau.storage.faults import DiskFull, LogDamaged, is_out_of_room
 from moldau.storage.producer_recovery import load_producers, reload_producers, replay_batch
 from moldau.storage.segment import (
     DELETED_SUFFIX,
@@ -52,7 +52,7 @@ def open_log(log: Log, *, log_start_offset: int, recovery_point: int, clean_shut
     except (OSError, InvalidBatch, CorruptFile) as error:
         for segment in log.segments:
             segment.abandon()
-        if isinstance(error, OSError) and is_disk_full(error):
+        if isinstance(error, OSError) and is_out_of_room(error):
             raise DiskFull(f"{log.name}: no room to open it: {error}") from None
         log.take_offline(f"cannot be opened: {error}")
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from moldau.protocol.records import LOG_OVERHEAD, BatchHeader, InvalidBatch, InvalidBatchReason
 from moldau.runtime.filesystem import File, Filesystem
 from moldau.storage.batch_scan import scan_headers
+from moldau.storage.faults import is_out_of_room
 from moldau.storage.log_config import LogConfig
 from moldau.storage.offset_index import OffsetIndex
 from moldau.storage.open_files import OpenSegments
@@ -138,13 +139,26 @@ class LogSegment:
     def deactivate(self) -> None:
         """The last word in the time index, indexes trimmed: the segment is closed for writing.
 
-        Raises: OSError.
+        Without a descriptor to trim them with, the files keep their preallocated length: the next
+        lookup trims them, or the next start makes them anew. Raises: OSError.
         """
-        self.time_index.maybe_append(*self.max_timestamp())
-        self.offset_index.trim()
-        self.time_index.trim()
+        try:
+            self.time_index.maybe_append(*self.max_timestamp())
+            self.offset_index.trim()
+            self.time_index.trim()
+        except OSError as error:
+            if not is_out_of_room(error):
+                raise
+            self.abandon()
+            return
         self.is_active = False
         self.close_descriptors()
+
+    def is_cut_back(self) -> bool:
+        """Whether a failed append left nothing behind the segment's end. Raises: OSError."""
+        file = self._file
+        size_bytes = self._filesystem.size_bytes(self.path) if file is None else file.size_bytes
+        return size_bytes == self.size_bytes
 
     def close_descriptors(self) -> None:
         """Give back descriptors and mappings; a closed segment opens them again on demand."""

@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Any, ClassVar
 
 from moldau.runtime.filesystem import Filesystem, MappedFile
-from moldau.storage.faults import is_disk_full
+from moldau.storage.faults import is_out_of_room
 
 POPULATE_BYTES = 64 * 1024
 """How much of the preallocated file gets pages and disk blocks at a time."""
@@ -166,9 +166,9 @@ class SparseIndex:
         return low
 
     def put(self, *values: int) -> bool:
-        """Add an entry; False when the disk has no room for it (the index stays just sparser).
+        """Add an entry; False when there is no room for it (the index stays just sparser).
 
-        Raises: OSError for anything but a full disk.
+        Raises: OSError for anything else.
         """
         count = self.entry_count
         assert count < self.capacity, "an index entry without room for it"
@@ -179,7 +179,7 @@ class SparseIndex:
             try:
                 self._populate(position)
             except OSError as error:
-                if is_disk_full(error):
+                if is_out_of_room(error):
                     return False
                 raise
         self.ENTRY.pack_into(mapped.buffer, position, *values)

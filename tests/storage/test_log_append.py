@@ -336,3 +336,23 @@ def test_config_from_topic_keys() -> None:
     assert (config.target_codec, config.compression_level) == (Codec.ZSTD, 7)
     assert config.max_message_bytes == 1048588
     assert LogConfig.from_topic_config({"cleanup.policy": "compact,delete"}).compacts
+
+
+@pytest.mark.parametrize("path_part", [".log", ".index", ".timeindex"])
+def test_running_out_of_descriptors_is_told_and_passes(path_part: str) -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem)
+    log = bench.open()
+    append(log, "a")
+    log.rest()
+    fault = Fault("open" if path_part == ".log" else "map", path_part, errno.EMFILE, count=None)
+    filesystem.faults.append(fault)
+    refused = log.append_as_leader(batch_of("lost"), leader_epoch=0)
+    assert refused.error is ErrorCode.KAFKA_STORAGE_ERROR
+    if path_part == ".log":
+        assert log.read(0, max_bytes=100).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not log.offline
+    filesystem.faults.clear()
+    assert append(log, "b").base_offset == 1
+    assert values_of(log) == ["a", "b"]
+    assert values_of(bench.reopen(log)) == ["a", "b"]

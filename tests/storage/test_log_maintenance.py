@@ -516,3 +516,30 @@ def test_a_log_is_closed_cleanly_without_room_for_its_producers() -> None:
     log = bench.open(clean=True, recovery_point=1)
     retry = log.append_as_leader(batch_of("a", base_sequence=0, **options), leader_epoch=0)
     assert retry.is_duplicate
+
+
+@pytest.mark.parametrize("path_part", [".index", ".timeindex", ".snapshot", ".log"])
+def test_rolling_and_flushing_without_descriptors(path_part: str) -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem, config=small())
+    log = bench.open()
+    fill(log, 20)
+    filesystem.faults.append(Fault("open", path_part, errno.EMFILE, count=None))
+    filesystem.faults.append(Fault("map", path_part, errno.EMFILE, count=None))
+    taken = 20
+    for number in range(20):
+        result = log.append_as_leader(batch_of(f"{number:0100d}"), leader_epoch=0)
+        taken += result.error is ErrorCode.NONE
+    with pytest.raises(DiskFull):
+        log.flush()
+    log.rest()
+    assert not log.offline
+    filesystem.faults.clear()
+    fill(log, 5)
+    assert log.log_end_offset == taken + 5
+    assert [r.offset for r in read_all(log)] == list(range(taken + 5))
+    assert log.offset_for_timestamp(START_MS) == TimestampedOffset(START_MS, 0, 0)
+    log.flush()
+    for clean in (False, True):
+        log = bench.reopen(log, clean=clean)
+        assert [r.offset for r in read_all(log)] == list(range(taken + 5))
