@@ -21,6 +21,7 @@ from typing import Any
 
 from moldau.broker.node import Node, NodeStartError
 from moldau.config import ConfigError, NodeConfig
+from moldau.runtime.descriptors import raise_descriptor_limit
 from moldau.runtime.telemetry import configure_logging
 
 logger = logging.getLogger("moldau.node")
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(str(error), status=2)
     for warning in config.warnings:
         logger.warning("%s", warning)
+    raise_descriptor_limit()
     try:
         return _run(_serve(config, options))
     except NodeStartError as error:
@@ -77,6 +79,7 @@ async def _serve(config: NodeConfig, options: argparse.Namespace) -> int:
         await node.create_topic(*_topic(text))
     if options.announce:
         print(f"ready: {node.address}", flush=True)
+    logger.info("node serves", extra={"node_id": config.node_id, "address": node.address})
     node.after_start()
     await stop.wait()
     await node.stop()

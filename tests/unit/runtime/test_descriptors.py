@@ -1,0 +1,43 @@
+"""The limit of open files."""
+
+import logging
+import resource
+from collections.abc import Iterator
+
+import pytest
+
+from moldau.runtime import descriptors
+from moldau.runtime.descriptors import raise_descriptor_limit
+
+
+@pytest.fixture
+def hard_limit() -> Iterator[int]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield before[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_the_soft_limit_is_raised_to_the_hard_one(
+    hard_limit: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if hard_limit == resource.RLIM_INFINITY:
+        pytest.skip("this system has no hard limit")
+    monkeypatch.setattr(descriptors, "FEW_DESCRIPTORS", hard_limit)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit // 2, hard_limit))
+    assert raise_descriptor_limit() == hard_limit
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard_limit, hard_limit)
+    assert not caplog.records
+
+
+def test_a_low_limit_is_told(
+    hard_limit: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_which: int, _limits: tuple[int, int]) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit - 1, hard_limit))
+    with monkeypatch.context() as patched, caplog.at_level(logging.INFO):
+        patched.setattr(resource, "setrlimit", refuse)
+        patched.setattr(descriptors, "FEW_DESCRIPTORS", hard_limit)
+        assert raise_descriptor_limit() == hard_limit - 1
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
