@@ -38,8 +38,12 @@ def run(effort: Effort) -> Report:
     table.add("Moldau, resident", idle.text(1))
     table.add("of that anonymous", Spread.of([each[1] for each in measured]).text(1))
     table.add("after one record in every partition", Spread.of([e[2] for e in measured]).text(1))
+    with_http = [_measure(_with_http) for _ in range(effort.rounds)]
+    table.add(
+        "Moldau with its HTTP listener on, idle", Spread.of([e[0] for e in with_http]).text(1)
+    )
     if effort.with_kafka and kafka_jars() is not None:
-        peers = [_measure(KafkaNode) for _ in range(min(effort.rounds, 5))]
+        peers = [_measure(KafkaNode) for _ in range(effort.rounds)]
         table.add(
             "Apache Kafka, resident (1 GB of heap allowed, as its script does)",
             Spread.of([each[0] for each in peers]).text(1),
@@ -47,6 +51,10 @@ def run(effort: Effort) -> Report:
     report.tables.append(table)
     report.targets.append(at_most("idle with 100 partitions ≤ 90 MB", idle, LIMIT_MB, digits=1))
     return report
+
+
+def _with_http(directory: Path) -> BrokerNode:
+    return MoldauNode(directory, {"moldau.http.listener": "127.0.0.1:0"})
 
 
 def _measure(kind: Callable[[Path], BrokerNode]) -> tuple[float, float, float]:

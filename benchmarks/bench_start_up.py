@@ -9,6 +9,7 @@ figure is given with and without that.
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ from moldau.protocol.messages.p00_produce import (
 from moldau.protocol.records import Record, encode_batch
 
 TOPIC: Final = "first"
+WITHOUT_KAFKA: Final = "Without Apache Kafka: its jars or Java are not here, or it was left out."
 LIMIT_S: Final = 0.6
 LIMIT_OF_KAFKA: Final = 0.25
 
@@ -73,7 +75,7 @@ def run(effort: Effort) -> Report:
             at_most("start ≤ 1/4 of Apache Kafka's", ratio, LIMIT_OF_KAFKA, digits=3)
         )
     else:
-        report.notes.append("Apache Kafka's jars or Java are not here: Moldau alone.")
+        report.notes.append(WITHOUT_KAFKA)
     return report
 
 
@@ -126,8 +128,6 @@ def _until_accepted(ask: Callable[[], object]) -> None:
 
 
 def _seconds_of(arguments: list[str]) -> float:
-    import sys
-
     begin = time.perf_counter()
     subprocess.run([sys.executable, *arguments], check=True)
     return time.perf_counter() - begin
