@@ -102,7 +102,7 @@ class OsFile:
         end = self._end
         length = len(data) if type(data) is not memoryview else data.nbytes
         try:
-            if length > APPEND_PIECE_BYTES:
+            if length > APPEND_PIECE_BYTES * 3 // 2:
                 self._write_rest(data, 0, end)
             else:
                 written = os.pwrite(fd, data, end)
@@ -117,7 +117,9 @@ class OsFile:
         """Write in pieces until all is written or the kernel names the error."""
         with memoryview(data) as view, view.cast("B") as rest:
             while written < len(rest):
-                piece = rest[written : written + APPEND_PIECE_BYTES]
+                # A remainder that is not worth a call of its own goes with the last piece.
+                whole = len(rest) - written <= APPEND_PIECE_BYTES * 3 // 2
+                piece = rest[written:] if whole else rest[written : written + APPEND_PIECE_BYTES]
                 step = os.pwrite(self._fd, piece, position + written)
                 if step == 0:
                     raise OSError(errno.EIO, "the file system accepts no more bytes", self.name)
