@@ -30,9 +30,8 @@ KEYS = (
     ConfigKey(
         "broker.heartbeat.interval.ms",
         INT, 2000, None,
-        MEDIUM, STATIC, IGNORED,
+        MEDIUM, STATIC, SERVED,
         "How often a broker reports to the controller.",
-        note="there is a single node yet, broker and controller in one",
     ),
     ConfigKey(
         "broker.id",
@@ -177,9 +176,8 @@ KEYS = (
     ConfigKey(
         "initial.broker.registration.timeout.ms",
         INT, 60_000, None,
-        MEDIUM, STATIC, IGNORED,
+        MEDIUM, STATIC, SERVED,
         "How long a starting broker tries to register.",
-        note="there is a single node yet, broker and controller in one",
     ),
     ConfigKey(
         "internal.metadata.delete.delay.millis",
@@ -214,30 +212,26 @@ KEYS = (
     ConfigKey(
         "metadata.log.max.record.bytes.between.snapshots",
         LONG, 20_971_520, Range(1),
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "New metadata bytes after which a snapshot is taken.",
-        note="metadata snapshots are not taken yet",
     ),
     ConfigKey(
         "metadata.log.max.snapshot.interval.ms",
         LONG, 3_600_000, Range(0),
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "The longest time between two snapshots of changed metadata.",
-        note="metadata snapshots are not taken yet",
     ),
     ConfigKey(
         "metadata.log.segment.bytes",
         INT, 1_073_741_824, Range(8_388_608),
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "The size at which the metadata log begins a new segment.",
-        note="the metadata log keeps its own segment settings yet",
     ),
     ConfigKey(
         "metadata.log.segment.ms",
         LONG, 604_800_000, None,
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "The age at which the metadata log begins a new segment.",
-        note="the metadata log keeps its own segment settings yet",
     ),
     ConfigKey(
         "metadata.max.idle.interval.ms",
@@ -249,16 +243,14 @@ KEYS = (
     ConfigKey(
         "metadata.max.retention.bytes",
         LONG, 104_857_600, None,
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "Size above which old metadata log and snapshots are deleted.",
-        note="metadata is never deleted yet",
     ),
     ConfigKey(
         "metadata.max.retention.ms",
         LONG, 604_800_000, None,
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "Age above which old metadata log and snapshots are deleted.",
-        note="metadata is never deleted yet",
     ),
     ConfigKey(
         "node.id",
