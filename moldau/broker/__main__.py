@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.disable()  # until everything is loaded; the node then freezes what it has
     try:
         overrides = _overrides(options.override)
+        options.create_topic = [_topic(text) for text in options.create_topic]
         config = NodeConfig.load(options.config, overrides, os.environ)
         configure_logging(config["moldau.log.format"], config["moldau.log.level"])
     except (ConfigError, ValueError) as error:
@@ -75,8 +76,12 @@ async def _serve(config: NodeConfig, options: argparse.Namespace) -> int:
         if starting.cancelled():
             return 0
         starting.result()  # raises
-    for text in options.create_topic:
-        await node.create_topic(*_topic(text))
+    try:
+        for topic in options.create_topic:
+            await node.create_topic(*topic)
+    except NodeStartError:
+        await node.stop()
+        raise
     if options.announce:
         print(f"ready: {node.address}", flush=True)
     logger.info("node serves", extra={"node_id": config.node_id, "address": node.address})
@@ -128,7 +133,10 @@ def _topic(text: str) -> tuple[str, int, int]:
     """Name, partitions and replication factor; -1 stands for the node's default."""
     name, _, rest = text.partition(":")
     partitions, _, factor = rest.partition(":")
-    return name, int(partitions or -1), int(factor or -1)
+    try:
+        return name, int(partitions or -1), int(factor or -1)
+    except ValueError:
+        raise ConfigError("--create-topic", text, "must be NAME[:PARTITIONS[:RF]]") from None
 
 
 def _refuse(message: str, *, status: int) -> int:

@@ -66,6 +66,16 @@ def test_the_directory_of_another_node(tmp_path: Path) -> None:
     assert "node 2" in ended.complaint
 
 
+@pytest.mark.parametrize("topic", ["no good", "t:many", "t:1:7"])
+def test_a_first_topic_that_cannot_be(tmp_path: Path, topic: str) -> None:
+    """The node was up by then: it is stopped in good order all the same."""
+    ended = run_node(properties(tmp_path), "--create-topic", topic)
+    assert ended.status in (REFUSED, WRONG_USAGE)
+    assert ended.complaint
+    if ended.status == REFUSED:
+        assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
 def test_a_garbled_meta_properties(tmp_path: Path) -> None:
     with Cluster(directory=tmp_path / "cluster") as cluster:
         assert cluster.stop() == 0

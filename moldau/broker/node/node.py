@@ -188,7 +188,10 @@ class Node:
                 )
             ]
         )
-        response = await self._channel.send(request, INTERNAL_PRINCIPAL)
+        try:
+            response = await self._channel.send(request, INTERNAL_PRINCIPAL)
+        except ControllerUnavailable as error:
+            raise NodeStartError(f"topic {name}: {error}") from error
         result = response.topics[0]
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             raise NodeStartError(f"topic {name}: {result.error_message}")
