@@ -31,6 +31,9 @@ _CLIENT_ATTRIBUTES = 0x17
 """Codec and transactional bit: all a producer may set."""
 MIN_RECORD_BYTES = 7
 """The least an uncompressed record takes: length, attributes, two deltas, three counts."""
+_MAX_EXPANSION = (1, 1032, 64, 255, 32768)
+"""What a byte of data can become, by codec: what the formats of deflate, snappy, lz4 and zstd (a
+run of 128 KB in four bytes) allow at most. A count beyond that is a lie that would cost offsets."""
 _MAX_CODEC = 4
 _CODEC_MASK = 0x07
 
@@ -97,9 +100,10 @@ def check_batches(
                 )
             if not (from_client and _is_plain(header)):
                 validate_header(header, position, from_client=from_client)
+            records_bytes = header.batch_length + 12 - BATCH_HEADER_SIZE
             if (
-                header.record_count * MIN_RECORD_BYTES > header.size_bytes - BATCH_HEADER_SIZE
-                and not header.is_compressed
+                header.record_count * MIN_RECORD_BYTES
+                > records_bytes * _MAX_EXPANSION[header.attributes & _CODEC_MASK]
             ):
                 raise InvalidBatch(
                     InvalidBatchReason.BAD_COUNT,

@@ -17,6 +17,7 @@ from moldau.protocol.records import (
     read_batch_header,
     verify_crc,
 )
+from moldau.protocol.records.header import write_header
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.append import AppendOrigin, needs_preparation, prepare
 from moldau.storage.faults import AppendRejected
@@ -356,3 +357,19 @@ def test_running_out_of_descriptors_is_told_and_passes(path_part: str) -> None:
     assert append(log, "b").base_offset == 1
     assert values_of(log) == ["a", "b"]
     assert values_of(bench.reopen(log)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_a_count_that_no_compression_can_hold_is_refused(codec: Codec) -> None:
+    """Else a hundred bytes take two thousand million offsets, and a segment each time."""
+    log = LogBench().open()
+    lying = batch_of("a", codec=codec)
+    header = read_batch_header(lying)
+    header.record_count = 2**31 - 1
+    header.last_offset_delta = 2**31 - 2
+    write_header(lying, header)
+    refused = log.append_as_leader(lying, leader_epoch=0)
+    assert refused.error is ErrorCode.INVALID_RECORD
+    assert log.log_end_offset == 0
+    dense = batch_of(*[b""] * 100_000, codec=codec)
+    assert log.append_as_leader(dense, leader_epoch=0).error is ErrorCode.NONE
