@@ -66,7 +66,12 @@ def snapshot(registry: Registry) -> list[Sample]:
 
 def render(samples: Iterable[Sample]) -> bytes:
     """The exposition, in the order the samples came."""
-    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client import (
+        CollectorRegistry,
+        GCCollector,
+        ProcessCollector,
+        generate_latest,
+    )
     from prometheus_client.registry import Collector
 
     collected = list(samples)
@@ -77,6 +82,9 @@ def render(samples: Iterable[Sample]) -> bytes:
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Copied())
+    # Memory, processor time, open files and collections, under Prometheus' own names.
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
     return generate_latest(registry)
 
 

@@ -8,23 +8,30 @@ client does, the data loop never waits for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from moldau.broker.http import metrics, views
+from moldau.broker.http import collect, metrics, views
 from moldau.broker.services import BrokerServices
+from moldau.runtime.server import Server
 from moldau.runtime.telemetry import Registry
 
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from moldau.storage.log import Log
+
 logger = logging.getLogger("moldau.broker.http")
 
 START_TIMEOUT_S: Final = 10.0
 DATA_LOOP_TIMEOUT_S: Final = 5.0
+SHUTDOWN_TIMEOUT_S: Final = 2.0
 MAX_REQUEST_BODY_BYTES: Final = 65_536
 MAX_HANDED_OVER: Final = 16
 
@@ -34,8 +41,12 @@ Result = TypeVar("Result")
 class HttpListener:
     """Serves `/metrics`, `/healthz`, `/readyz` and `/api/v1/…`.
 
+    It may serve before the broker does, and until it has ended: what then cannot be shown yet or
+    any more answers 503.
+
     Args:
-        services: the broker that is shown.
+        services: gives the broker that is shown, None while there is nothing to look at.
+        server: gives the broker's listeners, None before they exist.
         registry: the metrics, looked at on the data loop.
         is_ready: whether the broker is registered, unfenced and serving.
         data_loop: where `services` may be looked at.
@@ -43,13 +54,16 @@ class HttpListener:
 
     def __init__(
         self,
-        services: BrokerServices,
+        services: Callable[[], BrokerServices | None],
         *,
+        server: Callable[[], Server | None],
         registry: Registry,
         is_ready: Callable[[], bool],
         data_loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._services = services
+        self._server = server
+        self._loop_load = collect.LoopLoad(threading.get_ident())
         self._registry = registry
         self._is_ready = is_ready
         self._data_loop = data_loop
@@ -57,6 +71,7 @@ class HttpListener:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._handed_over = asyncio.Semaphore(MAX_HANDED_OVER)
+        self._is_closing = False
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
@@ -78,8 +93,10 @@ class HttpListener:
         thread, self._thread = self._thread, None
         if thread is None:
             return
+        self._is_closing = True
         if self._loop is not None and self._stop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
+            with contextlib.suppress(RuntimeError):  # its loop has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.get_running_loop().run_in_executor(None, thread.join)
 
     def _run(self, host: str, port: int, started: Future[int]) -> None:
@@ -95,13 +112,19 @@ class HttpListener:
 
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        runner = web.AppRunner(self._application(), access_log=None)
+        runner = web.AppRunner(
+            self._application(),
+            access_log=None,
+            logger=_protocol_logger(),
+            shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, host, port, backlog=64)
             await site.start()
             started.set_result(runner.addresses[0][1])
-            await self._stop.wait()
+            if not self._is_closing:  # told before there was anybody to tell
+                await self._stop.wait()
         finally:
             await runner.cleanup()
 
@@ -141,10 +164,37 @@ class HttpListener:
         from aiohttp import web
 
         samples = await self._on_data_loop(metrics.snapshot, self._registry)
+        samples += self._loop_load.samples()
+        server, services = self._server(), self._services()
+        if server is not None:
+            samples += await self._on_data_loop(collect.server_samples, server)
+        if services is not None:
+            samples += collect.image_samples(services.metadata.image, time.time() * 1000)
+            samples += collect.directory_samples(services)
+            samples += await self._log_samples(services)
         return web.Response(
             body=metrics.render(samples),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
+
+    async def _log_samples(self, services: BrokerServices) -> list[metrics.Sample]:
+        totals = collect.LogTotals()
+        samples: list[metrics.Sample] = []
+        logs: list[Log] = await self._on_data_loop(list, services.log_manager.logs())
+        for some, shown in collect.visits(logs):
+            samples += await self._on_data_loop(
+                partial(collect.log_samples, some, totals, shown=shown)
+            )
+        return samples + collect.total_samples(totals)
+
+    async def _show(self, view: Callable[..., Any], *arguments: Any) -> Any:
+        """What a view makes of the broker; 503 while there is none to look at."""
+        from aiohttp import web
+
+        services = self._services()
+        if services is None:
+            raise web.HTTPServiceUnavailable(text="the broker is starting or stopping\n")
+        return await self._on_data_loop(view, services, *arguments)
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         """Alive: the data loop answers."""
@@ -161,24 +211,37 @@ class HttpListener:
         return web.Response(status=503, text="not ready\n")
 
     async def _cluster(self, _request: web.Request) -> web.Response:
-        return _json(await self._on_data_loop(views.cluster, self._services))
+        return _json(await self._show(views.cluster))
 
     async def _topics(self, request: web.Request) -> web.Response:
         after = request.query.get("after", "")
-        return _json(await self._on_data_loop(views.topics, self._services, after))
+        return _json(await self._show(views.topics, after))
 
     async def _topic(self, request: web.Request) -> web.Response:
         name = request.match_info["topic"]
         first = request.query.get("first_partition", "0")
         if not first.isascii() or not first.isdigit() or len(first) > 9:
             return _json({"error": f"first_partition={first!r} is not a partition number"}, 400)
-        document = await self._on_data_loop(views.topic, self._services, name, int(first))
+        document = await self._show(views.topic, name, int(first))
         if document is None:
             return _json({"error": f"there is no topic {name!r}"}, 404)
         return _json(document)
 
     async def _log_directories(self, _request: web.Request) -> web.Response:
-        return _json(await self._on_data_loop(views.log_directories, self._services))
+        return _json(await self._show(views.log_directories))
+
+
+def _protocol_logger() -> logging.Logger:
+    """For what goes wrong inside the HTTP library; what a client got wrong is not news."""
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    def is_ours(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, HttpProcessingError)
+
+    protocol_logger = logging.getLogger("moldau.broker.http.protocol")
+    protocol_logger.filters[:] = [is_ours]
+    return protocol_logger
 
 
 def _json(document: Any, status: int = 200) -> web.Response:

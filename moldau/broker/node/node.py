@@ -9,6 +9,7 @@ this broker; a stop flushes everything and says so in the clean-shutdown marker,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import os
@@ -52,6 +53,7 @@ from moldau.broker.request_metrics import RequestMetrics
 from moldau.broker.request_router import RequestRouter
 from moldau.broker.services import BrokerServices
 from moldau.config import (
+    ConfigError,
     Endpoint,
     NodeConfig,
     effective_broker_config,
@@ -88,6 +90,7 @@ logger = logging.getLogger("moldau.node")
 
 CONTROLLED_SHUTDOWN_MS: Final = 5_000
 SERVER_CLOSE_MS: Final = 2_000
+HTTP_PATIENCE_S: Final = 1.0
 
 
 class NodeStartError(Exception):
@@ -136,6 +139,8 @@ class Node:
             NodeStartError: configuration, directories, addresses or metadata do not allow it.
         """
         asyncio.get_running_loop().set_exception_handler(self._on_fault.from_loop)
+        serving = asyncio.Event()
+        http = asyncio.create_task(self._listen_http(serving))
         try:
             directories = self._open_directories(format_if_needed)
             cluster_id = directories.online[0].cluster_id
@@ -144,8 +149,10 @@ class Node:
             gate = await self._listen(log_manager, channel, cluster_id)
             await self._join_cluster(log_manager, channel, directories, cluster_id)
             gate.open()
-            await self._listen_http()
+            serving.set()
+            await http
         except (
+            ConfigError,
             LogDirectoryError,
             FormatError,
             MetadataLogError,
@@ -155,6 +162,8 @@ class Node:
             raise NodeStartError(str(error)) from error
         except OSError as error:
             raise NodeStartError(_words(error)) from error
+        finally:
+            http.cancel()
 
     @property
     def address(self) -> str:
@@ -249,6 +258,9 @@ class Node:
             random=self._random,
             on_directory_offline=self._directory_failed,
         )
+        log_manager.on_flushed = self._registry.histogram(
+            "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs"
+        ).observe
         self._log_manager = log_manager
         report = await log_manager.start()
         self._previous_broker_epoch = report.previous_broker_epoch
@@ -301,7 +313,7 @@ class Node:
             services, authorizer=AllowAllAuthorizer(), on_fault=self._on_fault
         )
         services.fetch_sessions.register_gauges(self._registry)
-        self._register_gauges(server)
+        self._register_gauges()
         return gate
 
     async def _join_cluster(
@@ -385,13 +397,18 @@ class Node:
                 logger.warning("%s is not a replica of this broker: put aside", log.topic_partition)
                 log_manager.mark_stray(log.topic_partition)
 
-    async def _listen_http(self) -> None:
+    async def _listen_http(self, serving: asyncio.Event) -> None:
+        """Serve HTTP as soon as clients are served; earlier when that takes long, so that whoever
+        watches the node can tell recovery from death.
+        """
         address = http_address(self._config)
         if address is None:
             return
-        assert self._services is not None
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(serving.wait(), HTTP_PATIENCE_S)
         self._http = HttpListener(
-            self._services,
+            lambda: self._services,
+            server=lambda: self._server,
             registry=self._registry,
             is_ready=self._is_ready,
             data_loop=asyncio.get_running_loop(),
@@ -409,20 +426,21 @@ class Node:
                 broker_epoch = lifecycle.broker_epoch
             lifecycle.move_to(BrokerState.SHUTTING_DOWN)
         self._lag.stop()
-        if self._http is not None:
-            await self._http.close()
+        services, self._services = self._services, None  # from here on HTTP shows no more of it
         if self._replica_manager is not None:
             await self._replica_manager.close()
         if self._server is not None:
             await self._server.close(SERVER_CLOSE_MS)
         if self._router is not None:
             await self._router.close()
-        if self._services is not None:
-            await self._services.producer_ids.close()
+        if services is not None:
+            await services.producer_ids.close()
         if lifecycle is not None:
             await lifecycle.stop()
         if self._log_manager is not None:
             await self._log_manager.shutdown(broker_epoch)
+        if self._http is not None:
+            await self._http.close()
         if self._quorum is not None:
             await self._quorum.stop()
         if self._directories is not None:
@@ -470,15 +488,15 @@ class Node:
         if not any(each.is_online for each in self._directories.online):
             self._on_fatal(f"the last log directory has failed: {directory.offline_reason}")
 
-    def _register_gauges(self, server: Server) -> None:
+    def _register_gauges(self) -> None:
         registry = self._registry
         registry.gauge(
             "kafka.server:type=KafkaServer,name=BrokerState",
             lambda: float(self._lifecycle.state if self._lifecycle is not None else 0),
         )
         registry.gauge(
-            "kafka.server:type=socket-server-metrics,name=connection-count",
-            lambda: float(server.connection_count),
+            "kafka.controller:type=KafkaController,name=ActiveControllerCount",
+            lambda: float(self._quorum is not None),
         )
         registry.gauge(
             "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",

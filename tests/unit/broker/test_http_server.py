@@ -1,0 +1,52 @@
+"""The HTTP listener while there is no broker to show: before it serves and after."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+
+import pytest
+
+from moldau.broker.http.server import HttpListener
+from moldau.runtime.clock import ManualClock
+from moldau.runtime.telemetry import Registry
+
+
+async def status(port: int, path: str) -> int:
+    def ask() -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_a_node_that_recovers_is_alive_and_not_ready():
+    is_ready = False
+    registry = Registry(ManualClock().monotonic_ms)
+    registry.counter("kafka.server:type=Test,name=Things").add(3)
+    listener = HttpListener(
+        lambda: None,
+        server=lambda: None,
+        registry=registry,
+        is_ready=lambda: is_ready,
+        data_loop=asyncio.get_running_loop(),
+    )
+    await listener.start("127.0.0.1", 0)
+    try:
+        assert await status(listener.port, "/healthz") == 200
+        assert await status(listener.port, "/readyz") == 503
+        assert await status(listener.port, "/metrics") == 200
+        for path in ("cluster", "topics", "topics/x", "log-directories"):
+            assert await status(listener.port, f"/api/v1/{path}") == 503
+        is_ready = True
+        assert await status(listener.port, "/readyz") == 200
+    finally:
+        port = listener.port
+        await listener.close()
+    await listener.close()
+    with pytest.raises(OSError, match="refused"):
+        await status(port, "/healthz")
