@@ -17,9 +17,10 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 from benchmarks.bare import BareOrder
@@ -121,6 +122,7 @@ class BrokerNode:
     """One combined node in a directory of its own. States: made → `launch` → running → `close`."""
 
     name = ""
+    own_settings: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,
@@ -142,6 +144,7 @@ class BrokerNode:
             "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
             "controller.quorum.voters": f"1@{HOST}:{controller_port}",
             "log.dirs": str(self.data),
+            **self.own_settings,
             **(settings or {}),
         }
         self._config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
@@ -224,6 +227,8 @@ class KafkaNode(BrokerNode):
     """Apache Kafka in KRaft mode, with the JVM options of its start script."""
 
     name = "Apache Kafka"
+    #: Else nothing is deleted in its first 30 seconds.
+    own_settings = MappingProxyType({"log.initial.task.delay.ms": "100"})
 
     def format(self) -> None:
         subprocess.run(
