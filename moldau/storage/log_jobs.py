@@ -142,6 +142,8 @@ class LogJobs:
         manager = self._manager
         if log.directory in manager.unsynced_directories:
             await self._sync_created()
+            if log.directory in manager.unsynced_directories:
+                raise DiskFull(f"{log.name}: its directory cannot be made durable now")
         try:
             job = log.start_flush()
             if job is None:
@@ -199,11 +201,14 @@ class LogJobs:
         while manager.unsynced_directories:
             batch = dict(list(manager.unsynced_directories.items())[:MAX_LOGS_PER_VISIT])
             failed = await manager.filesystem.offload(_sync_all, manager.filesystem, batch)
+            postponed = {parent for parent, error in failed.items() if is_out_of_room(error)}
             for path, parent in batch.items():
-                if manager.unsynced_directories.get(path) == parent:
+                if parent not in postponed and manager.unsynced_directories.get(path) == parent:
                     del manager.unsynced_directories[path]
             for parent, error in failed.items():
                 self._directory_error(manager.directory_at(parent), "a new partition", error)
+            if postponed:
+                return  # A flush of such a partition, or the next new one, tries again.
 
     # -- retention and expiry --------------------------------------------------------------------
 

@@ -451,3 +451,21 @@ async def test_a_full_disk_fails_a_flush_and_not_the_partition() -> None:
     node.filesystem.faults.clear()
     assert await manager.flush(log)
     assert log.recovery_point == 20
+
+
+async def test_a_flush_does_not_vouch_for_a_directory_that_could_not_be_synced() -> None:
+    node = Node()
+    manager = await node.start()
+    fault = Fault("fsync_directory", "/data", errno.EMFILE, count=None)
+    node.filesystem.faults.append(fault)
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    fill(log)
+    await settle()
+    assert not await manager.flush(log)
+    assert log.recovery_point == 0
+    assert manager.get(tp("a-0")) is log
+    node.filesystem.faults.clear()
+    before = node.filesystem.operation_count
+    assert await manager.flush(log)
+    synced = [str(each) for each in node.filesystem.operations[before:]]
+    assert any(each.startswith("fsync_directory") and each.endswith("/data") for each in synced)
