@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
-from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.cluster_view import (
     NO_OPERATIONS_ASKED,
     alive_brokers,
@@ -50,6 +50,7 @@ async def answer(
             if topic.topic_id == ZERO_UUID
             and topic.name
             and topic.name not in image.topics.topics_by_name
+            and context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
         ]
         if missing and services.node_config["auto.create.topics.enable"]:
             creation_errors = await _create_missing(services, context, missing)
@@ -74,8 +75,9 @@ async def _create_missing(
     names = list(dict.fromkeys(topic_names))[:AUTO_CREATE_MAX_TOPICS]
     errors: dict[str, ErrorCode] = {}
     creatable = []
+    cluster_wide = context.authorized(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
     for name in names:
-        if context.authorized(Operation.CREATE, ResourceType.TOPIC, name):
+        if cluster_wide or context.authorized(Operation.CREATE, ResourceType.TOPIC, name):
             creatable.append(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
         else:
             errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.authorizer import AllowAllAuthorizer, Operation, ResourceType
 from moldau.broker.controller_channel import ControllerUnavailable
 from moldau.config import NodeConfig
 from moldau.protocol.errors import ErrorCode
@@ -59,6 +60,44 @@ async def test_metadata_without_a_controller_tells_what_there_is(administered: D
         "known": ErrorCode.NONE,
         "missing": ErrorCode.LEADER_NOT_AVAILABLE,
     }
+
+
+@pytest.mark.parametrize(
+    ("refused", "expected"),
+    [
+        (set(), ErrorCode.LEADER_NOT_AVAILABLE),
+        ({(Operation.CREATE, ResourceType.TOPIC)}, ErrorCode.LEADER_NOT_AVAILABLE),
+        ({(Operation.CREATE, ResourceType.CLUSTER)}, ErrorCode.LEADER_NOT_AVAILABLE),
+        (
+            {(Operation.CREATE, ResourceType.TOPIC), (Operation.CREATE, ResourceType.CLUSTER)},
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ),
+        ({(Operation.DESCRIBE, ResourceType.TOPIC)}, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    ],
+)
+async def test_who_may_make_topics_by_asking_for_them(
+    administered: DataPath, refused: set[Any], expected: ErrorCode
+) -> None:
+    """CREATE on the cluster or the topic; who may not see a topic does not make one either."""
+
+    class Some(AllowAllAuthorizer):
+        def authorize(
+            self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
+        ) -> bool:
+            return (operation, kind) not in refused
+
+    asked: list[Message] = []
+
+    def answer(request: Message) -> Message:
+        asked.append(request)
+        raise ControllerUnavailable("only asked")
+
+    administered.router._authorizer = Some()
+    administered.router._services.controller = ScriptedController(answer)
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="missing")])
+    response = await administered.ask(request, 12)
+    assert response.topics[0].error_code == expected
+    assert bool(asked) == (expected is ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 @pytest.mark.parametrize("keys", [None, []])
