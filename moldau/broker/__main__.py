@@ -26,6 +26,8 @@ from moldau.runtime.telemetry import configure_logging
 
 logger = logging.getLogger("moldau.node")
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a node until it is told to stop; returns the exit status."""
@@ -60,7 +62,7 @@ async def _serve(config: NodeConfig, options: argparse.Namespace) -> int:
         loop.call_soon_threadsafe(stop.set)
 
     node = Node(config, on_fatal=fail)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
     starting = asyncio.create_task(node.start(format_if_needed=options.format_if_needed))
     stopping = asyncio.create_task(stop.wait())
@@ -101,7 +103,12 @@ def _run(serving: Coroutine[Any, Any, int]) -> int:
     else:
         new_event_loop = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(serving)
+        try:
+            return runner.run(serving)
+        finally:
+            # The loop's handlers end with it: what comes now must not turn an orderly end into a
+            # death by signal.
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
 def _parser() -> argparse.ArgumentParser:
