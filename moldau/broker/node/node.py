@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import os
 import random
@@ -72,7 +71,7 @@ from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.loop_health import LoopLagMonitor, freeze_garbage_collector
 from moldau.runtime.request import Request
 from moldau.runtime.server import ListenerSpec, Server
-from moldau.runtime.telemetry import Registry, enhance
+from moldau.runtime.telemetry import Registry, enhance, load_renderer
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import (
@@ -509,7 +508,7 @@ class Node:
 
     async def _enhance_logs(self) -> None:
         """structlog costs more than the rest of the start: import it beside the loop."""
-        await asyncio.to_thread(importlib.import_module, "structlog")
+        await asyncio.to_thread(load_renderer)
         enhance()
 
 

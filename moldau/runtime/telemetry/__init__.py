@@ -5,6 +5,7 @@ from moldau.runtime.telemetry.logs import (
     configure_logging,
     enhance,
     get_levels,
+    load_renderer,
     set_level,
 )
 from moldau.runtime.telemetry.metrics import Counter, Gauge, Histogram, Meter, Metric, Registry
@@ -20,5 +21,6 @@ __all__ = [
     "configure_logging",
     "enhance",
     "get_levels",
+    "load_renderer",
     "set_level",
 ]

@@ -8,6 +8,7 @@ the message contains.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import sys
@@ -83,6 +84,21 @@ def configure_logging(
         logger.removeHandler(old)
     logger.addHandler(handler)
     logger.propagate = False
+
+
+def load_renderer() -> None:
+    """Import structlog, which takes tens of milliseconds: for a thread beside the loop.
+
+    It would import rich for its tracebacks wherever that is installed; a node does without (5 MB).
+    """
+    hides_rich = "rich" not in sys.modules
+    if hides_rich:
+        sys.modules["rich"] = None  # type: ignore[assignment]
+    try:
+        importlib.import_module("structlog")
+    finally:
+        if hides_rich:
+            del sys.modules["rich"]
 
 
 def enhance() -> None:
