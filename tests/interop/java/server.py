@@ -23,10 +23,17 @@ def free_port() -> int:
 
 
 class KafkaServer:
-    """A formatted, running Kafka 4.3 node. Use as a context."""
+    """A running Kafka 4.3 node. Use as a context.
 
-    def __init__(self, java: JavaTools, home: Path) -> None:
-        self.data_directory = home / "data"
+    Args:
+        java: formats the data directory, unless that exists already.
+        home: where its configuration and its log go.
+        data_directory: `home/data` when None.
+    """
+
+    def __init__(self, java: JavaTools, home: Path, data_directory: Path | None = None) -> None:
+        home.mkdir(exist_ok=True)
+        self.data_directory = data_directory or home / "data"
         self._port = free_port()
         self._log_path = home / "kafka.log"
         self._config_path = home / "server.properties"
@@ -44,11 +51,9 @@ class KafkaServer:
             "transaction.state.log.num.partitions=1\n"
             "log.index.size.max.bytes=65536\n"
         )
-        cluster_id = java.check("kafka-storage", "random-uuid").output.strip()
-        java.check(
-            "kafka-storage", "format", "--standalone", "-t", cluster_id, "-c", self._config_path
-        )
         self._process: subprocess.Popen[bytes] | None = None
+        if not self.data_directory.exists():
+            self._format(java)
 
     @property
     def bootstrap_server(self) -> str:
@@ -87,6 +92,12 @@ class KafkaServer:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(STOP_DEADLINE_S)
+
+    def _format(self, java: JavaTools) -> None:
+        cluster_id = java.check("kafka-storage", "random-uuid").output.strip()
+        java.check(
+            "kafka-storage", "format", "--standalone", "-t", cluster_id, "-c", self._config_path
+        )
 
     def _listens(self) -> bool:
         assert self._process is not None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from moldau.testing import Cluster
@@ -202,3 +203,66 @@ def test_moldau_log_verify_finds_our_files_sound(our_directory: Path) -> None:
     done = moldau("log", "verify", "--deep", our_directory)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 warning, 0 damage" in done.stdout
+
+
+def values(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes | None]:
+    """Every value that a consumer of partition 0 gets."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "unused", "isolation.level": isolation,
+         "enable.auto.commit": False, "enable.partition.eof": True, "check.crcs": True}
+    )  # fmt: skip
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        found: list[bytes | None] = []
+        while True:
+            message = consumer.poll(WAIT_S)
+            assert message is not None, "neither a record nor the end"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                return found
+            found.append(message.value())
+    finally:
+        consumer.close()
+
+
+def test_a_directory_goes_to_kafka_and_comes_back(
+    java: JavaTools, our_directory: Path, tmp_path: Path
+) -> None:
+    """The same log directory, metadata log included, served by us, by Kafka, and by us again."""
+    home = tmp_path / "moldau"
+    data = home / "node-1" / "data"
+    shutil.copytree(our_directory, data)
+    expected: dict[str, list[bytes | None]] = {}
+    with Cluster(directory=home) as cluster:
+        for topic in ("codecs", "append-time", "rolled"):
+            expected[topic] = values(cluster.bootstrap_server, topic)
+            assert len(expected[topic]) >= 100
+        assert cluster.stop() == 0
+        with KafkaServer(java, tmp_path / "kafka", data) as kafka:
+            for topic, found in expected.items():
+                assert values(kafka.bootstrap_server, topic) == found
+                DRIVERS[0].write(kafka.bootstrap_server, topic, [Rec(None, b"from Kafka")])
+            TopicMaker(kafka.bootstrap_server).create("made-by-kafka", partitions=2)
+            kafka.stop()
+        cluster.restart()
+        for topic, found in expected.items():
+            found.append(b"from Kafka")
+            assert values(cluster.bootstrap_server, topic) == found
+        TopicMaker(cluster.bootstrap_server).create("made-by-us-again")
+        DRIVERS[0].write(cluster.bootstrap_server, "made-by-kafka", [Rec(None, b"ours")])
+        assert values(cluster.bootstrap_server, "made-by-kafka") == [b"ours"]
+
+
+def test_a_directory_of_kafkas_is_served_by_us(kafka_directory: Path, tmp_path: Path) -> None:
+    home = tmp_path / "moldau"
+    shutil.copytree(kafka_directory, home / "node-1" / "data")
+    with Cluster(directory=home) as cluster:
+        bootstrap = cluster.bootstrap_server
+        assert len(values(bootstrap, "codecs")) == len(CODECS) * len(sample_records())
+        committed = values(bootstrap, "transactions")
+        assert committed == [b"%d" % number for number in range(5)] * 2
+        assert values(bootstrap, "transactions", "read_uncommitted") == committed * 2
+        DRIVERS[0].write(bootstrap, "rolled", [Rec(None, b"ours")])
+        assert values(bootstrap, "rolled")[-1] == b"ours"
+        assert cluster.stop() == 0
