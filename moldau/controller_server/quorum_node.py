@@ -109,8 +109,7 @@ class QuorumNode:
         try:
             await asyncio.shield(self._starting)
         except (MetadataLogError, OSError):
-            await self._thread.stop()
-            self._close_filesystem()
+            await self.stop()
             raise
 
     async def _start(self) -> None:
@@ -133,7 +132,7 @@ class QuorumNode:
                 read_bootstrap, filesystem, config.metadata_log_directory
             )
         ] or feature_records(initial_feature_levels())
-        log = await SingleVoterLog.open(filesystem, clock, settings, self._on_fatal)
+        log = self._log = await SingleVoterLog.open(filesystem, clock, settings, self._on_fatal)
         core = ControllerCore(
             ControllerSettings.from_node_config(config, self._cluster_id),
             random.Random(secrets.randbits(128)),
@@ -149,10 +148,15 @@ class QuorumNode:
                 interval_ms=config.get_int("metadata.log.max.snapshot.interval.ms"),
             ),
         )
-        self._log, self._controller = log, controller
+        self._controller = controller
         self._apis = ControllerApis(controller, log, clock)
         controller.start()
-        await asyncio.wait_for(controller.active_since.wait(), ACTIVATION_TIMEOUT_S)
+        try:
+            await asyncio.wait_for(controller.active_since.wait(), ACTIVATION_TIMEOUT_S)
+        except TimeoutError:
+            raise MetadataLogError(
+                f"the controller is not active after {ACTIVATION_TIMEOUT_S:.0f} s"
+            ) from None
         await self._apis.handle(
             self._registration(), ControllerRequestContext(OWN_PRINCIPAL, timeout_ms=30_000)
         )
@@ -214,15 +218,17 @@ class QuorumNode:
             await asyncio.wait([self._starting])
             if self._starting.exception() is not None:
                 logger.warning("the start had been called off: %s", self._starting.exception())
-        if self._controller is not None and self._log is not None:
-            await self._thread.run(self._stop(self._controller, self._log))
-        self._controller = None
+        controller, log = self._controller, self._log
+        self._controller = self._log = None
+        if log is not None:
+            await self._thread.run(self._stop(controller, log))
         await self._thread.stop()
         self._close_filesystem()
 
     @staticmethod
-    async def _stop(controller: Controller, log: SingleVoterLog) -> None:
-        await controller.close()
+    async def _stop(controller: Controller | None, log: SingleVoterLog) -> None:
+        if controller is not None:
+            await controller.close()
         await log.close()
 
     def _close_filesystem(self) -> None:

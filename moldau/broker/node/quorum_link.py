@@ -71,8 +71,7 @@ async def follow_metadata(
     """Feed the loader from now on; returns when it has everything that was committed by now.
 
     Raises:
-        ControllerUnavailable: the quorum does not answer.
-        TimeoutError: the log was not read in time.
+        ControllerUnavailable: the quorum does not answer, or the log was not read in time.
     """
     await quorum.subscribe(LoaderFeed(loader))
     request = DescribeQuorumRequest(
@@ -80,10 +79,16 @@ async def follow_metadata(
     )
     response = await channel.send(request, INTERNAL_PRINCIPAL)
     high_watermark = response.topics[0].partitions[0].high_watermark
-    async with asyncio.timeout(CATCH_UP_TIMEOUT_S):
-        await loader.wait_until(
-            lambda image: image.provenance.last_contained_offset >= high_watermark - 1
-        )
+    try:
+        async with asyncio.timeout(CATCH_UP_TIMEOUT_S):
+            await loader.wait_until(
+                lambda image: image.provenance.last_contained_offset >= high_watermark - 1
+            )
+    except TimeoutError:
+        read = loader.last_applied_offset + 1
+        raise ControllerUnavailable(
+            f"of {high_watermark} metadata records {read} were read in {CATCH_UP_TIMEOUT_S:.0f} s"
+        ) from None
 
 
 class ProducerIdBlocks:

@@ -22,6 +22,7 @@ from moldau.controller_server import (
     RequestUndelivered,
     controller_endpoints,
 )
+from moldau.controller_server import quorum_node as quorum_node_module
 from moldau.controller_server import quorum_thread as quorum_thread_module
 from moldau.controller_server.error_responses import error_response
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
@@ -358,3 +359,13 @@ async def test_faults_on_the_thread_reach_the_node(directory: Path) -> None:
     await join(node)
     await node.stop()
     assert [str(fault["exception"]) for fault in faults] == ["the test says so"]
+
+
+async def test_a_controller_that_does_not_become_active_is_one_clear_line(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quorum_node_module, "ACTIVATION_TIMEOUT_S", 0.0)
+    node = make_node(directory)
+    with pytest.raises(MetadataLogError, match="not active"):
+        await node.start()
+    await node.stop()
