@@ -174,9 +174,8 @@ class ProduceFrame:
     ) -> None:
         """The smallest batch of equal records that has at least `batch_bytes`."""
         value = bytes((i * 131 + (i >> 8) * 31) & 0xFF for i in range(record_bytes))
-        self.record_count = -(
-            -(batch_bytes - BATCH_HEADER_SIZE) // (record_bytes + _OVERHEAD_BYTES)
-        )
+        wanted_bytes = batch_bytes - BATCH_HEADER_SIZE
+        self.record_count = max(1, -(-wanted_bytes // (record_bytes + _OVERHEAD_BYTES)))
         is_idempotent = producer_id >= 0
         now_ms = time.time_ns() // 1_000_000
         batch = bytes(

@@ -1,0 +1,32 @@
+"""Every benchmark runs against a real node, with little data, and has figures. Not how good."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from benchmarks.figures import Effort
+from benchmarks.run import BENCHMARKS, load
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks read /proc"),
+]
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_has_positive_figures(name: str):
+    report = load(name)(Effort(rounds=1, scale=0.001, with_kafka=False))
+    text = report.markdown()
+    assert report.tables
+    assert all(table.rows for table in report.tables)
+    measured = [value for target in report.targets for value in target.measured.values]
+    assert all(value >= 0 for value in measured)
+    if name != "clients":
+        assert measured, text
+    if name not in ("produce-small",):
+        # CPU time is counted in hundredths of a second: a short load may take none.
+        assert all(value > 0 for value in measured), text
+    assert not re.search(r"\b(nan|inf)\b", text), text
