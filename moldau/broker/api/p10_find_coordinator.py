@@ -1,10 +1,11 @@
 """FindCoordinator v0–v6: which broker coordinates a group, a transactional id or a share partition.
 
-Behaviour: this node has no coordinators yet, so every key is answered with
-COORDINATOR_NOT_AVAILABLE, which clients retry until their own time limit. The API is served all the
-same because librdkafka takes its presence for a sign of LZ4 support and would silently send
-uncompressed batches without it. Batches of keys from v4 on (KIP-699); an unknown kind of key is
-INVALID_REQUEST.
+Behaviour: this broker is named for every group. It does not advertise the group APIs yet, so clients
+that go on to join or commit say at once that the broker does not support it; without an answer they
+would retry for as long as their session lasts, also when a consumer with assigned partitions closes.
+Transactional ids and share partitions get COORDINATOR_NOT_AVAILABLE. The API has to be served because
+librdkafka takes its presence for the sign of LZ4 support (docs/adr/0005). Batches of keys from v4 on
+(KIP-699); an unknown kind of key is INVALID_REQUEST.
 Known gaps: the coordinators themselves.
 """
 
@@ -49,28 +50,51 @@ RESOURCE_TYPES: Final = {
 def handle(
     services: BrokerServices, context: RequestContext, request: FindCoordinatorRequest
 ) -> None:
-    """Say for each key why it has no coordinator."""
+    """Name this broker for every key that may be asked about."""
+    keys = request.coordinator_keys
     if context.api_version < FIRST_BATCHED_VERSION:
-        error, message = _outcome(context, request.key_type, request.key)
-        context.respond(
-            FindCoordinatorResponse(error_code=error, error_message=message, node_id=NO_NODE)
-        )
+        keys = [request.key]
+    found = [_coordinator(services, context, request.key_type, key) for key in keys]
+    if context.api_version >= FIRST_BATCHED_VERSION:
+        context.respond(FindCoordinatorResponse(coordinators=found))
         return
-    coordinators = []
-    for key in request.coordinator_keys:
-        error, message = _outcome(context, request.key_type, key)
-        coordinators.append(
-            Coordinator(key=key, node_id=NO_NODE, port=-1, error_code=error, error_message=message)
+    context.respond(
+        FindCoordinatorResponse(
+            error_code=found[0].error_code,
+            error_message=found[0].error_message,
+            node_id=found[0].node_id,
+            host=found[0].host,
+            port=found[0].port,
         )
-    context.respond(FindCoordinatorResponse(coordinators=coordinators))
+    )
 
 
-def _outcome(context: RequestContext, key_type: int, key: str) -> tuple[ErrorCode, str]:
+def _coordinator(
+    services: BrokerServices, context: RequestContext, key_type: int, key: str
+) -> Coordinator:
     if key_type not in RESOURCE_TYPES or (
         key_type == KeyType.SHARE and context.api_version < FIRST_SHARE_VERSION
     ):
-        return ErrorCode.INVALID_REQUEST, f"key type {key_type} is unknown: 0 group, 1 transaction"
+        message = f"key type {key_type} is unknown: 0 group, 1 transaction"
+        return _refusal(key, ErrorCode.INVALID_REQUEST, message)
     resource_type, refusal = RESOURCE_TYPES[KeyType(key_type)]
     if not context.authorized(Operation.DESCRIBE, resource_type, key):
-        return refusal, refusal.message
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node has no coordinators yet"
+        return _refusal(key, refusal, refusal.message)
+    broker = services.metadata.image.cluster.brokers.get(services.broker_id)
+    endpoint = None if broker is None else broker.listeners.get(context.listener_name)
+    if key_type != KeyType.GROUP or endpoint is None:
+        message = "this node has no such coordinator yet"
+        return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+    return Coordinator(
+        key=key,
+        node_id=services.broker_id,
+        host=endpoint.host,
+        port=endpoint.port,
+        error_message=None,
+    )
+
+
+def _refusal(key: str, error: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(
+        key=key, node_id=NO_NODE, port=NO_NODE, error_code=error, error_message=message
+    )
