@@ -1,11 +1,11 @@
 """FindCoordinator v0–v6: which broker coordinates a group, a transactional id or a share partition.
 
-Behaviour: this broker is named for every group. It does not advertise the group APIs yet, so clients
-that go on to join or commit say at once that the broker does not support it; without an answer they
-would retry for as long as their session lasts, also when a consumer with assigned partitions closes.
-Transactional ids and share partitions get COORDINATOR_NOT_AVAILABLE. The API has to be served because
-librdkafka takes its presence for the sign of LZ4 support (docs/adr/0005). Batches of keys from v4 on
-(KIP-699); an unknown kind of key is INVALID_REQUEST.
+Behaviour: this broker is named for every group. It does not advertise the group APIs yet, so
+clients that go on to join or commit say at once that the broker does not support it; without an
+answer they would retry for as long as their session lasts, also when a consumer with assigned
+partitions closes. Transactional ids and share partitions get COORDINATOR_NOT_AVAILABLE. The API has
+to be served because librdkafka takes its presence for the sign of LZ4 support (docs/adr/0005).
+Batches of keys from v4 on (KIP-699); an unknown kind of key is INVALID_REQUEST.
 Known gaps: the coordinators themselves.
 """
 
