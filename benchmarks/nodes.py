@@ -234,7 +234,8 @@ class KafkaNode(BrokerNode):
         subprocess.run(
             [
                 *("java", "-cp", _class_path(), "kafka.tools.StorageTool", "format"),
-                *("-t", uuid_to_base64(uuid.uuid4()), "-c", str(self._config)),
+                f"--cluster-id={uuid_to_base64(uuid.uuid4())}",  # it may begin with a dash
+                *("-c", str(self._config)),
             ],
             check=True,
             capture_output=True,
