@@ -7,7 +7,7 @@ from pathlib import Path
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Record, encode_batch
-from moldau.testing import Cluster, wait_until
+from moldau.testing import Cluster, wait_until, wait_until_async
 from tests.interop.raw.probe import connected, produce_raw, topic_metadata
 from tests.interop.topics import TopicMaker
 from tests.system.conftest import SmallDisk
@@ -83,9 +83,13 @@ async def produce_when_possible(bootstrap: str, topic: str) -> int:
     """The offset of one batch, tried until the node takes it."""
     async with connected(bootstrap) as connection:
         batch = encode_batch([Record(0, STAMP_MS, None, b"after")])
-        for _ in range(600):
+        accepted: list[int] = []
+
+        async def is_taken() -> bool:
             answer = await produce_raw(connection, topic, batch)
             if answer.error_code == ErrorCode.NONE:
-                return int(answer.base_offset)
-            await asyncio.sleep(0.05)
-    raise AssertionError(f"still refused: {ErrorCode(answer.error_code).name}")
+                accepted.append(int(answer.base_offset))
+            return bool(accepted)
+
+        await wait_until_async(is_taken, what="the node takes records again")
+    return accepted[0]

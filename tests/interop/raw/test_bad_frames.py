@@ -178,3 +178,6 @@ def test_random_bodies_do_no_harm(bootstrap: str) -> None:
             peer.shutdown(1)
             while peer.recv(65_536):
                 pass
+    with bare_socket(bootstrap) as peer:
+        peer.sendall(frame(METADATA, 4, b"\x00\x00\x00\x00\x00"))
+        assert read_response(peer)[0] == 7
