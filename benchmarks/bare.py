@@ -20,6 +20,9 @@ from typing import Any, Final
 import uvloop
 
 CHUNK_BYTES: Final = 256 * 1024
+PIECE_BYTES: Final = 128 * 1024
+"""What is written at a time: the limit shall have what helps a broker, too."""
+
 HOST: Final = "127.0.0.1"
 
 
@@ -55,7 +58,8 @@ class Receiver(asyncio.BufferedProtocol):
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        os.write(self._file, self._view[:nbytes])
+        for start in range(0, nbytes, PIECE_BYTES):
+            os.write(self._file, self._view[start : min(start + PIECE_BYTES, nbytes)])
         self._until_answer -= nbytes
         answers = 0
         while self._until_answer <= 0:
