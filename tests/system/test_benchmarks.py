@@ -13,7 +13,7 @@ from benchmarks.run import BENCHMARKS, load
 pytestmark = [
     pytest.mark.system,
     # kafka-python reads its resources the old way.
-    pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
     pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks read /proc"),
 ]
 
