@@ -199,13 +199,15 @@ async def read_with_aiokafka(bootstrap_server: str, records: list[tuple[bytes, b
     read = Read("aiokafka")
     checker = Checker(read, records)
     begin = time.perf_counter()
-    consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap_server)
+    # Not seek_to_beginning: right after assign it races with aiokafka's own reset to the end.
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=bootstrap_server, auto_offset_reset="earliest"
+    )
     await consumer.start()
     try:
         partitions = [aiokafka.TopicPartition(TOPIC, index) for index in range(PARTITION_COUNT)]
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
-        await consumer.seek_to_beginning(*partitions)
         while any([await consumer.position(p) < ends[p] for p in partitions]):
             for partition, messages in (await consumer.getmany(timeout_ms=1000)).items():
                 for message in messages:
