@@ -1,5 +1,7 @@
 """The metadata log: a quorum's replicated log, for now with a single voter."""
 
+from moldau.raft.core.values import SnapshotId
+from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterEndpoint, VoterSet
 from moldau.raft.format import check_unformatted, read_bootstrap, write_bootstrap
 from moldau.raft.single_voter_log import MetadataLogSettings, SingleVoterLog
 from moldau.raft.subscription import LogListener, Subscription
@@ -9,9 +11,7 @@ from moldau.raft.values import (
     CommittedBatch,
     LoadedSnapshot,
     MetadataLogError,
-    SnapshotId,
 )
-from moldau.raft.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterEndpoint, VoterSet
 
 __all__ = [
     "LATEST_KRAFT_VERSION",

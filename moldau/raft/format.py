@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 
 from moldau.protocol.schema import Message
+from moldau.raft.core.voters import VoterSet
 from moldau.raft.quorum_state import QUORUM_STATE
 from moldau.raft.snapshot_files import (
     BOOTSTRAP_CHECKPOINT,
@@ -22,7 +23,6 @@ from moldau.raft.snapshot_files import (
     write_snapshot_file,
 )
 from moldau.raft.values import METADATA_DIRECTORY, MetadataLogError
-from moldau.raft.voters import VoterSet
 from moldau.runtime.filesystem import Filesystem
 
 _NO_TIME = 0

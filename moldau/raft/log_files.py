@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import METADATA_TOPIC_ID, TopicPartition
 from moldau.raft.batch_codec import DecodedBatch, decode_batches
-from moldau.raft.quorum_state import QuorumState, read_quorum_state
+from moldau.raft.core.values import ElectionState, SnapshotId
+from moldau.raft.core.voters import VoterSet
+from moldau.raft.quorum_state import read_quorum_state
 from moldau.raft.snapshot_files import (
     list_snapshots,
     read_snapshot_file,
@@ -28,9 +30,7 @@ from moldau.raft.values import (
     METADATA_TOPIC,
     LoadedSnapshot,
     MetadataLogError,
-    SnapshotId,
 )
-from moldau.raft.voters import VoterSet
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import FileRegion, Filesystem
 from moldau.storage.corrupt_file import CorruptFile
@@ -54,7 +54,7 @@ class LogFiles:
     log: Log
     snapshots: list[SnapshotId]
     voters: VoterSet
-    quorum_state: QuorumState
+    quorum_state: ElectionState
     latest_snapshot: LoadedSnapshot | None = field(default=None)
 
     @property
@@ -75,7 +75,7 @@ def open_log_files(
     """
     directory = os.path.join(metadata_directory, METADATA_DIRECTORY)
     filesystem.mkdirs(directory)
-    quorum_state = read_quorum_state(filesystem, directory) or QuorumState()
+    quorum_state = read_quorum_state(filesystem, directory) or ElectionState()
     _check_topic_id(filesystem, directory)
     remove_unfinished(filesystem, directory)
     snapshots = list_snapshots(filesystem, directory)

@@ -9,32 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
 from moldau.protocol.types import ZERO_UUID, uuid_from_base64, uuid_to_base64
+from moldau.raft.core.values import NO_NODE, ElectionState, ReplicaKey
 from moldau.raft.values import MetadataLogError
 from moldau.runtime.filesystem import Filesystem
 
 QUORUM_STATE: Final = "quorum-state"
 CURRENT_VERSION: Final = 1
 MAX_FILE_BYTES: Final = 64 * 1024
-NO_NODE: Final = -1
 _MAX_EPOCH: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumState:
-    """The election state of one node; ids are -1 for nobody."""
-
-    leader_id: int = NO_NODE
-    leader_epoch: int = 0
-    voted_id: int = NO_NODE
-    voted_directory_id: UUID = ZERO_UUID
-
-
-def read_quorum_state(filesystem: Filesystem, directory: str) -> QuorumState | None:
+def read_quorum_state(filesystem: Filesystem, directory: str) -> ElectionState | None:
     """The state in `directory`, None when there is no file.
 
     Raises:
@@ -59,23 +48,24 @@ def read_quorum_state(filesystem: Filesystem, directory: str) -> QuorumState | N
         raise MetadataLogError(
             f"{path}: data_version {version} is newer than {CURRENT_VERSION}, which is known here"
         )
-    state = QuorumState(
+    voted_id = _number(path, values, "votedId", NO_NODE, _MAX_EPOCH)
+    voted_directory_id = _directory_id(path, values) if version >= 1 else ZERO_UUID
+    return ElectionState(
         leader_id=_number(path, values, "leaderId", NO_NODE, _MAX_EPOCH),
         leader_epoch=_number(path, values, "leaderEpoch", 0, _MAX_EPOCH - 1),
-        voted_id=_number(path, values, "votedId", NO_NODE, _MAX_EPOCH),
-        voted_directory_id=_directory_id(path, values) if version >= 1 else ZERO_UUID,
+        voted=None if voted_id == NO_NODE else ReplicaKey(voted_id, voted_directory_id),
     )
-    return state
 
 
-def write_quorum_state(filesystem: Filesystem, directory: str, state: QuorumState) -> None:
+def write_quorum_state(filesystem: Filesystem, directory: str, state: ElectionState) -> None:
     """Replace the file, durably. Raises OSError."""
+    voted = state.voted or ReplicaKey(NO_NODE)
     text = json.dumps(
         {
             "leaderId": state.leader_id,
             "leaderEpoch": state.leader_epoch,
-            "votedId": state.voted_id,
-            "votedDirectoryId": uuid_to_base64(state.voted_directory_id),
+            "votedId": voted.node_id,
+            "votedDirectoryId": uuid_to_base64(voted.directory_id),
             "data_version": CURRENT_VERSION,
         },
         separators=(",", ":"),

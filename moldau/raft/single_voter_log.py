@@ -24,13 +24,15 @@ from moldau.protocol.messages.leader_change_message import Voter as LeaderChange
 from moldau.protocol.records import ControlRecordType, encode_control_batch
 from moldau.protocol.schema import Message
 from moldau.raft.batch_codec import encode_data_batch
+from moldau.raft.core.values import ElectionState, SnapshotId
+from moldau.raft.core.voters import VoterDescription, VoterEndpoint, VoterSet
 from moldau.raft.log_files import (
     LogFiles,
     finish_read,
     open_log_files,
     start_read,
 )
-from moldau.raft.quorum_state import QuorumState, write_quorum_state
+from moldau.raft.quorum_state import write_quorum_state
 from moldau.raft.snapshot_files import (
     SnapshotWriter,
     read_snapshot_file,
@@ -38,8 +40,7 @@ from moldau.raft.snapshot_files import (
     snapshot_path,
 )
 from moldau.raft.subscription import LogListener, Subscription, SubscriptionState
-from moldau.raft.values import CommittedBatch, MetadataLogError, SnapshotId
-from moldau.raft.voters import VoterDescription, VoterEndpoint, VoterSet
+from moldau.raft.values import CommittedBatch, MetadataLogError
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.append import AppendOrigin
@@ -160,7 +161,7 @@ class SingleVoterLog:
     def _lead(self) -> None:
         """Open the next epoch: election state first, then the log's LeaderChange. Blocks."""
         own = self._settings
-        state = QuorumState(leader_id=own.node_id, leader_epoch=self.leader_epoch)
+        state = ElectionState(leader_id=own.node_id, leader_epoch=self.leader_epoch)
         write_quorum_state(self._filesystem, self._files.directory, state)
         voter = LeaderChangeVoter(voter_id=own.node_id)
         message = LeaderChangeMessage(

@@ -18,8 +18,9 @@ from moldau.protocol.messages.snapshot_header_record import SnapshotHeaderRecord
 from moldau.protocol.records import ControlRecordType, encode_control_batch
 from moldau.protocol.schema import Message
 from moldau.raft.batch_codec import DecodedBatch, decode_batches, encode_data_batch
-from moldau.raft.values import LoadedSnapshot, MetadataLogError, SnapshotId
-from moldau.raft.voters import VoterSet
+from moldau.raft.core.values import SnapshotId
+from moldau.raft.core.voters import VoterSet
+from moldau.raft.values import LoadedSnapshot, MetadataLogError
 from moldau.runtime.filesystem import Filesystem
 
 CHECKPOINT_SUFFIX: Final = ".checkpoint"

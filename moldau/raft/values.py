@@ -7,7 +7,7 @@ Invariant: immutable; they cross threads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from moldau.protocol.schema import Message
 
@@ -17,13 +17,6 @@ METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 
 class MetadataLogError(Exception):
     """The metadata log cannot be used as it is; one line that says what is wrong and where."""
-
-
-class SnapshotId(NamedTuple):
-    """A snapshot stands for everything below `end_offset`; its last record has `leader_epoch`."""
-
-    end_offset: int
-    leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True)

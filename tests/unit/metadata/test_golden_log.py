@@ -5,8 +5,8 @@ from __future__ import annotations
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.raft.batch_codec import decode_batches, encode_data_batch
+from moldau.raft.core.voters import VoterSet
 from moldau.raft.snapshot_files import snapshot_batches
-from moldau.raft.voters import VoterSet
 
 from .builders import golden, metadata_records, replay
 

@@ -15,7 +15,8 @@ from moldau.protocol.metadata_records import NoOpRecord
 from moldau.protocol.records import ControlRecordType
 from moldau.raft import MetadataLogError, VoterDescription, VoterSet, check_unformatted
 from moldau.raft.batch_codec import decode_batches
-from moldau.raft.quorum_state import QuorumState, read_quorum_state, write_quorum_state
+from moldau.raft.core.values import ElectionState, ReplicaKey
+from moldau.raft.quorum_state import read_quorum_state, write_quorum_state
 from moldau.raft.single_voter_log import SingleVoterLog
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
@@ -367,9 +368,11 @@ def test_an_older_quorum_state_is_understood() -> None:
         b'{"clusterId":"x","leaderId":3,"leaderEpoch":7,"votedId":-1,"appliedOffset":0,'
         b'"currentVoters":[{"voterId":3}],"data_version":0}',
     )
-    assert read_quorum_state(filesystem, DIRECTORY) == QuorumState(3, 7)
-    write_quorum_state(filesystem, DIRECTORY, QuorumState(1, 8, 2, DIRECTORY_ID))
-    assert read_quorum_state(filesystem, DIRECTORY) == QuorumState(1, 8, 2, DIRECTORY_ID)
+    assert read_quorum_state(filesystem, DIRECTORY) == ElectionState(7, 3)
+    write_quorum_state(filesystem, DIRECTORY, ElectionState(8, 1, ReplicaKey(2, DIRECTORY_ID)))
+    assert read_quorum_state(filesystem, DIRECTORY) == ElectionState(
+        8, 1, ReplicaKey(2, DIRECTORY_ID)
+    )
 
 
 async def test_corrupt_snapshots_are_refused(filesystem: SimulatedFilesystem) -> None:

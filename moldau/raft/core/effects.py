@@ -1,0 +1,203 @@
+"""What the quorum core wants done, in the order in which it must be done.
+
+Owns: one class per effect. Must not: do anything. Invariant of every driver: effects are carried
+out strictly in the order given, each one completely (a Persist is on stable storage, an append in
+the log, before the next begins); a crash may happen between any two and inside each; when one
+cannot be done the replica stops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import Buffer
+from moldau.raft.core.messages import PeerRequest, PeerResponse
+from moldau.raft.core.values import (
+    Destination,
+    ElectionState,
+    Leadership,
+    ReplicaKey,
+    SnapshotId,
+)
+from moldau.raft.core.voters import VoterSet
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make the election state durable (file, then directory) before anything after this."""
+
+    state: ElectionState
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Remove everything from `end_offset` on; the core itself undoes voters records there."""
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendEpochStart:
+    """A new leader's first batch: LeaderChange, and, when `voters` is given, KRaftVersion and
+    Voters records with it. Append it in `leader_epoch`, tell the core by `on_appended`, and flush.
+    """
+
+    leader_epoch: int
+    voter_ids: tuple[int, ...]
+    granting_voter_ids: tuple[int, ...]
+    voters: VoterSet | None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendVoters:
+    """A leader's change of voters: append the control batch, tell the core, and flush.
+
+    A batch with `kraft_version_changed` also carries the KRaftVersion record.
+    """
+
+    leader_epoch: int
+    voters: VoterSet
+    kraft_version_changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFetched:
+    """Batches from the leader of `leader_epoch`: check them (CRC, offsets that continue the log at
+    `base_offset`, epochs that never fall and are at most `leader_epoch`), append whole batches,
+    tell the core by `on_appended`, flush, tell it by `on_flushed`. A damaged batch ends the append
+    before it; then tell the core by `on_append_refused`.
+    """
+
+    base_offset: int
+    leader_epoch: int
+    records: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSnapshotChunk:
+    """Put `data` at `position` of the snapshot being fetched (position 0 begins the file anew).
+
+    With `is_last`: check and install it: fsync, rename, fsync the directory, then drop the whole
+    log and let it begin at `snapshot_id.end_offset`, then tell the core by `on_snapshot_installed`
+    with the voters in it; a damaged file is removed, and the core told by `on_snapshot_refused`.
+    """
+
+    snapshot_id: SnapshotId
+    position: int
+    data: Buffer
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a request; the driver answers by `on_response(send, response, now_ms)`, exactly once,
+    with None when there is no answer within `timeout_ms` or the connection fails.
+    """
+
+    destination: Destination
+    request: PeerRequest
+    timeout_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a request of a peer; `token` is what `on_request` was given with it."""
+
+    token: Any
+    response: PeerResponse
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecords:
+    """Answer `token` with records from `start_offset` on, at least one batch, up to `end_offset`
+    (exclusive) and about `max_bytes`; every other field of the response is in `response`.
+    """
+
+    token: Any
+    start_offset: int
+    end_offset: int
+    max_bytes: int
+    response: PeerResponse
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSnapshot:
+    """Answer `token` with bytes of a snapshot; size and data are filled into `response`."""
+
+    token: Any
+    snapshot_id: SnapshotId
+    position: int
+    max_bytes: int
+    response: PeerResponse
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceHighWatermark:
+    """Everything below `high_watermark` is committed: deliver it to the listeners."""
+
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLeadership:
+    """Tell the listeners who leads now. When it is this replica: `epoch_start_offset` is where its
+    epoch begins; a listener hears of it only after everything below has been delivered.
+    """
+
+    leadership: Leadership
+    epoch_start_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """A voter change, or a resignation asked for, has ended; `token` is the caller's."""
+
+    token: Any
+    error: ErrorCode
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """An invariant is broken, or this replica must not go on: stop the node with this line."""
+
+    reason: str
+
+
+Effect = (
+    Persist
+    | Truncate
+    | AppendEpochStart
+    | AppendVoters
+    | AppendFetched
+    | WriteSnapshotChunk
+    | Send
+    | Reply
+    | ReadRecords
+    | ReadSnapshot
+    | AdvanceHighWatermark
+    | ChangeLeadership
+    | Complete
+    | Stop
+)
+
+__all__ = [
+    "AdvanceHighWatermark",
+    "AppendEpochStart",
+    "AppendFetched",
+    "AppendVoters",
+    "ChangeLeadership",
+    "Complete",
+    "Effect",
+    "Persist",
+    "ReadRecords",
+    "ReadSnapshot",
+    "ReplicaKey",
+    "Reply",
+    "Send",
+    "Stop",
+    "Truncate",
+    "WriteSnapshotChunk",
+]

@@ -1,0 +1,47 @@
+"""The quorum's timings and limits by Kafka's own keys; the defaults are Kafka's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from moldau.raft.core.values import Destination, Endpoints, ReplicaKey
+
+
+class Random(Protocol):
+    """The part of `random.Random` that elections need."""
+
+    def random(self) -> float:
+        """At least 0, below 1."""
+
+    def randrange(self, stop: int, /) -> int:
+        """At least 0, below `stop`."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumSettings:
+    """Who this replica is and how patient it is. Times in milliseconds.
+
+    `is_controller` is false for brokers, which never become voters. `bootstrap_servers` are asked
+    for the leader by a replica that knows none (`controller.quorum.bootstrap.servers`, or the
+    configured voters).
+    """
+
+    local: ReplicaKey
+    endpoints: Endpoints
+    is_controller: bool
+    bootstrap_servers: tuple[Destination, ...] = ()
+    election_timeout_ms: int = 1_000
+    """`controller.quorum.election.timeout.ms`"""
+    election_backoff_max_ms: int = 1_000
+    """`controller.quorum.election.backoff.max.ms`"""
+    fetch_timeout_ms: int = 2_000
+    """`controller.quorum.fetch.timeout.ms`"""
+    request_timeout_ms: int = 2_000
+    """`controller.quorum.request.timeout.ms`"""
+    retry_backoff_ms: int = 20
+    """`controller.quorum.retry.backoff.ms`"""
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 8 * 1024 * 1024
+    fetch_snapshot_max_bytes: int = 8 * 1024 * 1024
+    add_voter_timeout_ms: int = 60_000
