@@ -1,7 +1,7 @@
 """Checks that involve more than one key, on a node's parsed configuration.
 
 Owns: the rules between roles, listeners, quorum and related limits; they are those Kafka 4.3
-applies at start-up, plus what this version refuses because it cannot do it yet.
+applies at start-up.
 Must not: parse anything or change values.
 Invariant: every failed check names the key to change.
 """
@@ -53,13 +53,17 @@ def check_node(config: NodeConfig) -> Iterator[str]:
     _check_listener_ports(config)
     _check_controller_listeners(config)
     _check_security_protocols(config)
+    _check_advertised(config)
     if config.is_broker:
-        _check_advertised(config)
         _check_inter_broker_listener(config)
     _check_early_start_listeners(config)
     _check_log(config)
     _check_limits(config)
-    _check_one_node(config)
+    if not config.is_controller and len(config.controller_listener_names) > 1:
+        yield (
+            "controller.listener.names has several entries; a broker connects to "
+            f"{config.controller_listener_names[0]} only"
+        )
     if config["broker.heartbeat.interval.ms"] * 2 > config["broker.session.timeout.ms"]:
         yield (
             "broker.heartbeat.interval.ms should be at most half of broker.session.timeout.ms; "
@@ -138,10 +142,11 @@ def _check_controller_listeners(config: NodeConfig) -> None:
                     "is a controller listener, but process.roles has no controller",
                 )
         return
-    if not any(name in names for name in here):
-        raise ConfigError(
-            "listeners", ",".join(here), f"must contain the controller listener {names[0]}"
-        )
+    for name in names:
+        if name not in here:
+            raise ConfigError(
+                "listeners", ",".join(here), f"must contain the controller listener {name}"
+            )
     if not config.is_broker:
         for name in here:
             if name not in names:
@@ -179,7 +184,7 @@ def _check_advertised(config: NodeConfig) -> None:
             )
         if endpoint.listener_name not in names:
             raise ConfigError("advertised.listeners", str(endpoint), "is not one of listeners")
-    if not config.broker_listeners:
+    if config.is_broker and not config.broker_listeners:
         raise ConfigError("listeners", config.text("listeners"), "must contain one for clients")
 
 
@@ -243,20 +248,4 @@ def _check_limits(config: NodeConfig) -> None:
     if config["max.connections.per.ip"] == 0 and not config["max.connections.per.ip.overrides"]:
         raise ConfigError(
             "max.connections.per.ip", "0", "may be 0 only with max.connections.per.ip.overrides"
-        )
-
-
-def _check_one_node(config: NodeConfig) -> None:
-    """Refuses clusters of several nodes: the quorum that would join them does not exist yet."""
-    if not (config.is_broker and config.is_controller):
-        raise ConfigError(
-            "process.roles",
-            config.text("process.roles"),
-            "must be broker,controller: only one combined node is served yet",
-        )
-    if len(config.quorum_voters) > 1:
-        raise ConfigError(
-            "controller.quorum.voters",
-            config.text("controller.quorum.voters"),
-            "must be this node alone: only one combined node is served yet",
         )

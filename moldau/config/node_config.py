@@ -16,6 +16,7 @@ from moldau.config.definition import REQUIRED, ConfigKey, Status
 from moldau.config.environment import properties_of_environment
 from moldau.config.errors import HIDDEN, ConfigError
 from moldau.config.listeners import (
+    META_ADDRESSES,
     Endpoint,
     HostPort,
     QuorumVoter,
@@ -215,6 +216,36 @@ class NodeConfig(Mapping[str, Any]):
         if not self.is_controller:
             return ()
         return tuple(e for e in self.listeners if e.listener_name in self.controller_listener_names)
+
+    @property
+    def advertised_controller_listeners(self) -> tuple[Endpoint, ...]:
+        """What this node's controller advertises, in the order of `controller.listener.names`.
+
+        What `advertised.listeners` says, else where the controller listens; a host "" (also for
+        a meta-address) stands for this machine. Empty when this node is only a broker.
+        """
+        if not self.is_controller:
+            return ()
+        advertised = {each.listener_name: each for each in self.advertised_listeners}
+        listening = {each.listener_name: each for each in self.controller_listeners}
+        endpoints = (
+            advertised.get(name, listening[name]) for name in self.controller_listener_names
+        )
+        return tuple(
+            each._replace(host="") if each.host in META_ADDRESSES else each for each in endpoints
+        )
+
+    @property
+    def has_static_voters(self) -> bool:
+        """Whether `controller.quorum.voters` names the voters (kraft.version 0)."""
+        return bool(self.quorum_voters)
+
+    @property
+    def controller_addresses(self) -> tuple[HostPort, ...]:
+        """Whom to ask for the quorum's leader: the bootstrap servers, else the static voters."""
+        return self.quorum_bootstrap_servers or tuple(
+            HostPort(voter.host, voter.port) for voter in self.quorum_voters
+        )
 
     def resolve_advertised(
         self, bound_ports: Mapping[str, int], hostname: str

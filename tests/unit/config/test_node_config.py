@@ -68,10 +68,6 @@ def test_environment_names_translate_and_foreign_variables_are_left_alone():
         ({"process.roles": "broker,brokr"}, "out of broker, controller"),
         ({"process.roles": "broker"}, "is a controller listener, but process.roles has no contr"),
         ({"process.roles": "controller"}, "is not a controller listener, but process.roles has"),
-        (
-            {"process.roles": "broker", "listeners": "PLAINTEXT://:1"},
-            "process.roles=broker: must be broker,controller: only one combined node",
-        ),
         ({"controller.listener.names": None}, "controller.listener.names: is required"),
         ({"controller.listener.names": "OTHER"}, "listener CONTROLLER needs an entry"),
         ({"controller.quorum.bootstrap.servers": None}, "or controller.quorum.voters"),
@@ -81,7 +77,39 @@ def test_environment_names_translate_and_foreign_variables_are_left_alone():
         ({"controller.quorum.voters": "1@h:1,1@h:2"}, "voter 1 is listed twice"),
         ({"controller.quorum.voters": "h:1"}, "must be ID@HOST:PORT"),
         ({"controller.quorum.voters": "1@0.0.0.0:1"}, "must be a routable address"),
-        ({"controller.quorum.voters": "1@h:1,2@h:2"}, "only one combined node is served yet"),
+        (
+            {"process.roles": "broker", "listeners": "PLAINTEXT://:1"}
+            | {"controller.quorum.voters": "1@h:1,2@h:2"},
+            "must not contain node.id 1",
+        ),
+        (
+            {"process.roles": "broker", "listeners": "PLAINTEXT://:1"}
+            | {"controller.quorum.bootstrap.servers": None},
+            "controller.quorum.bootstrap.servers: is required (or controller.quorum.voters)",
+        ),
+        (
+            {"process.roles": "broker", "listeners": "PLAINTEXT://:1"}
+            | {"advertised.listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"},
+            "CONTROLLER://h:2: is not one of listeners",
+        ),
+        (
+            {"process.roles": "controller", "listeners": "CONTROLLER://:1"}
+            | {"advertised.listeners": "PLAINTEXT://h:1"},
+            "PLAINTEXT://h:1: is not one of listeners",
+        ),
+        (
+            {"process.roles": "controller", "listeners": "CONTROLLER://:1"}
+            | {"advertised.listeners": "CONTROLLER://0.0.0.0:1"},
+            "advertise a routable one",
+        ),
+        (
+            {"controller.listener.names": "CONTROLLER,OTHER"}
+            | {
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+                "OTHER:PLAINTEXT"
+            },
+            "must contain the controller listener OTHER",
+        ),
         ({"listeners": "PLAINTEXT://:1"}, "must contain the controller listener CONTROLLER"),
         ({"listeners": "CONTROLLER://:1"}, "listeners=CONTROLLER://:1: must contain one for cl"),
         ({"listeners": "PLAINTEXT:9092,CONTROLLER://:1"}, "must be NAME://HOST:PORT"),
@@ -217,6 +245,72 @@ def test_addresses():
     assert config.inter_broker_listener_name == "INSIDE"
     assert config.quorum_voters[0] == (1, "::1", 9093)
     assert config.quorum_bootstrap_servers == (HostPort("127.0.0.1", 9093),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "listeners", "addresses"),
+    [
+        (
+            {"process.roles": "broker", "listeners": "PLAINTEXT://:1"},
+            (("PLAINTEXT",), ()),
+            ["127.0.0.1:9093"],
+        ),
+        (
+            {"process.roles": "controller", "listeners": "CONTROLLER://:2"},
+            ((), ("CONTROLLER",)),
+            ["127.0.0.1:9093"],
+        ),
+        (
+            {"process.roles": "controller", "listeners": "CONTROLLER://:2"}
+            | {"controller.quorum.bootstrap.servers": None}
+            | {"controller.quorum.voters": "1@a:2,2@b:3"},
+            ((), ("CONTROLLER",)),
+            ["a:2", "b:3"],
+        ),
+        (
+            {"process.roles": "controller,broker", "controller.quorum.voters": "1@a:2,7@b:3"},
+            (("PLAINTEXT",), ("CONTROLLER",)),
+            ["127.0.0.1:9093"],
+        ),
+    ],
+)
+def test_every_combination_of_roles_is_a_configuration(changes, listeners, addresses):
+    config = node_with(changes)
+    assert config.warnings == ()
+    assert listeners == (
+        tuple(each.listener_name for each in config.broker_listeners),
+        tuple(each.listener_name for each in config.controller_listeners),
+    )
+    assert [str(address) for address in config.controller_addresses] == addresses
+    assert config.has_static_voters is ("controller.quorum.voters" in changes)
+
+
+def test_a_controller_advertises_what_it_says_else_where_it_listens():
+    names = {
+        "controller.listener.names": "SECOND,CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        "SECOND:PLAINTEXT",
+        "listeners": "PLAINTEXT://:1,CONTROLLER://0.0.0.0:2,SECOND://:3",
+        "advertised.listeners": "PLAINTEXT://p:1,SECOND://s:33",
+    }
+    assert node_with(names).advertised_controller_listeners == (
+        Endpoint("SECOND", "s", 33, PLAINTEXT),
+        Endpoint("CONTROLLER", "", 2, PLAINTEXT),
+    )
+    broker = {"process.roles": "broker", "listeners": "PLAINTEXT://:1"}
+    assert node_with(broker).advertised_controller_listeners == ()
+
+
+def test_a_broker_is_told_that_it_uses_the_first_controller_listener_only():
+    config = node_with(
+        {
+            "process.roles": "broker",
+            "listeners": "PLAINTEXT://:1",
+            "controller.listener.names": "ONE,TWO",
+        }
+    )
+    assert len(config.warnings) == 1
+    assert "connects to ONE only" in config.warnings[0]
 
 
 def test_same_port_on_ipv4_and_ipv6_is_fine():
