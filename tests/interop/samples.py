@@ -6,10 +6,14 @@ Owns `Rec`, the one form all clients' records are turned into before they are co
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-BASE_TIMESTAMP_MS = 1_700_000_000_000
+BASE_TIMESTAMP_MS = (int(time.time()) - 3600) * 1000
+"""An hour ago. Never a fixed day: retention, which first looks 30 s after a node's start, goes by
+the records' own timestamps and would take them before they are read.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Record, encode_batch
 from moldau.testing import Cluster
 from tests.interop.raw.probe import connected, produce_raw, topic_metadata
+from tests.interop.samples import BASE_TIMESTAMP_MS
 from tests.interop.topics import TopicMaker
 from tests.system.processes import Writer, read_all, run_cli
 
@@ -56,7 +57,7 @@ def test_its_partition_answers_storage_error_and_neighbours_serve(
         async def ask() -> None:
             async with connected(bootstrap) as connection:
                 await topic_metadata(connection, "sound")
-                batch = encode_batch([Record(0, 1_700_000_000_000, None, b"v")])
+                batch = encode_batch([Record(0, BASE_TIMESTAMP_MS, None, b"v")])
                 answer = await produce_raw(connection, topic, batch)
                 assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
                 answer = await produce_raw(connection, "sound", batch)

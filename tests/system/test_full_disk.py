@@ -9,11 +9,10 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Record, encode_batch
 from moldau.testing import Cluster, wait_until, wait_until_async
 from tests.interop.raw.probe import connected, produce_raw, topic_metadata
+from tests.interop.samples import BASE_TIMESTAMP_MS
 from tests.interop.topics import TopicMaker
 from tests.system.conftest import SmallDisk
 from tests.system.processes import Writer, read_all
-
-STAMP_MS = 1_700_000_000_000
 
 
 def test_a_full_disk_loses_nothing_and_passes(small_disk: SmallDisk, tmp_path: Path) -> None:
@@ -72,7 +71,7 @@ async def produce_until_refused(bootstrap: str, topic: str) -> list[int]:
     codes: list[int] = []
     async with connected(bootstrap) as connection:
         await topic_metadata(connection, topic)
-        batch = encode_batch([Record(0, STAMP_MS, None, bytes(100_000))])
+        batch = encode_batch([Record(0, BASE_TIMESTAMP_MS, None, bytes(100_000))])
         while not codes or codes[-1] == ErrorCode.NONE:
             assert len(codes) < 400, "the disk should be full"
             codes.append((await produce_raw(connection, topic, batch)).error_code)
@@ -82,7 +81,7 @@ async def produce_until_refused(bootstrap: str, topic: str) -> list[int]:
 async def produce_when_possible(bootstrap: str, topic: str) -> int:
     """The offset of one batch, tried until the node takes it."""
     async with connected(bootstrap) as connection:
-        batch = encode_batch([Record(0, STAMP_MS, None, b"after")])
+        batch = encode_batch([Record(0, BASE_TIMESTAMP_MS, None, b"after")])
         accepted: list[int] = []
 
         async def is_taken() -> bool:

@@ -11,12 +11,12 @@ from moldau.protocol.records import Codec, Record, encode_batch
 from moldau.runtime.connection import Connection
 from tests.interop.conftest import EXISTING
 from tests.interop.raw.probe import connected, fetch_raw, produce_raw, topic_metadata
+from tests.interop.samples import BASE_TIMESTAMP_MS
 from tests.interop.topics import TopicMaker
 
 # Apache Kafka 4.3.0 never answers a request without records.
 ours_alone = pytest.mark.skipif(bool(EXISTING), reason="Apache Kafka does not answer this")
 
-STAMP_MS = 1_700_000_000_000
 MAGIC_POSITION = 16
 CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
@@ -24,7 +24,7 @@ RECORD_COUNT_POSITION = 57
 
 
 def good(count: int = 3, *, codec: Codec = Codec.NONE) -> bytearray:
-    records = [Record(number, STAMP_MS, b"key", b"value" * 20) for number in range(count)]
+    records = [Record(number, BASE_TIMESTAMP_MS, b"key", b"value" * 20) for number in range(count)]
     return encode_batch(records, codec=codec)
 
 
@@ -126,7 +126,7 @@ async def test_unknown_topics_and_partitions(bootstrap: str, topic: str) -> None
 async def test_timestamps_far_away_are_refused_where_the_topic_says_so(
     bootstrap: str, topics: TopicMaker
 ) -> None:
-    topic = topics.create(config={"message.timestamp.before.max.ms": "3600000"})
+    topic = topics.create(config={"message.timestamp.before.max.ms": "60000"})
     async with connected(bootstrap) as connection:
         await topic_metadata(connection, topic)
         answer = await produce_raw(connection, topic, good())

@@ -15,15 +15,15 @@ from moldau.protocol.messages.p01_fetch import (
 from moldau.protocol.records import Record, encode_batch
 from moldau.runtime.connection import Connection
 from tests.interop.raw.probe import connected, produce_raw, topic_metadata
+from tests.interop.samples import BASE_TIMESTAMP_MS
 from tests.interop.topics import TopicMaker
 
-STAMP_MS = 1_700_000_000_000
 FIRST = 0
 SESSIONLESS = -1
 
 
 def one_record(value: bytes) -> bytearray:
-    return encode_batch([Record(0, STAMP_MS, None, value)])
+    return encode_batch([Record(0, BASE_TIMESTAMP_MS, None, value)])
 
 
 async def fetch(

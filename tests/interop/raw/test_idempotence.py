@@ -11,12 +11,11 @@ from tests.interop.raw.probe import (
     produce_raw,
     topic_metadata,
 )
-
-STAMP_MS = 1_700_000_000_000
+from tests.interop.samples import BASE_TIMESTAMP_MS
 
 
 def batch(producer_id: int, sequence: int, count: int = 1, *, producer_epoch: int = 0) -> bytearray:
-    records = [Record(number, STAMP_MS, b"k", b"%d" % sequence) for number in range(count)]
+    records = [Record(number, BASE_TIMESTAMP_MS, b"k", b"%d" % sequence) for number in range(count)]
     return encode_batch(
         records, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence
     )

@@ -32,9 +32,9 @@ from moldau.protocol.messages.p75_describe_topic_partitions import TopicRequest 
 from moldau.protocol.records import Record, encode_batch
 from moldau.runtime.connection import Connection
 from tests.interop.raw.probe import connected, new_producer_id, produce_raw, topic_metadata
+from tests.interop.samples import BASE_TIMESTAMP_MS
 from tests.interop.topics import TopicMaker, fresh_name
 
-STAMP_MS = 1_700_000_000_000
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 
@@ -71,17 +71,19 @@ async def test_offsets_of_every_kind(bootstrap: str, topic: str) -> None:
             await produce_raw(
                 connection,
                 topic,
-                encode_batch([Record(n, STAMP_MS + s, None, b"v") for n, s in enumerate(stamps)]),
+                encode_batch(
+                    [Record(n, BASE_TIMESTAMP_MS + s, None, b"v") for n, s in enumerate(stamps)]
+                ),
             )
         for asked, offset, timestamp_ms in (
             (LATEST, 5, -1),
             (EARLIEST, 0, -1),
-            (MAX_TIMESTAMP, 1, STAMP_MS + 90),
+            (MAX_TIMESTAMP, 1, BASE_TIMESTAMP_MS + 90),
             (EARLIEST_LOCAL, 0, -1),
             (LATEST_TIERED, -1, -1),
-            (STAMP_MS, 0, STAMP_MS + 5),
-            (STAMP_MS + 41, 1, STAMP_MS + 90),
-            (STAMP_MS + 91, -1, -1),
+            (BASE_TIMESTAMP_MS, 0, BASE_TIMESTAMP_MS + 5),
+            (BASE_TIMESTAMP_MS + 41, 1, BASE_TIMESTAMP_MS + 90),
+            (BASE_TIMESTAMP_MS + 91, -1, -1),
         ):
             found = await list_offsets(connection, topic, asked)
             assert found.error_code == ErrorCode.NONE
@@ -113,7 +115,7 @@ async def test_where_a_leader_epoch_ends(bootstrap: str, topic: str) -> None:
 
     async with connected(bootstrap) as connection:
         await topic_metadata(connection, topic)
-        batch = encode_batch([Record(n, STAMP_MS, None, b"v") for n in range(4)])
+        batch = encode_batch([Record(n, BASE_TIMESTAMP_MS, None, b"v") for n in range(4)])
         await produce_raw(connection, topic, batch)
         known = await ask(connection, 0)
         assert (known.error_code, known.leader_epoch, known.end_offset) == (0, 0, 4)
@@ -127,7 +129,7 @@ async def test_producers_of_a_partition(bootstrap: str, topic: str) -> None:
         await topic_metadata(connection, topic)
         producer_id = await new_producer_id(connection)
         batch = encode_batch(
-            [Record(n, STAMP_MS + n, None, b"v") for n in range(4)],
+            [Record(n, BASE_TIMESTAMP_MS + n, None, b"v") for n in range(4)],
             producer_id=producer_id,
             producer_epoch=0,
             base_sequence=0,
@@ -145,7 +147,7 @@ async def test_producers_of_a_partition(bootstrap: str, topic: str) -> None:
         )
         assert state.current_txn_start_offset == -1
         # Ours is the time of the append: old timestamps do not make a producer expire.
-        assert state.last_timestamp >= STAMP_MS + 3
+        assert state.last_timestamp >= BASE_TIMESTAMP_MS + 3
         assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
