@@ -16,6 +16,7 @@ from moldau.cli.cluster_options import key_values
 from moldau.cli.output import fail, print_json, print_table
 from moldau.config import ConfigError, NodeConfig
 from moldau.metadata.bootstrap import UnsupportedFeatureLevel, initial_feature_levels
+from moldau.metadata.features import KRAFT_VERSION, METADATA_VERSION
 from moldau.protocol.types import uuid_from_base64, uuid_to_base64
 from moldau.raft import METADATA_DIRECTORY
 from moldau.runtime.clock import SystemClock
@@ -24,7 +25,7 @@ from moldau.storage.corrupt_file import CorruptFile
 from moldau.storage.meta_properties import read_meta_properties
 
 if TYPE_CHECKING:
-    from moldau.broker.node.formatting import FormatPlan
+    from moldau.raft import VoterDescription
 
 app = typer.Typer(help="Format storage and look at it.", no_args_is_help=True)
 
@@ -51,6 +52,21 @@ def format_command(
     standalone: Annotated[
         bool, typer.Option("--standalone", "-s", help="This node is the only voter.")
     ] = False,
+    initial_controllers: Annotated[
+        str | None,
+        typer.Option(
+            "--initial-controllers",
+            "-I",
+            metavar="ID@HOST:PORT:DIRECTORYID,…",
+            help="The first voters; the same for all nodes.",
+        ),
+    ] = None,
+    no_initial_controllers: Annotated[
+        bool,
+        typer.Option(
+            "--no-initial-controllers", "-N", help="A controller that joins a running quorum later."
+        ),
+    ] = False,
     feature: Annotated[
         list[str] | None,
         typer.Option("--feature", "-f", help="FEATURE=LEVEL; may be repeated."),
@@ -61,38 +77,93 @@ def format_command(
     ] = None,
     ignore_formatted: Annotated[
         bool,
-        typer.Option("--ignore-formatted", "-g", help="It is fine when nothing is left to do."),
+        typer.Option(
+            "--ignore-formatted", "-g", help="Skip directories that are formatted already."
+        ),
     ] = False,
+    add_scram: Annotated[
+        list[str] | None,
+        typer.Option("--add-scram", "-S", help="Refused: SASL is not served yet."),
+    ] = None,
 ) -> None:
     """Give the node's log directories an identity and the cluster its first metadata."""
     from moldau.broker.node.formatting import FormatError, FormatPlan, format_storage
 
+    if add_scram:
+        fail("--add-scram: SCRAM credentials cannot be stored, SASL is not served yet", status=2)
     node_config = _load(config)
-    if node_config.quorum_voters and standalone:
-        fail("--standalone and controller.quorum.voters exclude each other", status=2)
-    if not node_config.quorum_voters and not standalone:
-        fail(
-            "say who votes: --standalone makes this node the only voter (several voters come with "
-            "the controller quorum)",
-            status=2,
-        )
+    modes = _modes(standalone, initial_controllers, no_initial_controllers)
+    _check_modes(node_config, modes)
     filesystem = OsFilesystem()
     try:
         plan = FormatPlan.from_config(
             node_config,
-            _cluster_id(filesystem, node_config, cluster_id),
-            _levels(feature or [], release_version),
+            _cluster_id(
+                filesystem, node_config, cluster_id, is_alone=_is_alone(node_config, modes)
+            ),
+            _levels(node_config, feature or [], release_version),
+            initial_controllers=_initial_controllers(node_config, standalone, initial_controllers),
         )
-        if ignore_formatted and _all_formatted(filesystem, plan):
-            typer.echo("nothing to format")
-            return
-        formatted = format_storage(filesystem, SystemClock(), _random(), plan)
+        formatted = format_storage(
+            filesystem, SystemClock(), _random(), plan, ignore_formatted=ignore_formatted
+        )
     except (FormatError, CorruptFile) as error:
         fail(str(error))
     except OSError as error:
         fail(f"{error.filename or config}: {error.strerror or error}")
     for path in formatted:
         typer.echo(f"formatted {path} for node {plan.node_id} of cluster {plan.cluster_id}")
+    if not formatted:
+        typer.echo("nothing to format")
+
+
+def _modes(standalone: bool, initial_controllers: str | None, none: bool) -> list[str]:
+    given = {
+        "--standalone": standalone,
+        "--initial-controllers": initial_controllers is not None,
+        "--no-initial-controllers": none,
+    }
+    return [option for option, is_given in given.items() if is_given]
+
+
+def _is_alone(config: NodeConfig, modes: list[str]) -> bool:
+    is_only_voter = config.is_controller and len(config.quorum_voters) == 1
+    return config.is_broker and ("--standalone" in modes or is_only_voter)
+
+
+def _check_modes(config: NodeConfig, modes: list[str]) -> None:
+    """Kafka's rules of who votes; exits with status 2."""
+    if len(modes) > 1:
+        fail(f"{' and '.join(modes)} exclude each other", status=2)
+    if config.has_static_voters:
+        if modes and modes[0] != "--no-initial-controllers":
+            fail(
+                f"{modes[0]} and controller.quorum.voters exclude each other; for voters that can "
+                "change, set controller.quorum.bootstrap.servers instead",
+                status=2,
+            )
+    elif not config.is_controller:
+        if "--standalone" in modes:
+            fail("--standalone is for controllers, process.roles has none", status=2)
+    elif not modes:
+        fail(
+            "controller.quorum.voters is not set: say who votes with --standalone, "
+            "--initial-controllers or --no-initial-controllers",
+            status=2,
+        )
+
+
+def _initial_controllers(
+    config: NodeConfig, standalone: bool, text: str | None
+) -> tuple[VoterDescription, ...] | None:
+    """As `FormatPlan.from_config` takes them. Raises: FormatError."""
+    from moldau.broker.node.formatting import parse_initial_controllers
+
+    if standalone:
+        return None
+    if text is None:
+        return ()
+    return parse_initial_controllers(text, config.controller_listener_names[0])
 
 
 @app.command("info")
@@ -146,8 +217,13 @@ def _load(path: str) -> NodeConfig:
         fail(str(error), status=2)
 
 
-def _cluster_id(filesystem: OsFilesystem, config: NodeConfig, text: str | None) -> str:
-    """The given id; without one, that of a directory which has one already, else a fresh one."""
+def _cluster_id(
+    filesystem: OsFilesystem, config: NodeConfig, text: str | None, *, is_alone: bool
+) -> str:
+    """The given id; without one, that of a directory which has one already, else a fresh one.
+
+    A fresh one is no use to a node that is not alone: its cluster has an id.
+    """
     if text is None:
         from moldau.broker.node.formatting import random_cluster_id
 
@@ -155,6 +231,8 @@ def _cluster_id(filesystem: OsFilesystem, config: NodeConfig, text: str | None) 
             identity = read_meta_properties(filesystem, path) if os.path.isdir(path) else None
             if identity is not None:
                 return identity.cluster_id
+        if not is_alone:
+            fail("--cluster-id is needed: every node of a cluster is formatted with it", status=2)
         return random_cluster_id(_random())
     try:
         uuid_from_base64(text)
@@ -167,25 +245,21 @@ def _cluster_id(filesystem: OsFilesystem, config: NodeConfig, text: str | None) 
     return text
 
 
-def _levels(pairs: list[str], release: str | None) -> dict[str, int]:
+def _levels(config: NodeConfig, pairs: list[str], release: str | None) -> dict[str, int]:
     """The feature levels to start with; exits with status 2 for one that is not supported."""
     overrides = {}
     for name, text in key_values(pairs, "--feature").items():
         if not (text.isascii() and text.isdigit()):
             fail(f"--feature {name}={text}: the level is a whole number", status=2)
+        if name == METADATA_VERSION:
+            fail(f"--feature {name}={text}: --release-version says that", status=2)
         overrides[name] = int(text)
+    if config.has_static_voters and overrides.get(KRAFT_VERSION):
+        fail("kraft.version above 0 and controller.quorum.voters exclude each other", status=2)
     try:
         return initial_feature_levels(overrides, release=release)
     except UnsupportedFeatureLevel as error:
         fail(str(error), status=2)
-
-
-def _all_formatted(filesystem: OsFilesystem, plan: FormatPlan) -> bool:
-    paths = (*plan.directories, plan.metadata_directory)
-    return all(
-        filesystem.exists(path) and read_meta_properties(filesystem, path) is not None
-        for path in paths
-    )
 
 
 def _random() -> random.Random:

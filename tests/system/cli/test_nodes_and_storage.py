@@ -17,6 +17,8 @@ from tests.system.cli.conftest import FAILED, WRONG_USAGE, Cli
 from tests.system.processes import properties
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+BROKER_ONLY = {"process_roles": "broker", "listeners": "PLAINTEXT://127.0.0.1:0"}
+CONTROLLER_ONLY = {"process_roles": "controller", "listeners": "CONTROLLER://127.0.0.1:0"}
 
 
 @contextmanager
@@ -122,6 +124,13 @@ def test_storage_refuses(cli: Cli, tmp_path: Path):
     assert "cluster id" in said
     said = cli.refused(*refuse, "-s", "-f", "metadata.version=high", status=WRONG_USAGE)
     assert "metadata.version" in said
+    said = cli.refused(*refuse, "-s", "-f", "metadata.version=29", status=WRONG_USAGE)
+    assert "--release-version" in said
+    said = cli.refused(*refuse, "-s", "-r", "2.8", status=WRONG_USAGE)
+    assert "2.8 is not a known metadata version" in said
+    said = cli.refused(*refuse, "-s", "-S", "SCRAM-SHA-256=[name=a,password=b]", status=WRONG_USAGE)
+    assert "SASL is not served" in said
+    assert not (tmp_path / "data").exists()
     said = cli.refused(*refuse, "-s", "-f", "no.such.feature=1", status=WRONG_USAGE)
     assert "no.such.feature" in said
     missing = tmp_path / "nothing.properties"
@@ -136,3 +145,45 @@ def test_random_uuids_are_cluster_ids(cli: Cli):
     first, second = (cli.ok("storage", "random-uuid").strip() for _ in range(2))
     assert len(first) == len(second) == 22
     assert first != second
+
+
+@pytest.mark.parametrize(
+    ("changed", "arguments", "said"),
+    [
+        ({}, ("-s", "-N"), "--standalone and --no-initial-controllers exclude each other"),
+        ({}, (), "--standalone, --initial-controllers or --no-initial-controllers"),
+        ({}, ("-N",), "--cluster-id is needed"),
+        ({}, ("-I", "1@h:1:x", "-t", CLUSTER_ID), "is not ID@HOST:PORT:DIRECTORYID"),
+        ({"controller_quorum_voters": "1@h:1"}, ("-s",), "exclude each other"),
+        ({"controller_quorum_voters": "1@h:1"}, ("-f", "kraft.version=1"), "exclude each other"),
+        (BROKER_ONLY, ("-s",), "--standalone is for controllers"),
+        (BROKER_ONLY, (), "--cluster-id is needed"),
+    ],
+)
+def test_storage_refuses_voters_that_cannot_be(
+    cli: Cli, tmp_path: Path, changed: dict[str, str], arguments: tuple[str, ...], said: str
+):
+    config = properties(tmp_path, **changed)
+    ended = cli.end("storage", "format", "-c", config, *arguments)
+    assert ended.status in (FAILED, WRONG_USAGE)
+    assert said in ended.complaint
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_quorum_is_formatted_node_by_node(cli: Cli, tmp_path: Path):
+    directory_id = cli.ok("storage", "random-uuid").strip()
+    voters = ("-I", f"101@h:9093:{directory_id}")
+    for name, changed in (
+        ("controller", {**CONTROLLER_ONLY, "node_id": "101"}),
+        ("broker", {**BROKER_ONLY, "node_id": "1"}),
+    ):
+        home = tmp_path / name
+        home.mkdir()
+        config = properties(home, **changed)
+        cli.ok("storage", "format", "-c", config, "-t", CLUSTER_ID, *voters)
+        [identity] = cli.json("storage", "info", "-c", config)
+        assert identity["problem"] is None
+        assert identity["has_metadata_log"]
+        assert (identity["directory_id"] == directory_id) is (name == "controller")
+        again = cli.refused("storage", "format", "-c", config, "-t", CLUSTER_ID, *voters)
+        assert "already formatted" in again
