@@ -11,7 +11,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from moldau.broker.controller_channel import DEFAULT_TIMEOUT_MS, ControllerUnavailable
+from moldau.broker.controller_channel import (
+    DEFAULT_TIMEOUT_MS,
+    ControllerChannel,
+    ControllerUnavailable,
+)
 from moldau.broker.metadata_loader import MetadataLoader
 from moldau.broker.producer_ids import ProducerIdBlock, ProducerIdsUnavailable
 from moldau.controller_server import QuorumNode, RequestUndelivered
@@ -96,7 +100,7 @@ class ProducerIdBlocks:
 
     def __init__(
         self,
-        channel: InProcessControllerChannel,
+        channel: ControllerChannel,
         broker_id: int,
         broker_epoch: Callable[[], int],
     ) -> None:

@@ -1,0 +1,351 @@
+"""The broker of a node: its logs, its listeners, its partitions and its standing in the cluster.
+
+Owns the order in which these start and stop, and nothing of what they do. Must not: know how the
+quorum works; it is given a channel to the controller and a loader of metadata. Invariant: clients
+are answered only after every log is recovered and the controller has unfenced this broker; a stop
+flushes everything and says so in the clean-shutdown marker, or does not say so.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from moldau.broker.authorizer import AllowAllAuthorizer
+from moldau.broker.controller_channel import ControllerChannel
+from moldau.broker.faults import FaultHandler
+from moldau.broker.fetch_sessions import FetchSessionCache
+from moldau.broker.lifecycle import BrokerDescription, BrokerLifecycle, BrokerState
+from moldau.broker.metadata_loader import MetadataLoader
+from moldau.broker.node.dynamic_settings import DynamicSettings
+from moldau.broker.node.quorum_link import ProducerIdBlocks
+from moldau.broker.node.settings import fetch_session_limit, server_limits
+from moldau.broker.node.start_gate import StartGate
+from moldau.broker.producer_ids import ProducerIds
+from moldau.broker.replica_manager import ReplicaManager
+from moldau.broker.request_metrics import RequestMetrics
+from moldau.broker.request_router import RequestRouter
+from moldau.broker.services import BrokerServices
+from moldau.config import (
+    Endpoint,
+    NodeConfig,
+    effective_broker_config,
+    effective_topic_config,
+)
+from moldau.metadata.features import SUPPORTED_FEATURES
+from moldau.metadata.image import ConfigResourceType
+from moldau.protocol.messages.p62_broker_registration import Feature, Listener
+from moldau.protocol.types import ZERO_UUID
+from moldau.runtime.clock import Clock
+from moldau.runtime.filesystem import OsFilesystem
+from moldau.runtime.request import Request
+from moldau.runtime.server import ListenerSpec, Server
+from moldau.runtime.telemetry import Registry
+from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_directory import METADATA_PARTITION, LogDirectories, LogDirectory
+from moldau.storage.log_manager import LogManager
+from moldau.storage.manager_settings import LogManagerSettings
+
+logger = logging.getLogger("moldau.node")
+
+CONTROLLED_SHUTDOWN_MS: Final = 5_000
+SERVER_CLOSE_MS: Final = 2_000
+
+
+class BrokerPart:
+    """States: made → `load` → `listen` → `join` → serving → `stop`.
+
+    Args:
+        directories: opened; whoever opened them releases them after `stop`.
+        on_fault: told of exceptions that nobody expected.
+        on_fatal: told in one line that the node must not go on.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        directories: LogDirectories,
+        filesystem: OsFilesystem,
+        clock: Clock,
+        registry: Registry,
+        random: random.Random,
+        metadata: MetadataLoader,
+        on_fault: FaultHandler,
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._directories = directories
+        self._cluster_id = directories.online[0].cluster_id
+        self._filesystem = filesystem
+        self._clock = clock
+        self._registry = registry
+        self._random = random
+        self._metadata = metadata
+        self._on_fault = on_fault
+        self._on_fatal = on_fatal
+        self._log_manager: LogManager | None = None
+        self._router: RequestRouter | None = None
+        self._replica_manager: ReplicaManager | None = None
+        self._lifecycle: BrokerLifecycle | None = None
+        self._gate = StartGate(self._route)
+        self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
+        self.server: Server | None = None
+        self.services: BrokerServices | None = None
+
+    # -- start -----------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Open and recover every log.
+
+        Raises:
+            LogDirectoryError: no directory can be used.
+        """
+        log_manager = LogManager(
+            self._filesystem,
+            self._clock,
+            self._directories,
+            LogManagerSettings.from_values(self._config),
+            topic_config=self._log_config,
+            random=self._random,
+            on_directory_offline=self._directory_failed,
+        )
+        log_manager.on_flushed = self._registry.histogram(
+            "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs"
+        ).observe
+        self._log_manager = log_manager
+        report = await log_manager.start()
+        self._previous_broker_epoch = report.previous_broker_epoch
+
+    async def listen(self, controller: ControllerChannel) -> None:
+        """Bind the listeners; requests that come wait until `join` has let them in.
+
+        Raises:
+            OSError: an address cannot be bound.
+        """
+        log_manager = self._log_manager
+        assert log_manager is not None, "loaded"
+        server = Server(
+            self._gate,
+            clock=self._clock,
+            limits=server_limits(self._config),
+            observer=RequestMetrics(self._registry),
+            offload=self._filesystem.offload,
+        )
+        self.server = server
+        await server.start(
+            ListenerSpec(endpoint.listener_name, endpoint.host, endpoint.port)
+            for endpoint in self._config.broker_listeners
+        )
+        replica_manager = ReplicaManager(
+            broker_id=self._config.node_id,
+            node_values=self._config,
+            log_manager=log_manager,
+            clock=self._clock,
+            filesystem=self._filesystem,
+            timers=server.timers,
+            registry=self._registry,
+            on_fault=self._on_fault,
+        )
+        self._replica_manager = replica_manager
+        services = BrokerServices(
+            node_config=self._config,
+            broker_id=self._config.node_id,
+            cluster_id=self._cluster_id,
+            metadata=self._metadata,
+            replica_manager=replica_manager,
+            log_manager=log_manager,
+            controller=controller,
+            fetch_sessions=FetchSessionCache(
+                self._clock, self._random, max_sessions=fetch_session_limit(self._config)
+            ),
+            producer_ids=ProducerIds(
+                ProducerIdBlocks(controller, self._config.node_id, self._broker_epoch)
+            ),
+        )
+        self.services = services
+        self._router = RequestRouter(
+            services, authorizer=AllowAllAuthorizer(), on_fault=self._on_fault
+        )
+        services.fetch_sessions.register_gauges(self._registry)
+        self._register_gauges()
+
+    async def join(self, controller: ControllerChannel) -> None:
+        """Register, take over the partitions, wait until the controller lets this broker in, serve.
+
+        Raises:
+            RegistrationRefused: the controller will not have this broker.
+            ControllerUnavailable: no controller answered in time.
+        """
+        log_manager = self._log_manager
+        assert log_manager is not None, "loaded"
+        assert self._replica_manager is not None, "listening"
+        assert self.server is not None, "listening"
+        self._remove_strays(log_manager)
+        self._metadata.add_publisher(self._replica_manager)
+        self._metadata.add_publisher(DynamicSettings(self._config, self.server, log_manager))
+        lifecycle = self._lifecycle = self._make_lifecycle(controller)
+        lifecycle.move_to(BrokerState.STARTING)
+        await lifecycle.register()
+        lifecycle.move_to(BrokerState.RECOVERY)
+        lifecycle.start_heartbeats()
+        await lifecycle.wait_unfenced()
+        own_id = self._config.node_id
+        await self._metadata.wait_until(
+            lambda image: (
+                own_id in image.cluster.brokers
+                and not image.cluster.brokers[own_id].fenced
+                and image.cluster.brokers[own_id].broker_epoch == lifecycle.broker_epoch
+            )
+        )
+        lifecycle.move_to(BrokerState.RUNNING)
+        self._gate.open()
+
+    def _make_lifecycle(self, controller: ControllerChannel) -> BrokerLifecycle:
+        online = self._directories.online
+        return BrokerLifecycle(
+            controller,
+            BrokerDescription(
+                broker_id=self._config.node_id,
+                cluster_id=self._cluster_id,
+                listeners=[
+                    Listener(
+                        name=endpoint.listener_name,
+                        host=endpoint.host,
+                        port=endpoint.port,
+                        security_protocol=endpoint.security_protocol.value,
+                    )
+                    for endpoint in self._advertised()
+                ],
+                features=[
+                    Feature(
+                        name=name,
+                        min_supported_version=levels.minimum_level,
+                        max_supported_version=levels.maximum_level,
+                    )
+                    for name, levels in SUPPORTED_FEATURES.items()
+                ],
+                rack=self._config.rack,
+                log_directory_ids=[each.directory_id for each in online],
+                previous_broker_epoch=self._previous_broker_epoch,
+            ),
+            incarnation_id=uuid.UUID(int=self._random.getrandbits(128), version=4),
+            heartbeat_interval_ms=self._config.get_int("broker.heartbeat.interval.ms"),
+            registration_timeout_ms=self._config.get_int("initial.broker.registration.timeout.ms"),
+            metadata_offset=lambda: self._metadata.last_applied_offset,
+            offline_log_directories=lambda: [
+                each.directory_id for each in online if not each.is_online
+            ],
+        )
+
+    def _remove_strays(self, log_manager: LogManager) -> None:
+        """Put aside what lies on disk and is not (any more) a replica of this broker."""
+        topics = self._metadata.image.topics.topics_by_name
+        for log in list(log_manager.logs()):
+            name, index = log.topic_partition
+            if log.topic_partition == METADATA_PARTITION:
+                continue
+            topic = topics.get(name)
+            partition = None if topic is None else topic.partitions.get(index)
+            if (
+                topic is None
+                or partition is None
+                or self._config.node_id not in partition.replicas
+                or log.topic_id not in (topic.topic_id, ZERO_UUID)
+            ):
+                logger.warning("%s is not a replica of this broker: put aside", log.topic_partition)
+                log_manager.mark_stray(log.topic_partition)
+
+    # -- stop ------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Leave the cluster, answer what was accepted, flush and mark every log; idempotent."""
+        lifecycle = self._lifecycle
+        broker_epoch = UNKNOWN_BROKER_EPOCH
+        if lifecycle is not None and lifecycle.state is BrokerState.RUNNING:
+            if await lifecycle.begin_controlled_shutdown(CONTROLLED_SHUTDOWN_MS):
+                broker_epoch = lifecycle.broker_epoch
+            lifecycle.move_to(BrokerState.SHUTTING_DOWN)
+        services, self.services = self.services, None  # from here on HTTP shows no more of it
+        if self._replica_manager is not None:
+            await self._replica_manager.close()
+        if self.server is not None:
+            await self.server.close(SERVER_CLOSE_MS)
+        if self._router is not None:
+            await self._router.close()
+        if services is not None:
+            await services.producer_ids.close()
+        if lifecycle is not None:
+            await lifecycle.stop()
+        if self._log_manager is not None:
+            await self._log_manager.shutdown(broker_epoch)
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> BrokerState:
+        """Kafka's BrokerState."""
+        return BrokerState.NOT_RUNNING if self._lifecycle is None else self._lifecycle.state
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the first listener, as advertised."""
+        return format_address(self._advertised()[0])
+
+    def _advertised(self) -> tuple[Endpoint, ...]:
+        assert self.server is not None, "listening"
+        server = self.server
+        ports = {
+            endpoint.listener_name: server.port(endpoint.listener_name)
+            for endpoint in self._config.broker_listeners
+        }
+        names = set(ports)
+        return tuple(
+            endpoint
+            for endpoint in self._config.resolve_advertised(ports, socket.gethostname())
+            if endpoint.listener_name in names
+        )
+
+    def _route(self, request: Request) -> None:
+        assert self._router is not None, "listening"
+        self._router(request)
+
+    def _broker_epoch(self) -> int:
+        return -1 if self._lifecycle is None else self._lifecycle.broker_epoch
+
+    def _is_ready(self) -> bool:
+        return self._lifecycle is not None and self._lifecycle.state is BrokerState.RUNNING
+
+    def _log_config(self, topic_name: str) -> LogConfig:
+        configs = self._metadata.image.configs
+        node_values = effective_broker_config(
+            self._config,
+            configs.get(ConfigResourceType.BROKER, ""),
+            configs.get(ConfigResourceType.BROKER, str(self._config.node_id)),
+        )
+        overrides = configs.get(ConfigResourceType.TOPIC, topic_name)
+        return LogConfig.from_topic_config(effective_topic_config(node_values, overrides))
+
+    def _directory_failed(self, directory: LogDirectory) -> None:
+        if not any(each.is_online for each in self._directories.online):
+            self._on_fatal(f"the last log directory has failed: {directory.offline_reason}")
+
+    def _register_gauges(self) -> None:
+        self._registry.gauge(
+            "kafka.server:type=KafkaServer,name=BrokerState", lambda: float(self.state)
+        )
+        self._registry.gauge(
+            "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
+            lambda: float(sum(not each.is_online for each in self._directories.online)),
+        )
+
+
+def format_address(endpoint: Endpoint) -> str:
+    """`host:port`, an IPv6 address in brackets."""
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"{host}:{endpoint.port}"
