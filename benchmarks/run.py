@@ -25,6 +25,7 @@ BENCHMARKS: Final = {
     "fetch": "bench_fetch",
     "clients": "bench_clients",
     "record-codec": "bench_record_codec",
+    "failover": "bench_failover",
 }
 DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
 BEGIN: Final = "<!-- figures: written by `python -m benchmarks.run --write` -->"

@@ -138,6 +138,7 @@ class HttpListener:
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
                 web.get("/api/v1/cluster", self._cluster),
+                web.get("/api/v1/metadata", self._metadata),
                 web.get("/api/v1/topics", self._topics),
                 web.get("/api/v1/topics/{topic}", self._topic),
                 web.get("/api/v1/log-directories", self._log_directories),
@@ -212,6 +213,10 @@ class HttpListener:
 
     async def _cluster(self, _request: web.Request) -> web.Response:
         return _json(await self._show(views.cluster))
+
+    async def _metadata(self, _request: web.Request) -> web.Response:
+        # The image never changes: its digest, which takes long for a big one, is made right here.
+        return _json(views.metadata(await self._show(views.current_image)))
 
     async def _topics(self, request: web.Request) -> web.Response:
         after = request.query.get("after", "")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from moldau.broker.cluster_view import alive_brokers, is_internal_topic, partition_state
 from moldau.broker.services import BrokerServices
-from moldau.metadata.image import ConfigResourceType, TopicImage
+from moldau.metadata.image import ConfigResourceType, MetadataImage, TopicImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition, uuid_to_base64
 
@@ -55,6 +55,22 @@ def topics(services: BrokerServices, after: str = "") -> Document:
     return {
         "topics": [_topic_summary(image.topics.topics_by_name[name]) for name in page],
         "next_after": page[-1] if len(names) > len(page) else None,
+    }
+
+
+def current_image(services: BrokerServices) -> MetadataImage:
+    """The image of this moment."""
+    return services.metadata.image
+
+
+def metadata(image: MetadataImage) -> Document:
+    """Up to where the metadata log has been applied, and the digest of what came out of it: equal
+    on every broker that has applied as much. In any thread.
+    """
+    return {
+        "last_applied_offset": image.provenance.last_contained_offset,
+        "last_applied_epoch": image.provenance.last_contained_epoch,
+        "digest": image.digest(),
     }
 
 

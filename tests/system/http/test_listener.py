@@ -154,3 +154,20 @@ def test_a_listener_that_cannot_be(address: str, tmp_path: Path):
     ended = run_node(properties(tmp_path, moldau_http_listener=address))
     assert ended.status in (1, 2)
     assert "192.0.2.1" in ended.complaint or "moldau.http.listener" in ended.complaint
+
+
+def test_the_digest_changes_with_the_metadata_and_with_nothing_else(
+    listener: Http, topics: TopicMaker
+):
+    def metadata() -> dict[str, object]:
+        answer = listener.ask("/api/v1/metadata")
+        assert answer.status == 200
+        document: dict[str, object] = json.loads(answer.body)
+        return document
+
+    before = metadata()
+    assert re.fullmatch("[0-9a-f]{64}", str(before["digest"]))
+    assert metadata() == before
+    topics.create()
+    wait_until(lambda: metadata()["digest"] != before["digest"], what="another digest")
+    assert metadata()["last_applied_offset"] > before["last_applied_offset"]  # type: ignore[operator]

@@ -1,0 +1,66 @@
+"""The active controller is killed: time until the next topic creation succeeds.
+
+Three controllers and a broker, Kafka's default quorum timeouts, `kill -9` of the active controller,
+then one client that creates a topic through the broker, and tries again as long as it is told no.
+What is measured runs from just before the kill to the successful answer. Between two kills the
+killed controller is started again and catches up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from benchmarks.figures import Effort, Report, Spread, Table, at_most
+from benchmarks.nodes import kafka_jars, temporary_directory
+from benchmarks.quorums import KafkaQuorum, MoldauQuorum, QuorumProcesses
+from benchmarks.wire import CREATE_TOPICS_VERSION, RETRY_PAUSE_S, create_topic_request
+
+KILLS: Final = 20
+KAFKA_KILLS: Final = 10
+LIMIT_S: Final = 3.0
+LIMIT_OF_DESIGN_S: Final = 2.0
+GIVE_UP_S: Final = 60.0
+TOPIC_EXISTS: Final = 36
+
+
+def run(effort: Effort) -> Report:
+    """Kill ours, then Kafka's."""
+    report = Report("Active controller killed: time to the next created topic")
+    ours = _failovers(MoldauQuorum, effort.count(KILLS, least=2))
+    table = Table(("seconds", "kills", "minimum / median / maximum"))
+    table.add("Moldau", str(len(ours.values)), ours.text())
+    report.targets.append(at_most("next creation ≤ 3 s after kill -9", ours, LIMIT_S))
+    report.targets.append(at_most("controller failover ≤ 2 s", ours, LIMIT_OF_DESIGN_S))
+    if effort.with_kafka and kafka_jars() is not None:
+        theirs = _failovers(KafkaQuorum, effort.count(KAFKA_KILLS, least=2))
+        table.add("Apache Kafka", str(len(theirs.values)), theirs.text())
+    report.tables.append(table)
+    return report
+
+
+def _failovers(kind: Callable[[Path], QuorumProcesses], count: int) -> Spread:
+    seconds = []
+    with temporary_directory() as directory, kind(directory) as quorum:
+        for number in range(count):
+            active = quorum.active_controller()
+            begin = time.perf_counter()
+            quorum.kill(active)
+            _create(quorum, f"after-kill-{number}")
+            seconds.append(time.perf_counter() - begin)
+            quorum.launch(active)
+            quorum.wait_until_serving()
+    return Spread.of(seconds)
+
+
+def _create(quorum: QuorumProcesses, topic: str) -> None:
+    deadline = time.monotonic() + GIVE_UP_S
+    with quorum.connect() as wire:
+        while time.monotonic() < deadline:
+            answer = wire.ask(create_topic_request(topic, 1), CREATE_TOPICS_VERSION).topics[0]
+            if answer.error_code in (0, TOPIC_EXISTS):  # an earlier try had succeeded after all
+                return
+            time.sleep(RETRY_PAUSE_S)
+    raise TimeoutError(f"{quorum.name}: {topic} was not created: error {answer.error_code}")
