@@ -1,0 +1,1 @@
+"""The second level of simulation: production nodes on a virtual clock, network and disk."""

@@ -1,0 +1,298 @@
+"""An asyncio event loop on virtual time, shared by all processes of a simulated cluster.
+
+Owns: the order in which callbacks run, virtual time, and which process a callback belongs to.
+Must not: touch threads, sockets or the machine's clock.
+Invariant: the order of callbacks follows from the calls alone: what is ready runs first in, first
+out; timers by time, then by the order in which they were set. Callbacks of a process that was
+killed never run again; those of a stopped one (SIGSTOP, a long pause of the collector) run when it
+goes on. An exception that nobody handled is kept in `failures`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tests.storage.simulated_filesystem import SimulatedCrash
+
+MAX_STEPS_AT_ONE_INSTANT = 50_000
+"""More callbacks than this without virtual time passing are taken for an endless loop."""
+
+TASKS_KEPT = 5_000
+
+WALL_CLOCK_START_MS = 1_700_000_000_000
+
+
+class Deadlock(AssertionError):
+    """Nothing is ready and no timer is set, but somebody still waits."""
+
+
+class EndlessLoop(AssertionError):
+    """Callbacks go on scheduling callbacks, and no time passes."""
+
+
+class UnhandledFailure(AssertionError):
+    """An exception reached the loop: in production the node would have been stopped by it."""
+
+
+class Process:
+    """Whom callbacks belong to. States: alive (running or stopped) -> killed."""
+
+    def __init__(self, loop: VirtualLoop, name: str) -> None:
+        self.name = name
+        self.loop = loop
+        self.is_alive = True
+        self.stopped_until = 0.0
+        self.context = contextvars.copy_context()
+        self.context.run(_PROCESS.set, self)
+        self.on_kill: list[Callable[[], object]] = []
+
+    def __repr__(self) -> str:
+        return f"Process({self.name})"
+
+    def kill(self) -> None:
+        """End it between two instructions: nothing of it runs any more (idempotent)."""
+        if self.is_alive:
+            self.is_alive = False
+            self.loop.note(f"{self.name} dies")
+            for callback in self.on_kill:
+                callback()
+
+    def stop_for(self, duration_ms: float) -> None:
+        """SIGSTOP now, SIGCONT after `duration_ms`."""
+        self.stopped_until = max(self.stopped_until, self.loop.time() + duration_ms / 1000)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine as part of this process."""
+        return self.loop.create_task(coroutine, context=self.context)
+
+
+_PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+
+def current_process() -> Process | None:
+    """The process whose callback runs now; None for the simulation's own."""
+    return _PROCESS.get()
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """See the module. `step_count` counts callbacks, `event_count` those that time brought."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step_count = 0
+        self.event_count = 0
+        self.failures: list[str] = []
+        self.tasks: list[tuple[Process, asyncio.Task[Any]]] = []
+        self.history: deque[str] = deque(maxlen=400)
+        self.after_step: Callable[[], None] | None = None
+        self._now = 0.0
+        self._steps_at_instant = 0
+        self._sequence = 0
+        self._running: Process | None = None
+        self._runnable: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.Handle]] = []
+        self.set_exception_handler(self._on_exception)
+        self.set_task_factory(_make_task)
+
+    # -- asyncio's side --------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        self._check_closed()
+        handle = asyncio.Handle(callback, args, self, context)
+        self._runnable.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(
+        self,
+        when: float,
+        callback: Any,
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        self._check_closed()
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._put(when, timer)
+        return timer
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Any,
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        raise AssertionError("no threads in a simulation: file work goes through the Filesystem")
+
+    def _run_once(self) -> None:
+        """Run one callback, letting time pass to the next timer when none is ready."""
+        if self._runnable:
+            handle = self._runnable.popleft()
+            self._steps_at_instant += 1
+            if self._steps_at_instant > MAX_STEPS_AT_ONE_INSTANT:
+                raise EndlessLoop(f"at {self._now:.6f} s: {handle}")
+        elif self._timers:
+            when, _sequence, handle = heapq.heappop(self._timers)
+            if handle._cancelled:
+                return
+            if when > self._now:
+                self._now = when
+                self._steps_at_instant = 0
+            self.event_count += 1
+        else:
+            raise Deadlock(f"at {self._now:.6f} s nothing is left to happen")
+        if handle._cancelled:
+            return
+        process = handle._context.get(_PROCESS)
+        if process is not None:
+            if not process.is_alive:
+                return
+            if process.stopped_until > self._now:
+                self._put(process.stopped_until, handle)
+                return
+        self.step_count += 1
+        self._running = process
+        handle._run()
+        self._running = None
+        if self.after_step is not None:
+            self.after_step()
+        if self.failures:
+            raise UnhandledFailure(self.failures[0])
+
+    def _put(self, when: float, handle: asyncio.Handle) -> None:
+        self._sequence += 1
+        heapq.heappush(self._timers, (when, self._sequence, handle))
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """A cancelled timer is passed over when its time comes."""
+
+    def _process_events(self, event_list: Any) -> None:
+        raise AssertionError("there is no selector")
+
+    # -- failures --------------------------------------------------------------------------------
+
+    def _on_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        exception = context.get("exception")
+        if isinstance(exception, SimulatedCrash):
+            return
+        process = self._running
+        if process is not None and not process.is_alive:
+            return
+        who = process.name if process is not None else "the simulation"
+        self.failures.append(f"{who}: {context.get('message')}: {exception!r}")
+        if exception is not None:
+            self.failures[-1] += _where(exception)
+
+    def note(self, text: str) -> None:
+        """A line of the run's history, which a failure shows the end of."""
+        self.history.append(f"{self._now * 1000:12.3f} {text}")
+
+    # -- use -------------------------------------------------------------------------------------
+
+    def elapse(self, duration_ms: float) -> asyncio.Future[None]:
+        """A future that is done when so much virtual time has passed."""
+        future: asyncio.Future[None] = self.create_future()
+        self.call_later(max(duration_ms, 0.0) / 1000, _finish, future)
+        return future
+
+    def unheard_failures(self) -> list[str]:
+        """Exceptions of live processes' tasks that nobody has asked for."""
+        return [
+            f"{process.name}: {task.get_name()}: {task._exception!r}"  # type: ignore[attr-defined]
+            for process, task in self.tasks
+            if process.is_alive and task.done() and task._log_traceback  # type: ignore[attr-defined]
+        ]
+
+    def dispose(self) -> None:
+        """Close everything without running anything more, the dead processes' tasks too."""
+        self.after_step = None
+        for _process, task in self.tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                _close(task.get_coro())
+            elif not task.cancelled():
+                task.exception()
+        self.tasks.clear()
+        self._runnable.clear()
+        self._timers.clear()
+        self.close()
+
+
+def _make_task(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Any,
+    context: contextvars.Context | None = None,
+    **options: Any,
+) -> asyncio.Task[Any]:
+    """Tasks of processes are kept to the end: the collector never decides when one is closed."""
+    assert isinstance(loop, VirtualLoop)
+    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, context=context, **options)
+    process = _PROCESS.get() if context is None else context.get(_PROCESS)
+    if process is not None:
+        loop.tasks.append((process, task))
+        if len(loop.tasks) >= TASKS_KEPT:
+            loop.tasks = [each for each in loop.tasks if _is_worth_keeping(each[1])]
+    return task
+
+
+def _is_worth_keeping(task: asyncio.Task[Any]) -> bool:
+    return not task.done() or bool(task._log_traceback)  # type: ignore[attr-defined]
+
+
+def _close(coroutine: Any) -> None:
+    try:
+        coroutine.close()
+    except (Exception, SimulatedCrash):  # noqa: BLE001  what a dead process says is not heard
+        return
+    except BaseException as error:
+        raise AssertionError(f"closing {coroutine}: {error!r}") from error
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _where(exception: BaseException) -> str:
+    """The innermost places of a traceback."""
+    places = []
+    trace = exception.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        places.append(f"\n    {code.co_filename.rpartition('moldau/')[2]}:{trace.tb_lineno}")
+        places[-1] += f" {code.co_name}"
+        trace = trace.tb_next
+    return "".join(places[-8:])
+
+
+class VirtualClock:
+    """The Clock port of one process. Its wall clock may be wrong by `wall_offset_ms`."""
+
+    def __init__(self, loop: VirtualLoop, wall_offset_ms: int = 0) -> None:
+        self._loop = loop
+        self.wall_offset_ms = wall_offset_ms
+
+    def now_ms(self) -> int:
+        return WALL_CLOCK_START_MS + self.wall_offset_ms + int(self._loop.time() * 1000)
+
+    def monotonic_ms(self) -> float:
+        return self._loop.time() * 1000
+
+    def call_later(
+        self, delay_ms: float, callback: Callable[..., object], *args: Any
+    ) -> asyncio.TimerHandle:
+        return self._loop.call_later(max(delay_ms, 0.0) / 1000, callback, *args)
