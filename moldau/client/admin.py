@@ -1,4 +1,4 @@
-"""The admin client: topics, configurations, brokers, offsets.
+"""The admin client: topics, configurations, brokers, offsets, the controller quorum.
 
 Owns the calls an operator makes, each retried over passing faults within its time limit. Must not
 cache anything but where brokers are. Invariant: a call either returns what the cluster said, or
@@ -13,18 +13,21 @@ from types import TracebackType
 from typing import Any, Self
 
 from moldau.client.admin_cluster import ClusterCalls
+from moldau.client.admin_quorum import QuorumCalls
+from moldau.client.admin_replicas import ReplicaCalls
 from moldau.client.admin_topics import TopicCalls
 from moldau.client.client_config import ClientConfig
 from moldau.client.cluster_client import ClusterClient
 
 
-class Admin(TopicCalls, ClusterCalls):
+class Admin(TopicCalls, ReplicaCalls, ClusterCalls, QuorumCalls):
     """An asyncio admin client; use as `async with Admin("localhost:9092") as admin`.
 
     Args:
         bootstrap_servers: `HOST:PORT,…` or a list of these.
         config: a whole configuration instead.
-        settings: keyword settings of `ClientConfig`.
+        settings: keyword settings of `ClientConfig`; with `bootstrap_controllers` and no
+            bootstrap servers the controllers are asked directly (KIP-919).
 
     Raises:
         ConfigurationError: a setting that is unknown or cannot have that value.

@@ -21,7 +21,7 @@ from moldau.client.admin_types import (
     LogDirectory,
     RegisteredBroker,
 )
-from moldau.client.cluster_client import ClusterClient, raise_for
+from moldau.client.cluster_client import ClusterClient, EndpointType, raise_for
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p32_describe_configs import (
@@ -56,8 +56,12 @@ class ClusterCalls:
     async def describe_cluster(
         self, *, include_fenced_brokers: bool = False, timeout_ms: float | None = None
     ) -> ClusterDescription:
-        """The cluster's id and brokers (KIP-700)."""
-        request = DescribeClusterRequest(include_fenced_brokers=include_fenced_brokers)
+        """The cluster's id and brokers (KIP-700); its controllers, when these are asked."""
+        asks_controllers = self._client.config.asks_controllers
+        request = DescribeClusterRequest(
+            include_fenced_brokers=include_fenced_brokers and not asks_controllers,
+            endpoint_type=EndpointType.CONTROLLER if asks_controllers else EndpointType.BROKER,
+        )
 
         async def attempt() -> ClusterDescription:
             response = await self._client.ask_any(request)

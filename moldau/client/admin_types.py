@@ -22,6 +22,8 @@ __all__ = [
     "ConfigResource",
     "ConfigResourceType",
     "ConfigSource",
+    "ElectionType",
+    "FeatureUpdate",
     "Features",
     "LogDirectory",
     "NewPartitions",
@@ -31,9 +33,14 @@ __all__ = [
     "PartitionMetadata",
     "PartitionOffset",
     "ProducerState",
+    "QuorumDescription",
+    "QuorumEndpoint",
+    "QuorumReplica",
+    "Reassignment",
     "RegisteredBroker",
     "TopicDescription",
     "TopicPartition",
+    "UpgradeType",
 ]
 
 
@@ -212,3 +219,75 @@ class Features:
     supported: Mapping[str, tuple[int, int]]
     finalized: Mapping[str, int]
     finalized_epoch: int
+
+
+class UpgradeType(IntEnum):
+    """Which way a feature level may go (KIP-778)."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUpdate:
+    """A level to finalize; 0 switches the feature off."""
+
+    level: int
+    upgrade_type: UpgradeType = UpgradeType.UPGRADE
+
+
+class ElectionType(IntEnum):
+    """Who may be elected: the preferred replica, or any live one, losing records (KIP-460)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition on its way to other brokers (KIP-455)."""
+
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumEndpoint:
+    """Where a controller listens."""
+
+    listener_name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener_name}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReplica:
+    """A voter or an observer as the leader sees it; a time is None where it does not know it."""
+
+    replica_id: int
+    directory_id: uuid.UUID
+    log_end_offset: int
+    last_fetch_timestamp_ms: int | None
+    last_caught_up_timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDescription:
+    """The controller quorum (KIP-595, KIP-836, KIP-853); `endpoints` by node id."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+    endpoints: Mapping[int, tuple[QuorumEndpoint, ...]]
+
+    def voter(self, replica_id: int) -> QuorumReplica | None:
+        """The voter with this id, None when there is none."""
+        return next((voter for voter in self.voters if voter.replica_id == replica_id), None)

@@ -20,9 +20,14 @@ MAX_INT: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What every client needs; times in milliseconds."""
+    """What every client needs; times in milliseconds.
 
-    bootstrap_servers: Sequence[str]
+    Instead of brokers (`bootstrap_servers`) an admin client may be given the cluster's controllers
+    (`bootstrap_controllers`, KIP-919).
+    """
+
+    bootstrap_servers: Sequence[str] = ()
+    bootstrap_controllers: Sequence[str] = ()
     client_id: str = "moldau"
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
@@ -35,9 +40,13 @@ class ClientConfig:
     security_protocol: str = "PLAINTEXT"
 
     def __post_init__(self) -> None:
-        if not self.bootstrap_servers:
+        if self.bootstrap_servers and self.bootstrap_controllers:
+            raise ConfigurationError(
+                "bootstrap.servers and bootstrap.controllers exclude each other"
+            )
+        if not self.bootstrap_servers and not self.bootstrap_controllers:
             raise ConfigurationError("bootstrap.servers: at least one HOST:PORT is needed")
-        for server in self.bootstrap_servers:
+        for server in self.addresses:
             parse_address(server)
         if self.security_protocol != "PLAINTEXT":
             raise ConfigurationError(
@@ -51,22 +60,30 @@ class ClientConfig:
                 name = field.name.replace("_", ".")
                 raise ConfigurationError(f"{name}={value!r}: a number of ms from 0 to {MAX_INT}")
 
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Whom to ask first: brokers, or controllers."""
+        return self.bootstrap_servers or self.bootstrap_controllers
+
+    @property
+    def asks_controllers(self) -> bool:
+        """Whether the addresses are those of controllers."""
+        return bool(self.bootstrap_controllers)
+
     @classmethod
-    def of(cls, bootstrap_servers: str | Sequence[str], **settings: Any) -> Self:
+    def of(cls, bootstrap_servers: str | Sequence[str] = (), **settings: Any) -> Self:
         """From a comma-separated string or a list of addresses, and keyword arguments.
 
         Raises:
             ConfigurationError: an unknown name, with the nearest known one, or a bad value.
         """
-        addresses = (
-            [part.strip() for part in bootstrap_servers.split(",") if part.strip()]
-            if isinstance(bootstrap_servers, str)
-            else list(bootstrap_servers)
-        )
+        addresses = _addresses(bootstrap_servers)
         known = {field.name for field in fields(cls)}
         for name in settings:
             if name not in known:
                 raise ConfigurationError(f"{name}: no such setting{_nearest(name, known)}")
+        if "bootstrap_controllers" in settings:
+            settings["bootstrap_controllers"] = _addresses(settings["bootstrap_controllers"])
         return cls(bootstrap_servers=addresses, **settings)
 
     @classmethod
@@ -109,6 +126,12 @@ class ClientConfig:
         if bootstrap_servers is not None:
             properties["bootstrap.servers"] = bootstrap_servers
         return cls.from_properties(properties)
+
+
+def _addresses(given: str | Sequence[str]) -> list[str]:
+    if isinstance(given, str):
+        return [part.strip() for part in given.split(",") if part.strip()]
+    return list(given)
 
 
 def parse_address(address: str) -> tuple[str, int]:

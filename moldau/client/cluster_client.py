@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 from moldau.client.client_config import ClientConfig, parse_address
@@ -25,6 +26,7 @@ from moldau.client.errors import (
 from moldau.client.metadata_cache import MetadataCache
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
 from moldau.protocol.schema import Message
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.connection import (
@@ -46,6 +48,13 @@ PASSING_FAULTS: Final = (
     OSError,
     TimeoutError,
 )
+
+
+class EndpointType(IntEnum):
+    """Whose addresses DescribeCluster asks for (KIP-919)."""
+
+    BROKER = 1
+    CONTROLLER = 2
 
 
 class ClusterClient:
@@ -123,8 +132,21 @@ class ClusterClient:
             return await self.ask_node(self.metadata.controller_id, request, timeout_ms=timeout_ms)
         return await self.ask_any(request, timeout_ms=timeout_ms)
 
+    async def ask_address(
+        self, host: str, port: int, request: Message, *, timeout_ms: float | None = None
+    ) -> Any:
+        """Send to the node that listens there, whoever it is."""
+        connection = await self._connect(host, port)
+        return await self._send(connection, request, timeout_ms)
+
     async def refresh_metadata(self, topics: Iterable[str] | None) -> MetadataCache:
-        """Fetch brokers and the named topics (None: all of them) anew; never creates topics."""
+        """Fetch brokers and the named topics (None: all of them) anew; never creates topics.
+
+        A client of the controllers learns of these instead (KIP-919); they know no topics.
+        """
+        if self.config.asks_controllers:
+            await self._find_controllers()
+            return self.metadata
         request = MetadataRequest(
             topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
             allow_auto_topic_creation=False,
@@ -132,6 +154,11 @@ class ClusterClient:
         response = await self.ask_any(request)
         self.metadata.update(response, complete=topics is None)
         return self.metadata
+
+    async def _find_controllers(self) -> None:
+        response = await self.ask_any(DescribeClusterRequest(endpoint_type=EndpointType.CONTROLLER))
+        raise_for(response.error_code, response.error_message, "find the controllers")
+        self.metadata.update_controllers(response)
 
     async def leader_of(self, topic: str, partition: int) -> int:
         """The broker that leads a partition, from the cache or asked for.
@@ -203,7 +230,7 @@ class ClusterClient:
 
     def _candidates(self) -> list[tuple[str, int]]:
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
-        bootstrap = [parse_address(server) for server in self.config.bootstrap_servers]
+        bootstrap = [parse_address(server) for server in self.config.addresses]
         candidates = list(dict.fromkeys([*known, *bootstrap]))
         # Those that are connected first, those that failed lately last.
         now_ms = self._clock.monotonic_ms()

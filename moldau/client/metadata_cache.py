@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataResponse, MetadataResponseTopic
+from moldau.protocol.messages.p60_describe_cluster import DescribeClusterResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,15 @@ class MetadataCache:
             else:
                 self.topics.pop(name, None)
                 self.topic_errors[name] = ErrorCode.of(topic.error_code)
+
+    def update_controllers(self, response: DescribeClusterResponse) -> None:
+        """Take over who the controllers are and which one is active (KIP-919)."""
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        self.brokers = {
+            node.broker_id: Broker(node.broker_id, node.host, node.port, node.rack)
+            for node in response.brokers
+        }
 
     def leader(self, topic: str, partition: int) -> int | None:
         """The leading broker, None when the cache does not know one."""
