@@ -1,80 +1,132 @@
 """`Cluster`: nodes as real processes on this machine, for tests, demos and notebooks.
 
-Owns a directory with one sub-directory per node, and the processes. Must not reach into a node:
-what a test does to the cluster, an operator could do. Invariant: leaving the context, or the death
-of this process, ends every node and, unless told to keep it, removes the directory.
+Owns a directory with one sub-directory per node, the ports, and the processes. Must not reach into
+a node: what a test does to the cluster, an operator could do. Invariant: leaving the context, or
+the death of this process, ends every node and, unless told to keep it, removes the directory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from moldau.testing.layout import (
+    FIRST_BROKER_ID,
+    PROPERTIES,
+    ClusterLayout,
+    LayoutError,
+    check_counts,
+)
 from moldau.testing.node_process import NodeFailed, NodeProcess
+from moldau.testing.ports import NoFreePort, PortHolder
 from moldau.testing.watchdog import Watchdog
 
 __all__ = ["Cluster", "NodeFailed"]
 
 HOST: Final = "127.0.0.1"
-FIRST_NODE_ID: Final = 1
+FIRST_NODE_ID: Final = FIRST_BROKER_ID
 
 
 class Cluster:
-    """One combined node (broker and controller) in a process of its own.
+    """Brokers 1, 2, … and controllers 101, 102, …, each in a process of its own.
+
+    One broker and one controller (the default) are a single combined node, number 1.
 
     Args:
-        brokers: how many brokers; this release runs exactly one.
+        brokers, controllers: how many of each.
         config: Kafka keys that override the defaults, on every node.
-        directory: where the nodes live; a fresh temporary directory when None.
+        directory: where the nodes live; a fresh temporary directory when None. What an earlier
+            cluster of the same size left there is taken over, with its ports.
         keep: leave the directory behind, to look into it or to start again on it.
 
     Raises:
-        ValueError: `brokers` is not 1.
+        ValueError: there are no clusters of that size, or another one lies in `directory`.
         NodeFailed: (on entering) a node did not become ready.
     """
 
     def __init__(
         self,
         brokers: int = 1,
+        controllers: int = 1,
         *,
         config: Mapping[str, str] | None = None,
         directory: str | Path | None = None,
         keep: bool = False,
     ) -> None:
-        if brokers != 1:
-            raise ValueError(
-                f"brokers={brokers}: this release runs one combined node, so brokers must be 1"
-            )
+        try:
+            check_counts(controllers, brokers)
+        except LayoutError as error:
+            raise ValueError(str(error)) from None
+        self._counts = (controllers, brokers)
         self._config = dict(config or {})
         self._keep = keep or directory is not None
         self._given_directory = Path(directory) if directory is not None else None
         self.directory = Path()
+        self._layout: ClusterLayout | None = None
         self._nodes: dict[int, NodeProcess] = {}
-        self._addresses: dict[int, str] = {}
+        self._ports: PortHolder | None = None
         self._watchdog: Watchdog | None = None
+
+    # -- what it is ------------------------------------------------------------------------------
 
     @property
     def bootstrap_server(self) -> str:
-        """`host:port` list for any Kafka client's `bootstrap.servers`."""
-        return ",".join(self._addresses[node_id] for node_id in sorted(self._addresses))
+        """`host:port` list of the brokers, for any Kafka client's `bootstrap.servers`."""
+        return self._planned.bootstrap_server
+
+    @property
+    def bootstrap_controllers(self) -> str:
+        """`host:port` list of the controllers, for `--bootstrap-controller`."""
+        return self._planned.bootstrap_controllers
 
     @property
     def node_ids(self) -> list[int]:
         """Ids of all nodes, running or not."""
         return sorted(self._nodes)
 
-    def node(self, broker_id: int = FIRST_NODE_ID) -> NodeProcess:
-        """The process behind a broker id."""
-        return self._nodes[broker_id]
+    @property
+    def broker_ids(self) -> list[int]:
+        """Ids of the nodes that serve clients."""
+        return [node.node_id for node in self._planned.brokers]
 
-    def data_directory(self, broker_id: int = FIRST_NODE_ID) -> Path:
+    @property
+    def controller_ids(self) -> list[int]:
+        """Ids of the nodes that vote."""
+        return [node.node_id for node in self._planned.controllers]
+
+    def active_controller_id(self) -> int:
+        """Who leads the quorum, by DescribeQuorum at the controllers.
+
+        Raises:
+            KafkaError: no leader is known within the client's time limit.
+        """
+        from moldau.client import Admin
+
+        async def ask() -> int:
+            async with Admin(bootstrap_controllers=self.bootstrap_controllers) as admin:
+                return (await admin.describe_metadata_quorum()).leader_id
+
+        # In a thread of its own, so that it works while the caller's loop runs.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, ask()).result()
+
+    def node(self, node_id: int = FIRST_NODE_ID) -> NodeProcess:
+        """The process behind a node id."""
+        return self._nodes[node_id]
+
+    def data_directory(self, node_id: int = FIRST_NODE_ID) -> Path:
         """The node's `log.dirs`, with one directory per partition."""
-        return self.directory / f"node-{broker_id}" / "data"
+        [found] = (node for node in self._planned.nodes if node.node_id == node_id)
+        return found.data_directory
+
+    # -- what can be done to it ------------------------------------------------------------------
 
     def start(self) -> Self:
         """Start all nodes and wait until they serve.
@@ -85,7 +137,6 @@ class Cluster:
         """
         if self._watchdog is not None:
             raise RuntimeError("the cluster runs already")
-        self._addresses.clear()
         if self._given_directory is None:
             self.directory = Path(tempfile.mkdtemp(prefix="moldau-cluster-"))
         else:
@@ -93,54 +144,58 @@ class Cluster:
             self.directory.mkdir(parents=True, exist_ok=True)
         self._watchdog = Watchdog(None if self._keep else self.directory)
         try:
-            self._create_node(FIRST_NODE_ID)
-            self.restart(FIRST_NODE_ID)
+            self._lay_out()
+            self._start_all()
+        except (LayoutError, NoFreePort) as error:
+            self.close()
+            raise NodeFailed(str(error)) from error
         except BaseException:
             self.close()
             raise
         return self
 
-    def kill(self, broker_id: int = FIRST_NODE_ID) -> None:
+    def kill(self, node_id: int = FIRST_NODE_ID) -> None:
         """`kill -9` one node."""
-        self._nodes[broker_id].kill()
+        self._nodes[node_id].kill()
 
-    def stop(self, broker_id: int = FIRST_NODE_ID) -> int:
+    def stop(self, node_id: int = FIRST_NODE_ID) -> int:
         """Controlled shutdown of one node; returns its exit status."""
-        return self._nodes[broker_id].stop()
+        return self._nodes[node_id].stop()
 
-    def restart(self, broker_id: int = FIRST_NODE_ID) -> None:
+    def restart(self, node_id: int = FIRST_NODE_ID) -> None:
         """Start a node that is down, on the address it had before, and wait until it serves.
 
         Raises:
             NodeFailed: it runs already, or does not come up (then it does not run); the text has
                 the end of its log.
         """
-        node = self._nodes[broker_id]
+        node = self._nodes[node_id]
         node.start()
         try:
-            address = node.wait_ready()
+            node.wait_ready()
         except BaseException:
             node.kill()
             raise
-        if broker_id not in self._addresses:
-            self._addresses[broker_id] = address
-            self._write_config(broker_id, address.rpartition(":")[2])
 
-    def pause(self, broker_id: int = FIRST_NODE_ID) -> None:
+    def pause(self, node_id: int = FIRST_NODE_ID) -> None:
         """SIGSTOP one node: it keeps its connections and answers nothing."""
-        self._nodes[broker_id].pause()
+        self._nodes[node_id].pause()
 
-    def resume(self, broker_id: int = FIRST_NODE_ID) -> None:
+    def resume(self, node_id: int = FIRST_NODE_ID) -> None:
         """Let a paused node go on."""
-        self._nodes[broker_id].resume()
+        self._nodes[node_id].resume()
 
     def close(self) -> None:
         """End all processes and remove the directory unless it is to be kept; idempotent."""
+        if self._keep and self._layout is not None:
+            # Brokers first: their controlled shutdown needs the controllers.
+            self._stop_together(node.node_id for node in self._layout.brokers)
+            self._stop_together(node.node_id for node in self._layout.controllers)
         for node in self._nodes.values():
-            if self._keep:
-                node.stop()
-            else:
-                node.kill()
+            node.kill()
+        ports, self._ports = self._ports, None
+        if ports is not None:
+            ports.close()
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is None:
             return
@@ -170,25 +225,78 @@ class Cluster:
     ) -> None:
         await asyncio.to_thread(self.close)
 
-    def _create_node(self, node_id: int) -> None:
-        home = self.directory / f"node-{node_id}"
-        home.mkdir(exist_ok=True)
-        config_path = home / "server.properties"
-        self._nodes[node_id] = NodeProcess(
-            config_path, home / "node.log", ["--format-if-needed"], watchdog=self._watchdog
-        )
-        self._write_config(node_id, "0")
+    # -- how -------------------------------------------------------------------------------------
 
-    def _write_config(self, node_id: int, port: str) -> None:
-        home = self.directory / f"node-{node_id}"
-        values = {
-            "process.roles": "broker,controller",
-            "node.id": str(node_id),
-            "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:0",
-            "controller.listener.names": "CONTROLLER",
-            "controller.quorum.bootstrap.servers": f"{HOST}:9093",
-            "log.dirs": str(self.data_directory(node_id)),
-            **self._config,
+    @property
+    def _planned(self) -> ClusterLayout:
+        assert self._layout is not None, "started"
+        return self._layout
+
+    def _lay_out(self) -> None:
+        """Plan the nodes, or take over those of an earlier run, and write what they need."""
+        ports = self._ports = PortHolder(HOST)
+        earlier = self._earlier(ports)
+        if earlier is not None:
+            self._layout = earlier
+        else:
+            controllers, brokers = self._counts
+            self._layout = ClusterLayout.plan(
+                self.directory,
+                controllers=controllers,
+                brokers=brokers,
+                host=HOST,
+                broker_port=lambda: ports.take()[0],
+                controller_port=lambda: ports.take()[0],
+                combined=True,
+                config=self._config,
+            )
+        layout = self._layout
+        layout.write_configs()
+        # A lone node formats itself, which is faster than doing it here.
+        is_alone = len(layout.nodes) == 1
+        if earlier is None and not is_alone:
+            layout.format()
+        arguments = ["--format-if-needed"] if is_alone else []
+        self._nodes = {
+            node.node_id: NodeProcess(
+                node.config_path, node.log_path, arguments, watchdog=self._watchdog
+            )
+            for node in layout.nodes
         }
-        text = "".join(f"{key}={value}\n" for key, value in values.items())
-        (home / "server.properties").write_text(text)
+
+    def _earlier(self, ports: PortHolder) -> ClusterLayout | None:
+        """The nodes of a cluster that was kept, None in a directory without any."""
+        homes = ("node-*", "broker-*", "controller-*")
+        if not [path for home in homes for path in self.directory.glob(f"{home}/{PROPERTIES}")]:
+            return None
+        found = ClusterLayout.found(self.directory, self._config)
+        counts = (len(found.controllers), len(found.brokers))
+        if counts != self._counts:
+            raise ValueError(
+                f"{self.directory} holds a cluster of {counts[0]} controllers and {counts[1]} "
+                f"brokers, not {self._counts[0]} and {self._counts[1]}"
+            )
+        try:
+            for node in found.nodes:
+                for port in (node.broker_port, node.controller_port):
+                    if port is not None:
+                        ports.hold(port)
+        except NoFreePort as error:
+            if len(found.nodes) > 1:
+                raise NodeFailed(f"{error}; the nodes in {self.directory} had it") from None
+            return None  # a lone node may move
+        return found
+
+    def _start_all(self) -> None:
+        for node in self._nodes.values():
+            node.start()
+        for node in self._nodes.values():
+            node.wait_ready()
+
+    def _stop_together(self, node_ids: Iterable[int]) -> None:
+        nodes = [self._nodes[node_id] for node_id in node_ids if node_id in self._nodes]
+        for node in nodes:
+            with contextlib.suppress(NodeFailed):  # it may just have ended by itself
+                node.ask_to_stop()
+        for node in nodes:
+            node.stop()

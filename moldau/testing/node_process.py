@@ -18,7 +18,10 @@ from typing import Final
 
 from moldau.testing.watchdog import Watchdog
 
+#: What a node is.
+COMMAND = (sys.executable, "-m", "moldau.broker")
 READY_PREFIX: Final = b"ready: "
+COMPLAINT_PREFIX: Final = "moldau: "
 START_DEADLINE_S: Final = 30.0
 STOP_DEADLINE_S: Final = 30.0
 LOG_TAIL_BYTES: Final = 8_192
@@ -51,6 +54,9 @@ class NodeProcess:
         self._watchdog = watchdog
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
+        self._announced = b""
+        self._output_ended = False
+        self._log_start_bytes = 0
 
     @property
     def running(self) -> bool:
@@ -77,15 +83,9 @@ class NodeProcess:
         if self.running:
             raise NodeFailed(f"node {self.config_path} already runs")
         self._collect()
-        command = [
-            sys.executable,
-            "-m",
-            "moldau.broker",
-            str(self.config_path),
-            "--announce",
-            *self._arguments,
-        ]
+        command = [*COMMAND, str(self.config_path), "--announce", *self._arguments]
         with self.log_path.open("ab") as log:
+            self._log_start_bytes = log.tell()
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -97,6 +97,28 @@ class NodeProcess:
         if self._watchdog is not None:
             self._watchdog.started(self._process.pid)
         self._paused = False
+        self._announced = b""
+        self._output_ended = False
+
+    @property
+    def output(self) -> int:
+        """The descriptor that the `ready` line comes on, to wait for."""
+        assert self._process is not None, "started"
+        assert self._process.stdout is not None, "stdout is a pipe"
+        return self._process.stdout.fileno()
+
+    def take_address(self) -> str | None:
+        """The address of the `ready: HOST:PORT` line, None while it has not come; never waits."""
+        while select.select([self.output], [], [], 0)[0]:
+            chunk = os.read(self.output, 4096)
+            if not chunk:
+                self._output_ended = True
+                break
+            self._announced += chunk
+        for line in self._announced.split(b"\n")[:-1]:
+            if line.startswith(READY_PREFIX):
+                return line[len(READY_PREFIX) :].decode().strip()
+        return None
 
     def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> str:
         """Wait for the `ready: HOST:PORT` line and return its address.
@@ -106,25 +128,26 @@ class NodeProcess:
         """
         process = self._process
         assert process is not None, "started"
-        assert process.stdout is not None, "stdout is a pipe"
-        descriptor = process.stdout.fileno()
         end = time.monotonic() + deadline_s
-        seen = b""
         while True:
             remaining_s = end - time.monotonic()
             if remaining_s <= 0:
                 raise NodeFailed(f"node not ready within {deadline_s} s\n{self.log_tail()}")
-            readable, _, _ = select.select([descriptor], [], [], remaining_s)
-            if not readable:
+            if not select.select([self.output], [], [], remaining_s)[0]:
                 continue
-            chunk = os.read(descriptor, 4096)
-            if not chunk:
+            address = self.take_address()
+            if address is not None:
+                return address
+            if self._output_ended:
                 code = process.wait()
                 raise NodeFailed(f"node ended with status {code}\n{self.log_tail()}")
-            seen += chunk
-            for line in seen.split(b"\n")[:-1]:
-                if line.startswith(READY_PREFIX):
-                    return line[len(READY_PREFIX) :].decode().strip()
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM without waiting for the end; nothing when it does not run."""
+        if self.running:
+            if self._paused:
+                self.resume()
+            self._signal(signal.SIGTERM)
 
     def stop(self, deadline_s: float = STOP_DEADLINE_S) -> int:
         """SIGTERM (a controlled shutdown), then wait; returns the exit status."""
@@ -160,6 +183,14 @@ class NodeProcess:
             log.seek(0, os.SEEK_END)
             log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
             return log.read().decode(errors="replace")
+
+    def complaint(self) -> str:
+        """The one line in which the last run said why it ended, empty when it said nothing."""
+        with self.log_path.open("rb") as log:
+            end_bytes = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_start_bytes, end_bytes - LOG_TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.startswith(COMPLAINT_PREFIX)), "")
 
     def _signal(self, number: signal.Signals) -> None:
         process = self._process

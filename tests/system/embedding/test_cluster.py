@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from moldau.client import Admin, KafkaError
 from moldau.testing import Cluster, NodeFailed, wait_until
+from moldau.testing.ports import ephemeral_range
 
 EMBEDDING = """
 import os, signal, sys
@@ -97,9 +99,37 @@ def test_a_given_directory_is_kept_and_takes_new_configuration(tmp_path: Path):
         assert "num.partitions=7" in cluster.node().config_path.read_text()
 
 
-def test_more_than_one_broker_is_refused_for_now():
-    with pytest.raises(ValueError, match="brokers=3"):
-        Cluster(brokers=3)
+@pytest.mark.parametrize(
+    "counts", [{"brokers": 0}, {"brokers": 101}, {"controllers": 0}, {"controllers": 101}]
+)
+def test_clusters_that_cannot_be_laid_out(counts: dict[str, int]):
+    [(what, count)] = counts.items()
+    with pytest.raises(ValueError, match=f"{what}={count}: from 1 to"):
+        Cluster(**counts)
+
+
+def test_the_addresses_are_kept_for_the_node_while_it_is_down():
+    with Cluster() as cluster:
+        addresses = (cluster.bootstrap_server, cluster.bootstrap_controllers)
+        ports = [int(address.rpartition(":")[2]) for address in addresses]
+        assert len(set(ports)) == 2
+        assert (cluster.node_ids, cluster.broker_ids, cluster.controller_ids) == ([1], [1], [1])
+        low, high = ephemeral_range()
+        assert not any(low <= port <= high for port in ports)
+        cluster.kill()
+        for port in ports:
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", port))
+        cluster.restart()
+        assert (cluster.bootstrap_server, cluster.bootstrap_controllers) == addresses
+        assert cluster_id_of(cluster.bootstrap_server)
+
+
+def test_a_kept_cluster_of_another_size_is_refused(tmp_path: Path):
+    with Cluster(directory=tmp_path):
+        pass
+    with pytest.raises(ValueError, match="1 controllers and 1 brokers, not 3 and 1"):
+        Cluster(controllers=3, directory=tmp_path).start()
 
 
 def test_a_node_that_does_not_start_raises_with_its_log_and_leaves_nothing():
