@@ -3,8 +3,10 @@
 from moldau.controller_server.apis import (
     CONTROLLER_APIS,
     ControllerApis,
-    ControllerRequestContext,
+    QuorumRequests,
 )
+from moldau.controller_server.descriptions import ClusterDescriptions
+from moldau.controller_server.listener import ControllerListener
 from moldau.controller_server.quorum_node import (
     QuorumNode,
     RequestUndelivered,
@@ -16,15 +18,19 @@ from moldau.controller_server.quorum_thread import (
     QuorumBusy,
     QuorumThread,
 )
+from moldau.controller_server.request_context import ControllerRequestContext
 
 __all__ = [
     "CONTROLLER_APIS",
+    "ClusterDescriptions",
     "ControllerApis",
+    "ControllerListener",
     "ControllerRequestContext",
     "LoopRelay",
     "MetadataConsumer",
     "QuorumBusy",
     "QuorumNode",
+    "QuorumRequests",
     "QuorumThread",
     "RequestUndelivered",
     "controller_endpoints",

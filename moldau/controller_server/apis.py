@@ -1,36 +1,37 @@
 """The controller's requests: which there are, who may send them, how long they may take.
 
-Owns: dispatch from an ApiKey to the controller or the log. Called in process by a broker of the
-same node; the controller listener will use the same table. Must not: decide anything about
-metadata.
-Invariant: every request gets a response of its own API, failures included.
+Owns: dispatch from an ApiKey to the controller or the quorum, and the permission each API needs.
+Called in process by a broker of the same node, and by the controller listener. Must not: decide
+anything about metadata. Invariant: every request gets a response of its own API, failures included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from moldau.controller_server.error_responses import error_response
+from moldau.controller_server.descriptions import ClusterDescriptions
+from moldau.controller_server.request_context import ControllerRequestContext
+from moldau.controller_server.resource_requests import FILTERS
+from moldau.metadata.authorizer import Operation
 from moldau.metadata.controller import Controller, RequestFailed
 from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.error_responses import error_response, fit_version
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages import p55_describe_quorum as quorum
 from moldau.protocol.schema import Message
-from moldau.raft import METADATA_TOPIC, SingleVoterLog
-from moldau.runtime.clock import Clock
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
-CONTROLLER_APIS: Final = frozenset(
+ACTIVE_CONTROLLER_APIS: Final = frozenset(
     {
         ApiKey.CREATE_TOPICS,
         ApiKey.DELETE_TOPICS,
         ApiKey.ALTER_CONFIGS,
         ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.ALTER_PARTITION,
         ApiKey.UPDATE_FEATURES,
         ApiKey.BROKER_REGISTRATION,
         ApiKey.BROKER_HEARTBEAT,
@@ -40,109 +41,119 @@ CONTROLLER_APIS: Final = frozenset(
         ApiKey.ASSIGN_REPLICAS_TO_DIRS,
     }
 )
+"""Decided by the active controller; every other answers NOT_CONTROLLER."""
+
+QUORUM_APIS: Final = frozenset(
+    {
+        ApiKey.FETCH,
+        ApiKey.VOTE,
+        ApiKey.BEGIN_QUORUM_EPOCH,
+        ApiKey.END_QUORUM_EPOCH,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.ADD_RAFT_VOTER,
+        ApiKey.REMOVE_RAFT_VOTER,
+        ApiKey.UPDATE_RAFT_VOTER,
+    }
+)
+"""Answered by the quorum's own request handler."""
+
+DESCRIBING_APIS: Final = frozenset({ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_CLUSTER})
+"""Answered by any controller, from what it has replayed."""
+
+CONTROLLER_APIS: Final = ACTIVE_CONTROLLER_APIS | QUORUM_APIS | DESCRIBING_APIS
+
+CLUSTER_OPERATION: Final = {
+    ApiKey.FETCH: Operation.CLUSTER_ACTION,
+    ApiKey.VOTE: Operation.CLUSTER_ACTION,
+    ApiKey.BEGIN_QUORUM_EPOCH: Operation.CLUSTER_ACTION,
+    ApiKey.END_QUORUM_EPOCH: Operation.CLUSTER_ACTION,
+    ApiKey.FETCH_SNAPSHOT: Operation.CLUSTER_ACTION,
+    ApiKey.UPDATE_RAFT_VOTER: Operation.CLUSTER_ACTION,
+    ApiKey.ALTER_PARTITION: Operation.CLUSTER_ACTION,
+    ApiKey.BROKER_REGISTRATION: Operation.CLUSTER_ACTION,
+    ApiKey.BROKER_HEARTBEAT: Operation.CLUSTER_ACTION,
+    ApiKey.ALLOCATE_PRODUCER_IDS: Operation.CLUSTER_ACTION,
+    ApiKey.CONTROLLER_REGISTRATION: Operation.CLUSTER_ACTION,
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: Operation.CLUSTER_ACTION,
+    ApiKey.DESCRIBE_QUORUM: Operation.DESCRIBE,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Operation.DESCRIBE,
+    ApiKey.ELECT_LEADERS: Operation.ALTER,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Operation.ALTER,
+    ApiKey.UPDATE_FEATURES: Operation.ALTER,
+    ApiKey.UNREGISTER_BROKER: Operation.ALTER,
+    ApiKey.ADD_RAFT_VOTER: Operation.ALTER,
+    ApiKey.REMOVE_RAFT_VOTER: Operation.ALTER,
+}
+"""The permission on the cluster that an API needs; the others ask for each resource."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerRequestContext:
-    """Who sends a request, and how long they wait; `timeout_ms` None takes the request's own."""
+class QuorumRequests(Protocol):
+    """Answers QUORUM_APIS."""
 
-    principal: str
-    client_id: str | None = None
-    timeout_ms: float | None = None
-
-
-Authorizer = Callable[[ControllerRequestContext, ApiKey], bool]
-
-
-def allow_all(_context: ControllerRequestContext, _api_key: ApiKey) -> bool:
-    """Until security arrives."""
-    return True
+    async def handle(self, request: Message, api_version: int, client_host: str) -> Message:
+        """The response to `request`, now or when it is due (Fetch may wait)."""
 
 
 class ControllerApis:
-    """Answers requests on the controller's loop."""
+    """Answers requests on the quorum's loop.
+
+    Args:
+        quorum: answers what is about the quorum itself.
+        descriptions: answers what any controller may tell.
+    """
 
     def __init__(
         self,
         controller: Controller,
-        log: SingleVoterLog,
-        clock: Clock,
-        authorizer: Authorizer = allow_all,
+        quorum: QuorumRequests,
+        descriptions: ClusterDescriptions,
     ) -> None:
         self._controller = controller
-        self._log = log
-        self._clock = clock
-        self._authorizer = authorizer
-        self._special: dict[ApiKey, Callable[[Any, ControllerRequestContext], Awaitable[Any]]] = {
-            ApiKey.DESCRIBE_QUORUM: self._describe_quorum
-        }
+        self._quorum = quorum
+        self._descriptions = descriptions
+
+    @property
+    def descriptions(self) -> ClusterDescriptions:
+        """For the listener, whose ApiVersions names features."""
+        return self._descriptions
 
     async def handle(self, request: Message, context: ControllerRequestContext) -> Any:
         """The response to `request`, after what it did is committed."""
         api_key = ApiKey(request.API_KEY)
         assert api_key in CONTROLLER_APIS, f"{api_key.name} is not for the controller"
-        if not self._authorizer(context, api_key):
+        operation = CLUSTER_OPERATION.get(api_key)
+        if operation is not None and not context.authorized_cluster(operation):
             return error_response(
-                request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not permitted on the cluster"
+                request,
+                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                "not permitted on the cluster",
+                api_version=context.api_version,
             )
-        special = self._special.get(api_key)
-        if special is not None:
-            return await special(request, context)
+        if api_key in QUORUM_APIS:
+            version = context.api_version
+            return await self._quorum.handle(
+                request, request.MAX_VERSION if version is None else version, context.client_host
+            )
+        if api_key in DESCRIBING_APIS:
+            return self._descriptions.answer(request, context)
+        restrict = FILTERS.get(api_key)
+        if restrict is None:
+            response = await self._decide(request, context)
+        else:
+            allowed, merge = restrict(request, context, self._controller.committed_image)
+            response = merge(None if allowed is None else await self._decide(allowed, context))
+        if context.api_version is not None:
+            fit_version(response, context.api_version)
+        return response
+
+    async def _decide(self, request: Message, context: ControllerRequestContext) -> Any:
         timeout_ms = context.timeout_ms
         if timeout_ms is None:
             timeout_ms = float(getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS))
         try:
             return await self._controller.handle(request, timeout_ms=timeout_ms)
         except RequestFailed as failure:
-            return error_response(request, failure.error, failure.message)
-
-    async def _describe_quorum(
-        self, request: quorum.DescribeQuorumRequest, _context: ControllerRequestContext
-    ) -> quorum.DescribeQuorumResponse:
-        """DescribeQuorum v0–v2 (KIP-595, KIP-836, KIP-853): who leads, and how far everybody is."""
-        response = quorum.DescribeQuorumResponse(error_message=None)
-        for topic in request.topics:
-            answer = quorum.TopicDataResponse(topic_name=topic.topic_name)
-            response.topics.append(answer)
-            for partition in topic.partitions:
-                index = partition.partition_index
-                if topic.topic_name != METADATA_TOPIC or index != 0:
-                    answer.partitions.append(
-                        quorum.PartitionDataResponse(
-                            partition_index=index,
-                            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                            error_message="only the metadata log has a quorum",
-                        )
-                    )
-                else:
-                    answer.partitions.append(self._quorum_partition())
-        response.nodes = [
-            quorum.Node(
-                node_id=voter.voter_id,
-                listeners=[
-                    quorum.Listener(name=name, host=host, port=port)
-                    for name, host, port in voter.endpoints
-                ],
+            return error_response(
+                request, failure.error, failure.message, api_version=context.api_version
             )
-            for voter in self._log.voters.voters
-        ]
-        return response
-
-    def _quorum_partition(self) -> quorum.PartitionDataResponse:
-        log, now_ms = self._log, self._clock.now_ms()
-        return quorum.PartitionDataResponse(
-            partition_index=0,
-            error_message=None,
-            leader_id=log.node_id,
-            leader_epoch=log.leader_epoch,
-            high_watermark=log.high_watermark,
-            current_voters=[
-                quorum.ReplicaState(
-                    replica_id=log.node_id,
-                    replica_directory_id=log.directory_id,
-                    log_end_offset=log.log_end_offset,
-                    last_fetch_timestamp=now_ms,
-                    last_caught_up_timestamp=now_ms,
-                )
-            ],
-        )

@@ -16,13 +16,18 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from moldau.config import NodeConfig
-from moldau.controller_server.apis import ControllerApis, ControllerRequestContext
+from moldau.controller_server.apis import ControllerApis
+from moldau.controller_server.descriptions import ClusterDescriptions
+from moldau.controller_server.listener import ControllerListener
 from moldau.controller_server.quorum_thread import (
     LoopRelay,
     MetadataConsumer,
     QuorumBusy,
     QuorumThread,
 )
+from moldau.controller_server.request_context import ControllerRequestContext
+from moldau.controller_server.single_voter_requests import SingleVoterRequests
+from moldau.metadata.authorizer import Authorizer
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.metadata.controller import (
     Controller,
@@ -46,6 +51,7 @@ from moldau.raft import (
 )
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.filesystem import Filesystem, OsFilesystem
+from moldau.runtime.server import ListenerSpec, ServerLimits
 
 logger = logging.getLogger("moldau.controller")
 
@@ -94,6 +100,7 @@ class QuorumNode:
         self._log: SingleVoterLog | None = None
         self._controller: Controller | None = None
         self._apis: ControllerApis | None = None
+        self._listener: ControllerListener | None = None
         self._relays: list[LoopRelay] = []
 
     async def start(self) -> None:
@@ -149,7 +156,17 @@ class QuorumNode:
             ),
         )
         self._controller = controller
-        self._apis = ControllerApis(controller, log, clock)
+        self._apis = ControllerApis(
+            controller,
+            SingleVoterRequests(log, clock),
+            ClusterDescriptions(
+                config,
+                self._cluster_id,
+                image=lambda: controller.committed_image,
+                leader_id=lambda: controller.leader_id,
+                kraft_version=lambda: log.voters.kraft_version,
+            ),
+        )
         controller.start()
         try:
             await asyncio.wait_for(controller.active_since.wait(), ACTIVATION_TIMEOUT_S)
@@ -185,16 +202,76 @@ class QuorumNode:
             ],
         )
 
+    async def listen(
+        self,
+        *,
+        on_fault: Callable[[BaseException], None],
+        limits: ServerLimits | None = None,
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        """Serve the controller listeners, on the quorum's loop.
+
+        Args:
+            on_fault: told, on that loop, of an exception that no handler expected.
+
+        Raises:
+            OSError: an address cannot be bound.
+        """
+        await self._thread.run(self._listen(on_fault, limits, authorizer))
+
+    async def _listen(
+        self,
+        on_fault: Callable[[BaseException], None],
+        limits: ServerLimits | None,
+        authorizer: Authorizer | None,
+    ) -> None:
+        assert self._apis is not None, "started"
+        listener = ControllerListener(
+            self._apis,
+            clock=self._clock or SystemClock(asyncio.get_running_loop()),
+            on_fault=on_fault,
+            authorizer=authorizer,
+            limits=limits,
+            offload=self._filesystem.offload,
+        )
+        await listener.start(
+            ListenerSpec(endpoint.listener_name, endpoint.host, endpoint.port)
+            for endpoint in self._config.controller_listeners
+        )
+        self._listener = listener
+
+    def port(self, listener_name: str) -> int:
+        """Where a controller listener is bound."""
+        assert self._listener is not None, "listening"
+        return self._listener.port(listener_name)
+
     async def send(
-        self, request: Message, principal: str, *, timeout_ms: float | None = None
+        self,
+        request: Message,
+        principal: str,
+        *,
+        timeout_ms: float | None = None,
+        client_host: str = "127.0.0.1",
+        client_id: str | None = None,
+        api_version: int | None = None,
     ) -> Any:
         """The controller's response to a request, from any loop.
+
+        Args:
+            principal, client_host, client_id: the client's, when its request is passed on.
+            api_version: what the response will be encoded as, None for the latest.
 
         Raises:
             RequestUndelivered: it was not taken, or not answered within `timeout_ms`.
         """
         assert self._apis is not None, "started"
-        context = ControllerRequestContext(principal, timeout_ms=timeout_ms)
+        context = ControllerRequestContext(
+            principal,
+            client_id,
+            timeout_ms=timeout_ms,
+            client_host=client_host,
+            api_version=api_version,
+        )
         try:
             return await self._thread.run(self._apis.handle(request, context))
         except QuorumBusy as error:
@@ -218,6 +295,9 @@ class QuorumNode:
             await asyncio.wait([self._starting])
             if self._starting.exception() is not None:
                 logger.warning("the start had been called off: %s", self._starting.exception())
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await self._thread.run(listener.close())
         controller, log = self._controller, self._log
         self._controller = self._log = None
         if log is not None:

@@ -24,9 +24,9 @@ from moldau.controller_server import (
 )
 from moldau.controller_server import quorum_node as quorum_node_module
 from moldau.controller_server import quorum_thread as quorum_thread_module
-from moldau.controller_server.error_responses import error_response
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
+from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p55_describe_quorum as quorum
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest

@@ -1,0 +1,71 @@
+"""The controller's listeners: sockets on the quorum's loop.
+
+Owns: binding, closing, and the limits of connections. Must not: know what requests mean. Invariant:
+requests are routed on the loop that `start` ran on, which is the quorum's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from moldau.controller_server.apis import ControllerApis
+from moldau.controller_server.request_router import ControllerRequestRouter
+from moldau.metadata.authorizer import Authorizer
+from moldau.runtime.clock import Clock
+from moldau.runtime.network import Network
+from moldau.runtime.outgoing import Offload
+from moldau.runtime.server import ListenerSpec, RequestObserver, Server, ServerLimits
+
+CLOSE_GRACE_MS: Final = 500.0
+"""How long a stop waits for answers on their way; waiting fetches are ended before."""
+
+
+class ControllerListener:
+    """States: made → `start` → serving → `close`.
+
+    Args:
+        on_fault: told of an exception that no handler expected.
+        limits: of connections and frames; the same keys as a broker's.
+        observer: told of every answered request.
+    """
+
+    def __init__(
+        self,
+        apis: ControllerApis,
+        *,
+        clock: Clock,
+        on_fault: Callable[[BaseException], None],
+        authorizer: Authorizer | None = None,
+        network: Network | None = None,
+        limits: ServerLimits | None = None,
+        observer: RequestObserver | None = None,
+        offload: Offload | None = None,
+    ) -> None:
+        self.router = ControllerRequestRouter(apis, on_fault=on_fault, authorizer=authorizer)
+        self._server = Server(
+            self.router,
+            clock=clock,
+            network=network,
+            limits=limits,
+            observer=observer,
+            offload=offload,
+        )
+
+    async def start(self, listeners: Iterable[ListenerSpec]) -> None:
+        """Bind every listener and serve. Raises OSError (nothing stays bound then)."""
+        await self._server.start(listeners)
+
+    def port(self, listener_name: str) -> int:
+        """Where a listener is bound, for those configured with port 0."""
+        return self._server.port(listener_name)
+
+    @property
+    def connection_count(self) -> int:
+        """How many peers and clients are connected."""
+        return self._server.connection_count
+
+    async def close(self, graceful_ms: float = CLOSE_GRACE_MS) -> None:
+        """Accept nothing more, end what runs, close the connections."""
+        await self.router.close()
+        await self._server.close(graceful_ms)

@@ -1,0 +1,252 @@
+"""From a frame on the controller listener to the response, Envelopes included.
+
+Owns the check of API and version, the decoding, the tasks of requests under way and their limits.
+Must not: decide what a request does. Invariant: whatever a peer sends, the worst that happens is
+that its own connection is closed; and requests of the quorum and of brokers never wait behind those
+of clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from moldau.controller_server.apis import CONTROLLER_APIS, QUORUM_APIS, ControllerApis
+from moldau.controller_server.request_context import ControllerRequestContext
+from moldau.metadata.authorizer import AllowAllAuthorizer, Authorizer, Operation
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.envelope import (
+    EnvelopeRefused,
+    ForwardedRequest,
+    decode_envelope,
+    encode_enveloped_response,
+)
+from moldau.protocol.error_responses import has_error
+from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.messages.p18_api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
+from moldau.protocol.registry import request_class
+from moldau.protocol.schema import Message
+from moldau.runtime.request import Request
+
+MAX_RUNNING_CLIENT_REQUESTS: Final = 64
+"""Requests of clients, forwarded ones included, worked on at once; further ones wait in order."""
+
+MAX_WAITING_CLIENT_REQUESTS: Final = 10_000
+"""Requests of clients that wait their turn; the connection of one more is closed."""
+
+MAX_RUNNING_PEER_REQUESTS: Final = 10_000
+"""Requests of the quorum and of brokers under way at once, waiting fetches included; the connection
+of one more is closed.
+"""
+
+PEER_APIS: Final = (QUORUM_APIS - {ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER}) | {
+    ApiKey.ALTER_PARTITION,
+    ApiKey.BROKER_REGISTRATION,
+    ApiKey.BROKER_HEARTBEAT,
+    ApiKey.ALLOCATE_PRODUCER_IDS,
+    ApiKey.CONTROLLER_REGISTRATION,
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+}
+
+_CLIENT_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,254}[a-zA-Z0-9])?\Z")
+_FIRST_VERSION_WITH_SOFTWARE: Final = 3
+
+
+def _versions(api_key: ApiKey) -> tuple[int, int]:
+    messages = request_class(api_key)
+    return messages.MIN_VERSION, messages.LATEST_STABLE_VERSION
+
+
+SERVED: Final[dict[ApiKey, tuple[int, int]]] = {
+    api_key: _versions(api_key)
+    for api_key in sorted(CONTROLLER_APIS | {ApiKey.API_VERSIONS, ApiKey.ENVELOPE})
+}
+"""What ApiVersions tells, and nothing else is served: the lowest and highest version by API."""
+
+
+class _Call(NamedTuple):
+    request: Request
+    message: Message
+    context: ControllerRequestContext
+
+
+class ControllerRequestRouter:
+    """Calls the right handler for every request of the controller's listeners.
+
+    Args:
+        on_fault: told of an exception that no handler expected; decides if the node goes on.
+    """
+
+    def __init__(
+        self,
+        apis: ControllerApis,
+        *,
+        on_fault: Callable[[BaseException], None],
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        self._apis = apis
+        self._on_fault = on_fault
+        self._authorizer = authorizer or AllowAllAuthorizer()
+        self._peer_calls: set[asyncio.Task[None]] = set()
+        self._client_calls: set[asyncio.Task[None]] = set()
+        self._waiting: deque[_Call] = deque()
+
+    def __call__(self, request: Request) -> None:
+        """Route one request; the `runtime.server` calls this on the quorum's loop."""
+        served = SERVED.get(request.api_key)  # type: ignore[call-overload]
+        if served is None:
+            request.close(f"API {request.api_key} is not served by controllers")
+            return
+        api_version = request.api_version
+        if not served[0] <= api_version <= served[1]:
+            self._refuse_version(request, served)
+            return
+        message_class = request_class(request.api_key)
+        try:
+            message, _ = message_class.decode(request.body, api_version)
+        except RemoteProtocolError as error:
+            request.close(f"{message_class.__name__} v{api_version} is malformed: {error}")
+            return
+        if isinstance(message, ApiVersionsRequest):
+            self._answer_api_versions(request, message)
+            return
+        connection = request.connection
+        context = ControllerRequestContext(
+            connection.principal,
+            request.client_id,
+            client_host=connection.client_host,
+            api_version=api_version,
+            listener_name=connection.listener_name,
+            authorizer=self._authorizer,
+        )
+        call = _Call(request, message, context)
+        if request.api_key in PEER_APIS:
+            if len(self._peer_calls) < MAX_RUNNING_PEER_REQUESTS:
+                self._start(self._peer_calls, call)
+            else:
+                request.close(f"{MAX_RUNNING_PEER_REQUESTS} requests are under way already")
+        elif len(self._client_calls) < MAX_RUNNING_CLIENT_REQUESTS:
+            self._start(self._client_calls, call)
+        elif len(self._waiting) < MAX_WAITING_CLIENT_REQUESTS:
+            self._waiting.append(call)
+        else:
+            request.close(f"{MAX_WAITING_CLIENT_REQUESTS} requests of clients already wait")
+
+    @property
+    def request_count(self) -> int:
+        """Requests that run or wait."""
+        return len(self._peer_calls) + len(self._client_calls) + len(self._waiting)
+
+    async def close(self) -> None:
+        """Drop the requests that wait, and end those that run: waiting fetches may wait long."""
+        while self._waiting:
+            self._waiting.popleft().request.close("the controller is shutting down")
+        running = self._peer_calls | self._client_calls
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+
+    # -- ApiVersions -----------------------------------------------------------------------------
+
+    def _refuse_version(self, request: Request, served: tuple[int, int]) -> None:
+        """An unknown ApiVersions version gets a v0 body that names the known ones (KIP-511)."""
+        if request.api_key != ApiKey.API_VERSIONS:
+            request.close(
+                f"version {request.api_version} of API {request.api_key} is not served here "
+                f"(served: {served[0]} to {served[1]})"
+            )
+            return
+        known = ApiVersion(
+            api_key=ApiKey.API_VERSIONS, min_version=served[0], max_version=served[1]
+        )
+        response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[known])
+        request.respond(response, api_version=0)
+
+    def _answer_api_versions(self, request: Request, message: ApiVersionsRequest) -> None:
+        if request.api_version >= _FIRST_VERSION_WITH_SOFTWARE:
+            for text in (message.client_software_name, message.client_software_version):
+                if _CLIENT_SOFTWARE.match(text) is None:
+                    request.respond(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
+                    return
+            request.connection.client_software_name = message.client_software_name
+            request.connection.client_software_version = message.client_software_version
+        request.respond(self._apis.descriptions.api_versions(SERVED, request.api_version))
+
+    # -- everything else -------------------------------------------------------------------------
+
+    def _start(self, calls: set[asyncio.Task[None]], call: _Call) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(call))
+        calls.add(task)
+        task.add_done_callback(partial(self._finished, calls, call.request))
+
+    async def _run(self, call: _Call) -> None:
+        request, message, context = call
+        answer: Coroutine[Any, Any, Message]
+        if isinstance(message, EnvelopeRequest):
+            answer = self._answer_envelope(message, context)
+        else:
+            answer = self._apis.handle(message, context)
+        request.respond(await answer)
+
+    def _finished(
+        self, calls: set[asyncio.Task[None]], request: Request, task: asyncio.Task[None]
+    ) -> None:
+        calls.discard(task)
+        if not request.is_done:
+            request.close("the request was not answered by the controller")
+        if not task.cancelled():
+            error = task.exception()
+            if error is not None:
+                self._on_fault(error)
+        while self._waiting and len(self._client_calls) < MAX_RUNNING_CLIENT_REQUESTS:
+            self._start(self._client_calls, self._waiting.popleft())
+
+    async def _answer_envelope(
+        self, envelope: EnvelopeRequest, outer: ControllerRequestContext
+    ) -> EnvelopeResponse:
+        """Serve the embedded request as if its client had sent it here (KIP-590).
+
+        An error of the Envelope itself is for the broker: NOT_CONTROLLER makes it look for the
+        active controller and try again, whatever part of the inner response says it.
+        """
+        if not outer.authorized_cluster(Operation.CLUSTER_ACTION):
+            return EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        try:
+            forwarded = decode_envelope(envelope)
+            response = await self._serve_forwarded(forwarded, outer)
+        except EnvelopeRefused as refusal:
+            return EnvelopeResponse(error_code=refusal.error)
+        if has_error(response, ErrorCode.NOT_CONTROLLER):
+            return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+        return encode_enveloped_response(response, forwarded.header)
+
+    async def _serve_forwarded(
+        self, forwarded: ForwardedRequest, outer: ControllerRequestContext
+    ) -> Message:
+        header = forwarded.header
+        lowest, highest = SERVED.get(ApiKey(header.api_key), (0, -1))
+        if not lowest <= header.api_version <= highest:
+            raise EnvelopeRefused(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"version {header.api_version} of API {header.api_key} is not served here",
+            )
+        context = ControllerRequestContext(
+            forwarded.principal,
+            header.client_id,
+            client_host=forwarded.client_host,
+            api_version=header.api_version,
+            listener_name=outer.listener_name,
+            authorizer=outer.authorizer,
+        )
+        response: Message = await self._apis.handle(forwarded.message, context)
+        return response

@@ -1,0 +1,208 @@
+"""The inside of an Envelope: a client's request on its way through a broker (KIP-590).
+
+Owns: how principal, address, request and response lie in the Envelope's byte fields. Must not: send
+anything, or judge whether a request may be served. Invariant: an embedded request and its response
+have headers of their own, in the version of the embedded API, and no size prefix.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final, NamedTuple
+
+from moldau.protocol import registry
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from moldau.protocol.headers import (
+    RequestHeader,
+    decode_request_header,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from moldau.protocol.messages.default_principal_data import DefaultPrincipalData
+from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
+from moldau.protocol.schema import Message
+from moldau.protocol.types import Part
+
+FORWARDABLE_APIS: Final = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.ADD_RAFT_VOTER,
+        ApiKey.REMOVE_RAFT_VOTER,
+    }
+)
+"""What Apache Kafka 4.3 lets brokers forward."""
+
+_SIZE_BYTES: Final = 4
+_VERSION_BYTES: Final = 2
+_PRINCIPAL_VERSION: Final = DefaultPrincipalData.MAX_VERSION
+_UNKNOWN_ADDRESS: Final = bytes(4)
+
+
+class EnvelopeRefused(Exception):
+    """The envelope or what is in it cannot be read; `error` is the Envelope response's."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class ForwardedRequest(NamedTuple):
+    """What an Envelope holds: whose request, from where, and the request."""
+
+    principal: str
+    client_host: str
+    header: RequestHeader
+    message: Message
+
+
+def encode_principal(principal: str) -> bytes:
+    """A principal "Type:name" as brokers hand it on: a version and DefaultPrincipalData."""
+    kind, _, name = principal.partition(":")
+    data = DefaultPrincipalData(type=kind, name=name)
+    return _PRINCIPAL_VERSION.to_bytes(_VERSION_BYTES, "big") + data.to_bytes(_PRINCIPAL_VERSION)
+
+
+def decode_principal(data: bytes) -> str:
+    """The reverse of `encode_principal`.
+
+    Raises:
+        EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE.
+    """
+    version = int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)
+    try:
+        if len(data) < _VERSION_BYTES:
+            raise RemoteProtocolError("there is no version")
+        principal, _ = DefaultPrincipalData.decode(data, version, _VERSION_BYTES)
+    except RemoteProtocolError as error:
+        raise EnvelopeRefused(
+            ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, f"the principal cannot be read: {error}"
+        ) from error
+    return f"{principal.type}:{principal.name}"
+
+
+def encode_envelope(
+    message: Message,
+    *,
+    api_version: int,
+    correlation_id: int,
+    client_id: str | None,
+    principal: str,
+    client_host: str,
+) -> EnvelopeRequest:
+    """Put a client's request into an Envelope.
+
+    Args:
+        client_host: the client's IP address as text; one that is none is told as 0.0.0.0.
+
+    Raises:
+        LocalProtocolError: the message does not fit the version.
+    """
+    assert message.API_KEY in FORWARDABLE_APIS, f"API {message.API_KEY} is not forwarded"
+    frame = _joined(
+        encode_request(
+            message, api_version=api_version, correlation_id=correlation_id, client_id=client_id
+        )
+    )
+    try:
+        address = ipaddress.ip_address(client_host).packed
+    except ValueError:
+        address = _UNKNOWN_ADDRESS
+    return EnvelopeRequest(
+        request_data=frame,
+        request_principal=encode_principal(principal),
+        client_host_address=address,
+    )
+
+
+def decode_envelope(envelope: EnvelopeRequest) -> ForwardedRequest:
+    """Take a client's request out of its Envelope.
+
+    Raises:
+        EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST for an address that is
+            none and an API that may not be forwarded; UNSUPPORTED_VERSION for what cannot be read.
+    """
+    principal = decode_principal(bytes(envelope.request_principal or b""))
+    address = bytes(envelope.client_host_address)
+    if len(address) not in (4, 16):
+        raise EnvelopeRefused(
+            ErrorCode.INVALID_REQUEST, f"{len(address)} bytes are no client address"
+        )
+    client_host = str(ipaddress.ip_address(address))
+    data = bytes(envelope.request_data)
+    try:
+        header, position = decode_request_header(data)
+    except RemoteProtocolError as error:
+        raise EnvelopeRefused(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
+    if not registry.is_known(header.api_key):
+        raise EnvelopeRefused(ErrorCode.UNSUPPORTED_VERSION, f"there is no API {header.api_key}")
+    if header.api_key not in FORWARDABLE_APIS:
+        raise EnvelopeRefused(
+            ErrorCode.INVALID_REQUEST, f"{ApiKey(header.api_key).name} is not to be forwarded"
+        )
+    try:
+        message, _ = registry.request_class(header.api_key).decode(
+            data, header.api_version, position
+        )
+    except RemoteProtocolError as error:
+        raise EnvelopeRefused(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
+    return ForwardedRequest(principal, client_host, header, message)
+
+
+def encode_enveloped_response(response: Message, header: RequestHeader) -> EnvelopeResponse:
+    """Put the response to an embedded request into an Envelope's.
+
+    Raises:
+        LocalProtocolError: the response does not fit the request's version.
+    """
+    frame = _joined(
+        encode_response(
+            response, api_version=header.api_version, correlation_id=header.correlation_id
+        )
+    )
+    return EnvelopeResponse(response_data=frame)
+
+
+def decode_enveloped_response(
+    envelope: EnvelopeResponse, *, api_key: int, api_version: int, correlation_id: int
+) -> Message:
+    """Take the response to an embedded request out of an Envelope's that has no error.
+
+    Raises:
+        RemoteProtocolError: it is not the response to that request.
+    """
+    if envelope.response_data is None:
+        raise RemoteProtocolError("an Envelope response has neither error nor content")
+    received_id, message = decode_response(api_key, api_version, bytes(envelope.response_data))
+    if received_id != correlation_id:
+        raise RemoteProtocolError(
+            f"an Envelope answers request {received_id} where {correlation_id} was asked"
+        )
+    return message
+
+
+def _joined(parts: list[Part]) -> bytes:
+    """A frame in one piece, without its size prefix."""
+    try:
+        return b"".join(parts)[_SIZE_BYTES:]  # type: ignore[arg-type]
+    except TypeError as error:
+        raise LocalProtocolError(f"records in files do not fit an Envelope: {error}") from error
