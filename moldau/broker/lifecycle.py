@@ -1,8 +1,14 @@
 """A broker's standing with the controller: registration, heartbeats, controlled shutdown (KIP-631).
 
 Owns the broker epoch and the state STARTING → RECOVERY → RUNNING → PENDING_CONTROLLED_SHUTDOWN →
-SHUTTING_DOWN. Must not touch partitions. Invariant: nothing is served before the controller has
-unfenced this incarnation of the broker, and the epoch that is sent is the one this incarnation got.
+SHUTTING_DOWN. Must not touch partitions, or look for the controller: the channel does, across
+failover. Invariant: nothing is served before the controller has unfenced this incarnation of the
+broker, and the epoch that is sent is the one this incarnation got.
+
+A broker that was fenced while it stood still (its session ran out) keeps its registration: its next
+heartbeat unfences it. One that was unregistered, or replaced by another incarnation, is told
+BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH from then on; as Apache Kafka 4.3 it says so, goes on
+asking, and has to be restarted.
 """
 
 from __future__ import annotations
@@ -32,6 +38,16 @@ logger = logging.getLogger("moldau.broker.lifecycle")
 
 PRINCIPAL: Final = "User:ANONYMOUS"
 RETRY_MS: Final = 200
+CATCH_UP_PAUSE_MS: Final = 10
+"""Between the heartbeats of a broker that reads the metadata up to its own registration."""
+
+MAX_FENCED_PAUSE_MS: Final = 500
+SHUTDOWN_PAUSE_MS: Final = 50
+"""Between the heartbeats of a broker that waits for leave to stop."""
+
+CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 300_000
+"""How long Apache Kafka's brokers wait for that leave."""
+
 FATAL_REGISTRATION_ERRORS: Final = frozenset(
     {
         ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -112,6 +128,9 @@ class BrokerLifecycle:
         self._may_stop = asyncio.Event()
         self._want_shutdown = False
         self._wake = asyncio.Event()
+        self._fenced_pause_ms = float(CATCH_UP_PAUSE_MS)
+        self._is_fenced = True
+        self._problem = ""
 
     def move_to(self, state: BrokerState) -> None:
         """Enter `state`; an illegal transition is a broken invariant."""
@@ -135,24 +154,30 @@ class BrokerLifecycle:
             log_dirs=list(self._description.log_directory_ids),
             previous_broker_epoch=self._description.previous_broker_epoch,
         )
-        deadline = asyncio.get_running_loop().time() + self._registration_timeout_ms / 1000
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._registration_timeout_ms / 1000
         while True:
             error: ErrorCode | str
             try:
                 response: BrokerRegistrationResponse = await self._controller.send(
-                    request, PRINCIPAL, timeout_ms=self._registration_timeout_ms
+                    request,
+                    PRINCIPAL,
+                    timeout_ms=max(0, int((deadline - loop.time()) * 1000)),
                 )
             except ControllerUnavailable as problem:
                 error = str(problem)
             else:
                 if response.error_code == ErrorCode.NONE:
                     self.broker_epoch = response.broker_epoch
+                    self._problem = ""
                     return self.broker_epoch
                 error = ErrorCode.of(response.error_code)
                 if error in FATAL_REGISTRATION_ERRORS:
                     raise RegistrationRefused(f"the controller refused broker: {error.name}")
-            if asyncio.get_running_loop().time() >= deadline:
-                raise ControllerUnavailable(f"registration did not succeed in time: {error}")
+            words = error.name if isinstance(error, ErrorCode) else error
+            if loop.time() >= deadline:
+                raise ControllerUnavailable(f"registration did not succeed in time: {words}")
+            self._report(f"not registered yet: {words}")
             await asyncio.sleep(RETRY_MS / 1000)
 
     def start_heartbeats(self) -> None:
@@ -180,16 +205,16 @@ class BrokerLifecycle:
         return True
 
     async def stop(self) -> None:
-        """End the heartbeats; the session then runs out at the controller."""
+        """End the heartbeats, also one on its way; the session then runs out at the controller."""
         task, self._task = self._task, None
         if task is not None:
             self._may_stop.set()
             self._wake.set()
-            await task
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _beat(self) -> None:
         while not self._may_stop.is_set():
-            pause_ms = float(self._heartbeat_interval_ms)
             request = BrokerHeartbeatRequest(
                 broker_id=self._description.broker_id,
                 broker_epoch=self.broker_epoch,
@@ -199,27 +224,55 @@ class BrokerLifecycle:
                 offline_log_dirs=self._offline_log_directories(),
             )
             try:
+                # No longer than one interval: what a later one says is newer.
                 response: BrokerHeartbeatResponse = await self._controller.send(
                     request, PRINCIPAL, timeout_ms=self._heartbeat_interval_ms
                 )
             except ControllerUnavailable as problem:
-                logger.warning("heartbeat not answered: %s", problem)
-                pause_ms = RETRY_MS
+                self._report(f"heartbeat not answered: {problem}")
+                pause_ms = float(RETRY_MS)
             else:
-                pause_ms = self._take_heartbeat(response, pause_ms)
+                pause_ms = self._take_heartbeat(response)
             await self._pause(pause_ms)
 
-    def _take_heartbeat(self, response: BrokerHeartbeatResponse, interval_ms: float) -> float:
-        """Act on one answer and say how long to wait before the next beat."""
+    def _take_heartbeat(self, response: BrokerHeartbeatResponse) -> float:
+        """Act on one answer and say how long to wait before the next beat, in milliseconds."""
         if response.error_code != ErrorCode.NONE:
-            logger.warning("heartbeat refused: %s", ErrorCode.of(response.error_code).name)
-            return RETRY_MS
+            error = ErrorCode.of(response.error_code)
+            advice = ""
+            if error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+                advice = ": this registration is void, restart the broker"
+            self._report(f"heartbeat refused, {error.name}{advice}")
+            return self._heartbeat_interval_ms
+        if self._problem:
+            logger.info("the controller answers heartbeats again")
+            self._problem = ""
         if response.should_shut_down:
             self._may_stop.set()
+        self._note_fencing(response.is_fenced)
+        if self._want_shutdown:
+            return SHUTDOWN_PAUSE_MS
         if response.is_fenced:
-            return 10.0 if not self._unfenced.is_set() else RETRY_MS
-        self._unfenced.set()
-        return interval_ms if not self._want_shutdown else RETRY_MS
+            pause_ms = self._fenced_pause_ms
+            self._fenced_pause_ms = min(2 * pause_ms, MAX_FENCED_PAUSE_MS)
+            return pause_ms
+        self._fenced_pause_ms = CATCH_UP_PAUSE_MS
+        return self._heartbeat_interval_ms
+
+    def _note_fencing(self, is_fenced: bool) -> None:
+        if is_fenced and not self._is_fenced and not self._want_shutdown:
+            logger.warning("this broker has been fenced; it asks to be let in again")
+        elif not is_fenced and self._is_fenced and self._unfenced.is_set():
+            logger.info("this broker is not fenced any more")
+        self._is_fenced = is_fenced
+        if not is_fenced:
+            self._unfenced.set()
+
+    def _report(self, problem: str) -> None:
+        """Log a problem when it is a new one: it may be met again every interval."""
+        if problem != self._problem:
+            self._problem = problem
+            logger.warning("%s", problem)
 
     async def _pause(self, pause_ms: float) -> None:
         self._wake.clear()

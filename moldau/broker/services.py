@@ -5,6 +5,7 @@ Owns nothing but the references. Invariant: complete before the listener accepts
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from moldau.broker.controller_channel import ControllerChannel
@@ -14,6 +15,10 @@ from moldau.broker.producer_ids import ProducerIds
 from moldau.broker.replica_manager import ReplicaManager
 from moldau.config import NodeConfig
 from moldau.storage.log_manager import LogManager
+
+
+def _unknown_level() -> int:
+    return 0
 
 
 @dataclass(slots=True)
@@ -29,3 +34,6 @@ class BrokerServices:
     controller: ControllerChannel
     fetch_sessions: FetchSessionCache
     producer_ids: ProducerIds
+    kraft_version: Callable[[], int] = _unknown_level
+    """The finalized `kraft.version`, which lives in the quorum's control records; 0 when unknown.
+    """

@@ -40,11 +40,19 @@ BROKER_APIS: Final[dict[ApiKey, ServedApi]] = {
     ApiKey.ALTER_CONFIGS: ServedApi("p33_alter_configs", 0, 2),
     ApiKey.DESCRIBE_LOG_DIRS: ServedApi("p35_describe_log_dirs", 1, 5),
     ApiKey.CREATE_PARTITIONS: ServedApi("p37_create_partitions", 0, 3),
+    ApiKey.ELECT_LEADERS: ServedApi("p43_elect_leaders", 0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: ServedApi("p44_incremental_alter_configs", 0, 1),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ServedApi("p45_alter_partition_reassignments", 0, 1),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ServedApi("p46_list_partition_reassignments", 0, 0),
+    ApiKey.DESCRIBE_QUORUM: ServedApi("p55_describe_quorum", 0, 2),
+    ApiKey.UPDATE_FEATURES: ServedApi("p57_update_features", 0, 2),
     ApiKey.DESCRIBE_CLUSTER: ServedApi("p60_describe_cluster", 0, 2),
     ApiKey.DESCRIBE_PRODUCERS: ServedApi("p61_describe_producers", 0, 0),
+    ApiKey.UNREGISTER_BROKER: ServedApi("p64_unregister_broker", 0, 0),
     ApiKey.LIST_CONFIG_RESOURCES: ServedApi("p74_list_config_resources", 0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ServedApi("p75_describe_topic_partitions", 0, 0),
+    ApiKey.ADD_RAFT_VOTER: ServedApi("p80_add_raft_voter", 0, 1),
+    ApiKey.REMOVE_RAFT_VOTER: ServedApi("p81_remove_raft_voter", 0, 0),
 }
 
 

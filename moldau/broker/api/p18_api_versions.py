@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.api import BROKER_APIS
-from moldau.metadata.features import SUPPORTED_FEATURES
+from moldau.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import (
@@ -58,6 +58,10 @@ def handle(services: BrokerServices, context: RequestContext, request: ApiVersio
         ]
     )
     if context.api_version >= FIRST_VERSION_WITH_SOFTWARE:
+        finalized = {
+            **image.features.finalized_levels,
+            KRAFT_VERSION: services.kraft_version(),
+        }
         response.supported_features = [
             SupportedFeatureKey(
                 name=name, min_version=levels.minimum_level, max_version=levels.maximum_level
@@ -68,7 +72,7 @@ def handle(services: BrokerServices, context: RequestContext, request: ApiVersio
         response.finalized_features_epoch = image.provenance.last_contained_offset
         response.finalized_features = [
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in sorted(image.features.finalized_levels.items())
+            for name, level in sorted(finalized.items())
             if level > 0
         ]
     context.respond(response)

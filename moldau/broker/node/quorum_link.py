@@ -1,8 +1,10 @@
-"""The broker's side of the quorum that lives in the same process.
+"""The broker's side of the quorum whose log this process holds.
 
-Owns the way of requests to the controller (`ControllerChannel`), of committed metadata to the
-loader, and of producer id blocks. Must not decide anything. Invariant: what the log commits reaches
-the loader in log order, and before the response of the request that caused it is seen.
+Owns the choice between a controller of this very process and one across the network, the way of
+leadership changes and of committed metadata from the quorum's loop to the broker's, and of producer
+id blocks. Must not decide anything. Invariant: what the log commits reaches the loader in log
+order; when the active controller is in this process, before the response of the request that caused
+it is seen.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from moldau.broker.controller_channel import (
     DEFAULT_TIMEOUT_MS,
     ControllerChannel,
     ControllerUnavailable,
+    ForwardedClient,
+    NetworkControllerChannel,
+    TryAgain,
 )
 from moldau.broker.metadata_loader import MetadataLoader
 from moldau.broker.producer_ids import ProducerIdBlock, ProducerIdsUnavailable
 from moldau.controller_server import QuorumNode, RequestUndelivered
 from moldau.metadata.image import Provenance
+from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p55_describe_quorum import (
     DescribeQuorumRequest,
@@ -29,6 +35,7 @@ from moldau.protocol.messages.p55_describe_quorum import (
 from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
 from moldau.protocol.schema import Message
 from moldau.raft import METADATA_TOPIC, CommittedBatch, LoadedSnapshot
+from moldau.runtime.leader_link import LeaderAddress
 
 CATCH_UP_TIMEOUT_S: Final = 120.0
 INTERNAL_PRINCIPAL: Final = "User:ANONYMOUS"
@@ -41,13 +48,100 @@ class InProcessControllerChannel:
         self._quorum = quorum
 
     async def send(
-        self, request: Message, principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
+        self,
+        request: Message,
+        principal: str,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        client: ForwardedClient | None = None,
     ) -> Any:
         """As the port says; a refusal by the controller is a response, not an exception."""
+        sender = client or ForwardedClient("127.0.0.1")
         try:
-            return await self._quorum.send(request, principal, timeout_ms=timeout_ms)
+            return await self._quorum.send(
+                request,
+                principal,
+                timeout_ms=timeout_ms,
+                client_host=sender.host,
+                client_id=sender.client_id,
+                api_version=sender.api_version,
+            )
         except RequestUndelivered as problem:
             raise ControllerUnavailable(str(problem)) from problem
+
+
+class ControllerRouter(NetworkControllerChannel):
+    """`ControllerChannel` to whoever is active: in this process, or across the network.
+
+    Args:
+        node_id: this node's.
+        in_process: the way to this node's own controller, None when it has none.
+        leader, options: as `NetworkControllerChannel`.
+    """
+
+    def __init__(
+        self,
+        leader: Callable[[], LeaderAddress | None],
+        *,
+        node_id: int,
+        in_process: ControllerChannel | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(leader, **options)
+        self._node_id = node_id
+        self._in_process = in_process
+
+    async def _attempt(
+        self,
+        leader: LeaderAddress,
+        request: Message,
+        principal: str,
+        timeout_ms: float,
+        client: ForwardedClient | None,
+    ) -> Any:
+        if self._in_process is None or leader.node_id != self._node_id:
+            return await super()._attempt(leader, request, principal, timeout_ms, client)
+        # What the controller was asked runs to its end there, also when nobody waits any more: the
+        # limit is this caller's.
+        try:
+            async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
+                response = await self._in_process.send(
+                    request, principal, timeout_ms=int(timeout_ms), client=client
+                )
+        except (TimeoutError, ControllerUnavailable) as problem:
+            raise TryAgain(f"{leader}: {str(problem) or 'no answer in time'}") from problem
+        if has_error(response, ErrorCode.NOT_CONTROLLER):
+            raise TryAgain(f"{leader} is not the active controller")
+        return response
+
+
+class LeaderRelay:
+    """The active controller as the broker's loop knows it, told by the quorum's thread.
+
+    Args:
+        loop: the broker's; `on_change` is called there, after `leader` says the new one.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._leader: LeaderAddress | None = None
+        self.on_change: Callable[[], object] | None = None
+
+    def leader(self) -> LeaderAddress | None:
+        """Who leads, None while nobody is known to; on the broker's loop."""
+        return self._leader
+
+    def publish(self, leader: LeaderAddress | None) -> None:
+        """Tell the broker's loop; from any thread, in order."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._take, leader)
+
+    def _take(self, leader: LeaderAddress | None) -> None:
+        if leader == self._leader:
+            return
+        self._leader = leader
+        if self.on_change is not None:
+            self.on_change()
 
 
 class LoaderFeed:

@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 
 from moldau.broker.authorizer import AllowAllAuthorizer, Operation, ResourceType
-from moldau.broker.controller_channel import ControllerUnavailable
+from moldau.broker.controller_channel import ControllerUnavailable, ForwardedClient
 from moldau.config import NodeConfig
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.error_responses import error_codes, error_response, has_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, TopicPartitions
+from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
 from tests.unit.broker.harness import DataPath
 
@@ -26,8 +30,17 @@ class ScriptedController:
 
     def __init__(self, answer: Callable[[Message], Message] | None) -> None:
         self.answer = answer
+        self.clients: list[ForwardedClient | None] = []
 
-    async def send(self, request: Message, principal: str, *, timeout_ms: int = 0) -> Any:
+    async def send(
+        self,
+        request: Message,
+        principal: str,
+        *,
+        timeout_ms: int = 0,
+        client: ForwardedClient | None = None,
+    ) -> Any:
+        self.clients.append(client)
         if self.answer is None:
             raise ControllerUnavailable("nobody is there")
         return self.answer(request)
@@ -108,3 +121,60 @@ async def test_no_keys_mean_all_keys(administered: DataPath, keys: list[str] | N
     described = {config.name: config.value for config in response.results[0].configs}
     assert described["retention.ms"] == "1234"
     assert len(described) > 30
+
+
+FORWARDED_WHOLE = {
+    ApiKey.ELECT_LEADERS: Operation.ALTER,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Operation.ALTER,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Operation.DESCRIBE,
+    ApiKey.DESCRIBE_QUORUM: Operation.DESCRIBE,
+    ApiKey.UPDATE_FEATURES: Operation.ALTER,
+    ApiKey.UNREGISTER_BROKER: Operation.ALTER,
+    ApiKey.ADD_RAFT_VOTER: Operation.ALTER,
+    ApiKey.REMOVE_RAFT_VOTER: Operation.ALTER,
+}
+
+
+def made(api_key: ApiKey) -> Message:
+    """A request that names something, so that its answer has room for an error in every version."""
+    if api_key is ApiKey.ELECT_LEADERS:
+        return ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="t", partitions=[0])])
+    return request_class(api_key)()
+
+
+@pytest.mark.parametrize("api_key", FORWARDED_WHOLE, ids=lambda api_key: api_key.name)
+async def test_what_is_passed_on_whole_in_every_version(
+    administered: DataPath, api_key: ApiKey
+) -> None:
+    """The client's version, name and address go along; answers and silence fit that version."""
+    services = administered.router._services
+    kind = request_class(api_key)
+    for version in range(kind.MIN_VERSION, kind.MAX_VERSION + 1):
+        answering = ScriptedController(
+            lambda request: error_response(request, ErrorCode.POLICY_VIOLATION, "as scripted")
+        )
+        services.controller = answering
+        response = await administered.ask(made(api_key), version)
+        assert has_error(response, ErrorCode.POLICY_VIOLATION)
+        assert answering.clients == [ForwardedClient("127.0.0.1", "tests", version)]
+        services.controller = ScriptedController(None)
+        response = await administered.ask(made(api_key), version)
+        assert has_error(response, ErrorCode.REQUEST_TIMED_OUT)
+
+
+@pytest.mark.parametrize("api_key", FORWARDED_WHOLE, ids=lambda api_key: api_key.name)
+async def test_who_may_not_is_told_without_the_controller(
+    administered: DataPath, api_key: ApiKey
+) -> None:
+    class AllBut(AllowAllAuthorizer):
+        def authorize(
+            self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
+        ) -> bool:
+            return operation is not FORWARDED_WHOLE[api_key]
+
+    administered.router._authorizer = AllBut()
+    controller = administered.router._services.controller
+    response = await administered.ask(made(api_key), request_class(api_key).MAX_VERSION)
+    assert ErrorCode.CLUSTER_AUTHORIZATION_FAILED in set(error_codes(response))
+    assert isinstance(controller, ScriptedController)
+    assert controller.clients == []

@@ -1,0 +1,26 @@
+"""AlterPartitionReassignments v0–v1 (KIP-455): forwarded to the controller.
+
+Behaviour: ALTER on the cluster.
+Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from moldau.broker.authorizer import Operation
+from moldau.broker.forwarding import forward_whole
+from moldau.broker.request_context import RequestContext
+from moldau.broker.services import BrokerServices
+from moldau.protocol.messages.p45_alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+
+
+async def answer(
+    services: BrokerServices, context: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    """Pass it on, and say what the controller says."""
+    response: AlterPartitionReassignmentsResponse = await forward_whole(
+        services, context, request, Operation.ALTER, timeout_ms=request.timeout_ms
+    )
+    return response

@@ -1,0 +1,26 @@
+"""AddRaftVoter v0–v1 (KIP-853): forwarded to the quorum's leader.
+
+Behaviour: ALTER on the cluster.
+Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from moldau.broker.authorizer import Operation
+from moldau.broker.forwarding import forward_whole
+from moldau.broker.request_context import RequestContext
+from moldau.broker.services import BrokerServices
+from moldau.protocol.messages.p80_add_raft_voter import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+)
+
+
+async def answer(
+    services: BrokerServices, context: RequestContext, request: AddRaftVoterRequest
+) -> AddRaftVoterResponse:
+    """Pass it on, and say what the controller says."""
+    response: AddRaftVoterResponse = await forward_whole(
+        services, context, request, Operation.ALTER, timeout_ms=request.timeout_ms
+    )
+    return response
