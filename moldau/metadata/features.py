@@ -26,6 +26,7 @@ LATEST_KRAFT_LEVEL: Final = 1
 
 _DIRECTORY_ASSIGNMENT_LEVEL: Final = 17
 _MIGRATION_LEVEL: Final = 8
+_ISR_SHRINK_KEEPS_LEADER_EPOCH_LEVEL: Final = 12
 _TRANSACTIONS_LEVEL: Final = 13
 _CONTROLLER_REGISTRATION_LEVEL: Final = 15
 _ELIGIBLE_LEADER_REPLICAS_LEVEL: Final = 23
@@ -60,6 +61,20 @@ METADATA_RELEASES: Final[Mapping[int, str]] = MappingProxyType(
     }
 )
 """What people call each metadata level."""
+
+
+_CONTENT_CHANGED_LEVELS: Final = frozenset({8, 11, 13, 14, 15, 17, 23, 30})
+"""Levels that let records say what the level below cannot read."""
+
+FEATURE_REQUIREMENTS: Final[Mapping[tuple[str, int], Mapping[str, int]]] = MappingProxyType(
+    {(ELIGIBLE_LEADER_REPLICAS_VERSION, 1): {METADATA_VERSION: _ELIGIBLE_LEADER_REPLICAS_LEVEL}}
+)
+"""What else must be finalized, at least at which level, before a feature may be at a level."""
+
+
+def is_lossless_downgrade(current_level: int, target_level: int) -> bool:
+    """Whether everything written at `current_level` of metadata.version can be read below."""
+    return not any(target_level < level <= current_level for level in _CONTENT_CHANGED_LEVELS)
 
 
 class FeatureRange(NamedTuple):
@@ -101,6 +116,11 @@ def supports_controller_registration(metadata_level: int) -> bool:
 def supports_directory_assignment(metadata_level: int) -> bool:
     """Whether partitions name the log directory of each replica (KIP-858)."""
     return metadata_level >= _DIRECTORY_ASSIGNMENT_LEVEL
+
+
+def supports_isr_shrink_without_new_leader_epoch(metadata_level: int) -> bool:
+    """Whether a smaller ISR alone leaves the leader epoch as it is; before 3.6 it did not."""
+    return metadata_level >= _ISR_SHRINK_KEEPS_LEADER_EPOCH_LEVEL
 
 
 def register_broker_record_version(metadata_level: int) -> int:

@@ -3,6 +3,12 @@
 Owns: the requests that wait for their commit, their deadlines, the timer of broker sessions and the
 decision when to write a snapshot. Runs on the log's event loop only; the loop is the event queue,
 and one request is decided, appended and applied without giving way.
+
+A big change comes from the core in steps. Each step is appended as a batch of its own, and the loop
+gives way in between; the response waits for the commit of the last. When this node is deposed, or
+the log refuses a step, the steps end: what was appended stands, is consistent by itself, and the
+sender is told that the outcome is unsure.
+
 Must not: decide anything about metadata (the core does) or touch files (the log does).
 Invariant: a response leaves only when everything its request saw is committed; a request whose
 commit becomes unsure fails with NOT_CONTROLLER or REQUEST_TIMED_OUT: the change may or may not
@@ -14,12 +20,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from moldau.metadata.controller.core.controller_core import ControllerCore, Role
-from moldau.metadata.controller.core.result import VersionedRecord
+from moldau.metadata.controller.core.result import ControllerResult, VersionedRecord
 from moldau.metadata.controller.log_port import (
     Clock,
     CommittedBatch,
@@ -52,12 +58,16 @@ Completion = Callable[[Any, RequestFailed | None], None]
 
 @dataclass(slots=True)
 class _Waiting:
-    """A decided request; `last_offset` must be committed before it is answered."""
+    """A decided request; `last_offset` must be committed before it is answered.
 
-    last_offset: int
-    response: Any
+    `next_step` is the timer of its next step, while it has one.
+    """
+
     complete: Completion
-    timer: TimerHandle | None
+    last_offset: int = -1
+    response: Any = None
+    timer: TimerHandle | None = None
+    next_step: TimerHandle | None = None
     done: bool = False
 
 
@@ -81,9 +91,11 @@ class Controller:
         self._bootstrap_records = bootstrap_records
         self._snapshots = snapshot_policy
         self._waiting: deque[_Waiting] = deque()
+        self._stepping: list[_Waiting] = []
         self._committed_offset = -1
         self._last_appended_offset = -1
         self._session_timer: TimerHandle | None = None
+        self._task_timer: TimerHandle | None = None
         self._snapshot_task: asyncio.Task[None] | None = None
         self._snapshot_timer: TimerHandle | None = None
         self._is_closed = False
@@ -108,8 +120,12 @@ class Controller:
 
     @property
     def waiting_count(self) -> int:
-        """How many requests wait for their commit."""
-        return len(self._waiting)
+        """How many requests wait for their next step or their commit."""
+        return len(self._waiting) + len(self._stepping)
+
+    def set_voter_ids(self, voter_ids: Iterable[int]) -> None:
+        """Say who the quorum's voters are, whenever that changes."""
+        self._core.set_voter_ids(voter_ids)
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -137,7 +153,7 @@ class Controller:
         if not self.is_active or self._is_closed:
             complete(None, _not_controller(self.leader_id))
             return
-        if len(self._waiting) >= MAX_WAITING_REQUESTS:
+        if self.waiting_count >= MAX_WAITING_REQUESTS:
             complete(
                 None,
                 RequestFailed(
@@ -151,17 +167,42 @@ class Controller:
             log_end_offset=self._log.log_end_offset,
             now_ms=self._clock.monotonic_ms(),
         )
+        waiting = _Waiting(complete)
+        self._take_over(request, result, waiting)
+        if not waiting.done:
+            waiting.timer = self._clock.call_later(max(timeout_ms, 0.0), self._time_out, waiting)
+
+    def _take_over(
+        self, request: Message, result: ControllerResult[Any], waiting: _Waiting
+    ) -> None:
+        """Append what was decided; then the next step, the commit, or the answer at once."""
         if result.records:
             error = self._append(result.records)
             if error is not ErrorCode.NONE:
-                complete(None, RequestFailed(error, "the metadata log did not take the change"))
+                self._core.abandon(request)
+                self._fail(waiting, error, "the metadata log did not take the change")
                 return
-        if self._last_appended_offset <= self._committed_offset:
-            complete(result.response, None)
+        if result.resume is not None:
+            self._stepping.append(waiting)
+            waiting.next_step = self._clock.call_later(0.0, self._step, request, result, waiting)
             return
-        waiting = _Waiting(self._last_appended_offset, result.response, complete, None)
-        waiting.timer = self._clock.call_later(max(timeout_ms, 0.0), self._time_out, waiting)
-        self._waiting.append(waiting)
+        waiting.last_offset = self._last_appended_offset
+        waiting.response = result.response
+        if self._last_appended_offset <= self._committed_offset:
+            self._answer(waiting)
+        else:
+            self._waiting.append(waiting)
+
+    def _step(self, request: Message, result: ControllerResult[Any], waiting: _Waiting) -> None:
+        """The next step of a big change; also when nobody waits for its answer any more."""
+        self._stepping.remove(waiting)
+        following = self._core.resume(
+            request,
+            result,
+            log_end_offset=self._log.log_end_offset,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        self._take_over(request, following, waiting)
 
     def _append(self, records: Sequence[VersionedRecord]) -> ErrorCode:
         error, last_offset = self._log.append(records, leader_epoch=self._core.leader_epoch)
@@ -169,17 +210,19 @@ class Controller:
             self._core.on_appended(records, last_offset, self._clock.now_ms())
             self._last_appended_offset = last_offset
             self._arm_session_timer()
+            self._arm_task_timer()
         return error
 
     def _time_out(self, waiting: _Waiting) -> None:
+        self._fail(waiting, ErrorCode.REQUEST_TIMED_OUT, "no commit in time; it may still happen")
+
+    @staticmethod
+    def _fail(waiting: _Waiting, error: ErrorCode, message: str) -> None:
+        if waiting.timer is not None:
+            waiting.timer.cancel()
         if not waiting.done:
             waiting.done = True
-            waiting.complete(
-                None,
-                RequestFailed(
-                    ErrorCode.REQUEST_TIMED_OUT, "no commit in time; it may still happen"
-                ),
-            )
+            waiting.complete(None, RequestFailed(error, message))
 
     # -- the log ---------------------------------------------------------------------------------
 
@@ -214,6 +257,7 @@ class Controller:
         """Become active, or stop being it."""
         if self.is_active:
             self._core.deactivate()
+            self._arm_task_timer()
             self.active_since.clear()
             self._fail_waiting(_not_controller(leader_id))
         self.leader_id = leader_id
@@ -234,17 +278,17 @@ class Controller:
                 return
         self.active_since.set()
         self._arm_session_timer()
+        self._arm_task_timer()
 
     def _fail_waiting(self, failure: RequestFailed) -> None:
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = [*self._stepping, *self._waiting], deque()
+        self._stepping = []
         for each in waiting:
-            if each.timer is not None:
-                each.timer.cancel()
-            if not each.done:
-                each.done = True
-                each.complete(None, failure)
+            if each.next_step is not None:
+                each.next_step.cancel()
+            self._fail(each, failure.error, failure.message)
 
-    # -- broker sessions -------------------------------------------------------------------------
+    # -- what happens by itself ------------------------------------------------------------------
 
     def _arm_session_timer(self) -> None:
         if self._session_timer is not None or not self.is_active or self._is_closed:
@@ -261,10 +305,33 @@ class Controller:
         records = self._core.fence_expired(self._clock.monotonic_ms())
         if records:
             logger.warning("fencing a broker that fell silent: %s", records[-1][0])
-            error = self._append(records)
-            if error is not ErrorCode.NONE:
-                logger.error("the metadata log did not take a fencing: %s", error.name)
+            self._append_own(records, "a fencing")
         self._arm_session_timer()
+
+    def _arm_task_timer(self) -> None:
+        """Wake up for the next periodic task; one that became due earlier moves the timer."""
+        if self._task_timer is not None:
+            self._task_timer.cancel()
+            self._task_timer = None
+        due_ms = self._core.next_task_ms()
+        if due_ms is not None and self.is_active and not self._is_closed:
+            delay_ms = max(due_ms - self._clock.monotonic_ms(), 0.0)
+            self._task_timer = self._clock.call_later(delay_ms, self._run_task)
+
+    def _run_task(self) -> None:
+        self._task_timer = None
+        if not self.is_active or self._is_closed:
+            return
+        records = self._core.run_due_task(self._clock.monotonic_ms())
+        if records:
+            logger.info("elections of the controller's own: %d partitions", len(records))
+            self._append_own(records, "its own elections")
+        self._arm_task_timer()
+
+    def _append_own(self, records: Sequence[VersionedRecord], what: str) -> None:
+        error = self._append(records)
+        if error is not ErrorCode.NONE:
+            logger.error("the metadata log did not take %s: %s", what, error.name)
 
     # -- snapshots -------------------------------------------------------------------------------
 
@@ -308,7 +375,7 @@ class Controller:
         """Answer nobody any more; wait for a snapshot that is being written."""
         self._is_closed = True
         self.active_since.clear()
-        for timer in (self._session_timer, self._snapshot_timer):
+        for timer in (self._session_timer, self._task_timer, self._snapshot_timer):
             if timer is not None:
                 timer.cancel()
         self._fail_waiting(_not_controller(-1))

@@ -176,23 +176,8 @@ def _broker_record(registration: BrokerRegistration, version: int) -> RegisterBr
         is_migrating_zk_broker=version >= 2 and registration.is_migrating_zk_broker,
         incarnation_id=registration.incarnation_id,
         broker_epoch=registration.broker_epoch,
-        end_points=[
-            BrokerEndpoint(
-                name=name,
-                host=endpoint.host,
-                port=endpoint.port,
-                security_protocol=endpoint.security_protocol,
-            )
-            for name, endpoint in sorted(registration.listeners.items())
-        ],
-        features=[
-            BrokerFeature(
-                name=name,
-                min_supported_version=levels.minimum_level,
-                max_supported_version=levels.maximum_level,
-            )
-            for name, levels in sorted(registration.supported_features.items())
-        ],
+        end_points=[BrokerEndpoint(**each) for each in _end_points(registration)],
+        features=[BrokerFeature(**each) for each in _feature_ranges(registration)],
         rack=registration.rack,
         fenced=registration.fenced,
         in_controlled_shutdown=version >= 1 and registration.in_controlled_shutdown,
@@ -206,21 +191,30 @@ def _controller_record(registration: ControllerRegistration) -> RegisterControll
         controller_id=registration.controller_id,
         incarnation_id=registration.incarnation_id,
         zk_migration_ready=registration.zk_migration_ready,
-        end_points=[
-            ControllerEndpoint(
-                name=name,
-                host=endpoint.host,
-                port=endpoint.port,
-                security_protocol=endpoint.security_protocol,
-            )
-            for name, endpoint in sorted(registration.listeners.items())
-        ],
-        features=[
-            ControllerFeature(
-                name=name,
-                min_supported_version=levels.minimum_level,
-                max_supported_version=levels.maximum_level,
-            )
-            for name, levels in sorted(registration.supported_features.items())
-        ],
+        end_points=[ControllerEndpoint(**each) for each in _end_points(registration)],
+        features=[ControllerFeature(**each) for each in _feature_ranges(registration)],
     )
+
+
+_Registration = BrokerRegistration | ControllerRegistration
+
+
+def _end_points(registration: _Registration) -> Iterator[dict[str, Any]]:
+    """The fields of each address, by listener name; both kinds of record call them the same."""
+    for name, endpoint in sorted(registration.listeners.items()):
+        yield {
+            "name": name,
+            "host": endpoint.host,
+            "port": endpoint.port,
+            "security_protocol": endpoint.security_protocol,
+        }
+
+
+def _feature_ranges(registration: _Registration) -> Iterator[dict[str, Any]]:
+    """The fields of each supported feature, by name."""
+    for name, levels in sorted(registration.supported_features.items()):
+        yield {
+            "name": name,
+            "min_supported_version": levels.minimum_level,
+            "max_supported_version": levels.maximum_level,
+        }

@@ -100,3 +100,13 @@ class PartitionRegistration(NamedTuple):
     def directory(self, broker_id: int) -> UUID:
         """The log directory of `broker_id`'s replica. Raises ValueError when it has none."""
         return self.directories[self.replicas.index(broker_id)]
+
+    @property
+    def has_preferred_leader(self) -> bool:
+        """Whether the first replica leads."""
+        return self.leader == self.replicas[0]
+
+    @property
+    def is_reassigning(self) -> bool:
+        """Whether replicas are being moved (KIP-455)."""
+        return bool(self.adding_replicas or self.removing_replicas)

@@ -129,7 +129,23 @@ class CoreDriver:
         self.appended = []
         result = self.core.handle(request, log_end_offset=self.log_end_offset, now_ms=self.now_ms)
         self.append(result.records)
+        while result.resume is not None:
+            result = self.core.resume(
+                request, result, log_end_offset=self.log_end_offset, now_ms=self.now_ms
+            )
+            self.append(result.records)
         return result.response
+
+    def run_tasks(self) -> int:
+        """Everything that is due by itself; how many batches that made."""
+        batches = 0
+        while (due_ms := self.core.next_task_ms()) is not None and due_ms <= self.now_ms:
+            records = self.core.run_due_task(self.now_ms)
+            self.append(records)
+            batches += bool(records)
+            if (due_ms := self.core.next_task_ms()) is not None and due_ms <= self.now_ms + 10:
+                self.now_ms = max(self.now_ms, due_ms)
+        return batches
 
     def commit(self) -> None:
         """Everything appended is committed."""

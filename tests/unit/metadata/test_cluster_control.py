@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.metadata.image import PartitionRegistration
+from moldau.metadata.image import LOST_DIRECTORY, PartitionRegistration
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (
     CreatableReplicaAssignment,
@@ -126,7 +126,7 @@ def test_the_same_incarnation_keeps_its_epoch() -> None:
 def test_an_unknown_broker_and_a_stale_epoch() -> None:
     driver = CoreDriver()
     request = BrokerHeartbeatRequest(broker_id=5, broker_epoch=1)
-    assert driver.ask(request).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert driver.ask(request).error_code == ErrorCode.STALE_BROKER_EPOCH
     driver.join(5)
     assert driver.ask(request).error_code == ErrorCode.STALE_BROKER_EPOCH
 
@@ -305,7 +305,6 @@ def test_directory_assignments_that_are_refused() -> None:
     for broker_id, directory, topic, index, error in [
         (1, own, UUID(int=5), 0, ErrorCode.UNKNOWN_TOPIC_ID),
         (1, own, topic_id, 9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (1, directory_id(2), topic_id, 0, ErrorCode.KAFKA_STORAGE_ERROR),
         (2, directory_id(2), topic_id, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ]:
         broker = driver.core.state.broker(broker_id)
@@ -314,6 +313,29 @@ def test_directory_assignments_that_are_refused() -> None:
         answer = response.directories[0].topics[0].partitions[0]
         assert (answer.partition_index, answer.error_code) == (index, error)
     assert not driver.appended
+
+
+def test_a_replica_assigned_to_a_directory_its_broker_has_not_is_out_of_the_isr() -> None:
+    driver = CoreDriver()
+    epoch = driver.join(1)
+    driver.join(2)
+    make_topic(driver, [1, 2])
+    topic_id = driver.image.topics.topics_by_name["t"].topic_id
+    data = TopicData(topic_id=topic_id, partitions=[PartitionData(partition_index=0)])
+    directories = [DirectoryData(id=LOST_DIRECTORY, topics=[data])]
+    response = driver.ask(
+        AssignReplicasToDirsRequest(broker_id=1, broker_epoch=epoch, directories=directories)
+    )
+    assert response.directories[0].topics[0].partitions[0].error_code == 0
+    assert (partition(driver).leader, partition(driver).isr) == (2, (2,))
+    assert partition(driver).directory(1) == LOST_DIRECTORY
+    # The other one goes too: nobody takes over from a lost directory, and it stays so.
+    driver.beat(2, want_fence=True)
+    assert partition(driver).leader == -1
+    driver.beat(1)
+    assert partition(driver).leader == -1
+    driver.beat(2)
+    assert partition(driver).leader == 2
 
 
 def test_cordoned_directories_get_no_new_replicas() -> None:
@@ -352,5 +374,5 @@ def test_producer_ids_come_in_blocks() -> None:
     stale = driver.ask(AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch - 1))
     assert stale.error_code == ErrorCode.STALE_BROKER_EPOCH
     unknown = driver.ask(AllocateProducerIdsRequest(broker_id=9, broker_epoch=epoch))
-    assert unknown.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert unknown.error_code == ErrorCode.STALE_BROKER_EPOCH
     assert driver.image.producer_ids.next_producer_id == 3000

@@ -23,11 +23,13 @@ from moldau.protocol.errors import ErrorCode
 
 
 def usable_brokers(state: ControllerState) -> list[UsableBroker]:
-    """The brokers that placement may choose from. One whose directories are all cordoned is not."""
+    """The brokers that placement may choose from: not one that is about to stop, nor one whose
+    directories are all cordoned.
+    """
     return [
-        UsableBroker(broker_id, broker.rack, not state.is_active(broker_id))
+        UsableBroker(broker_id, broker.rack, broker.fenced)
         for broker_id, broker in sorted(state.image.cluster.brokers.items())
-        if not _fully_cordoned(broker)
+        if (broker.fenced or state.is_active(broker_id)) and not _fully_cordoned(broker)
     ]
 
 
@@ -65,8 +67,10 @@ def check_manual_replicas(
     partition_index: int,
     replicas: Sequence[int],
     replication_factor: int,
+    *,
+    needs_live: bool = True,
 ) -> None:
-    """Check one partition of a manual assignment.
+    """Check one partition of a manual assignment; a new one needs a replica that is live.
 
     Raises:
         Refusal: INVALID_REPLICA_ASSIGNMENT.
@@ -82,7 +86,7 @@ def check_manual_replicas(
         unknown = [broker_id for broker_id in replicas if state.broker(broker_id) is None]
         if unknown:
             problem = f"names brokers that are not registered: {unknown}"
-        elif not any(state.is_active(broker_id) for broker_id in replicas):
+        elif needs_live and not any(state.is_active(broker_id) for broker_id in replicas):
             problem = "has only brokers that are fenced or shutting down"
     if problem is not None:
         raise Refusal(

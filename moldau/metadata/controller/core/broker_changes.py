@@ -1,133 +1,199 @@
 """What the coming and going of a broker does to its partitions.
 
 Owns: the PartitionChangeRecords for a broker that stops, is lost, loses directories, or is back.
-Must not: register or fence. Invariant: a broker that is about to be fenced leads nothing
-afterwards.
+Must not: register or fence. Invariant: once the last step is applied, a broker that is about to be
+fenced leads nothing; a step changes at most MAX_CHANGES_PER_STEP partitions, and what it leaves
+over is found by the next one in the index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain
+from typing import NamedTuple
 from uuid import UUID
 
-from moldau.metadata.controller.core.leader_election import ElectionRules, change_partition
-from moldau.metadata.controller.core.result import VersionedRecord
+from moldau.metadata.controller.core.assignments import default_directory
+from moldau.metadata.controller.core.leader_election import (
+    UNCHANGED,
+    Election,
+    ElectionRules,
+    PartitionTarget,
+    change_partition,
+)
+from moldau.metadata.controller.core.partition_index import PartitionKey
+from moldau.metadata.controller.core.result import MAX_CHANGES_PER_STEP, VersionedRecord
 from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
-from moldau.metadata.features import partition_record_version
 from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
 
-Wanted = Callable[[PartitionRegistration], bool]
+
+class Step(NamedTuple):
+    """Records of one step, and whether it is the last one."""
+
+    records: list[VersionedRecord]
+    is_last: bool
 
 
-def records_for_leaving(
+class PartitionChanger:
+    """Makes the records of one decision; remembers each topic's rules while it does.
+
+    `may_lead` tells whether a broker counts as live in this decision; the directory of its replica
+    is looked at besides.
+    """
+
+    __slots__ = ("_election", "_may_lead", "_rules_by_topic", "_settings", "_state")
+
+    def __init__(
+        self,
+        state: ControllerState,
+        settings: ControllerSettings,
+        *,
+        may_lead: Callable[[int], bool] | None = None,
+        election: Election | None = None,
+    ) -> None:
+        """`election` None: unclean where the topic's configuration allows it, else online."""
+        self._state = state
+        self._settings = settings
+        self._may_lead = state.is_active if may_lead is None else may_lead
+        self._election = election
+        self._rules_by_topic: dict[UUID, ElectionRules] = {}
+
+    def change(
+        self,
+        topic: TopicImage,
+        partition_index: int,
+        partition: PartitionRegistration,
+        target: PartitionTarget = UNCHANGED,
+    ) -> VersionedRecord | None:
+        """The record that takes a partition to its target, None when it is there already."""
+        state, may_lead = self._state, self._may_lead
+
+        def is_acceptable(broker_id: int) -> bool:
+            return may_lead(broker_id) and state.has_online_directory(partition, broker_id)
+
+        return change_partition(
+            topic.topic_id,
+            partition_index,
+            partition,
+            target,
+            is_acceptable,
+            self._rules(topic),
+            lambda broker_id: default_directory(state, broker_id),
+        )
+
+    def step(
+        self,
+        candidates: Iterable[PartitionKey],
+        target_of: Callable[[PartitionRegistration], PartitionTarget | None],
+        *,
+        limit: int = MAX_CHANGES_PER_STEP,
+    ) -> Step:
+        """Change candidates until `limit` records are made; a target of None skips one."""
+        topics = self._state.image.topics.topics_by_id
+        records: list[VersionedRecord] = []
+        for topic_id, partition_index in candidates:
+            topic = topics.get(topic_id)
+            partition = None if topic is None else topic.partitions.get(partition_index)
+            target = None if partition is None else target_of(partition)
+            if topic is None or partition is None or target is None:
+                continue
+            if len(records) == limit:
+                return Step(records, is_last=False)
+            record = self.change(topic, partition_index, partition, target)
+            if record is not None:
+                records.append(record)
+        return Step(records, is_last=True)
+
+    def _rules(self, topic: TopicImage) -> ElectionRules:
+        rules = self._rules_by_topic.get(topic.topic_id)
+        if rules is None:
+            rules = self._rules_by_topic[topic.topic_id] = self._new_rules(topic.name)
+        return rules
+
+    def _new_rules(self, topic_name: str) -> ElectionRules:
+        state, node_config = self._state, self._settings.node_config
+        election = self._election
+        if election is None:
+            is_allowed = state.unclean_election_allowed(topic_name, node_config)
+            election = Election.UNCLEAN if is_allowed else Election.ONLINE
+        return ElectionRules(
+            eligible_leader_replicas_enabled=state.eligible_leader_replicas_enabled,
+            min_insync_replicas=state.min_insync_replicas(topic_name, node_config),
+            election=election,
+            metadata_level=state.metadata_level,
+        )
+
+
+def leaving_step(
     state: ControllerState, settings: ControllerSettings, broker_id: int, *, is_clean: bool
-) -> list[VersionedRecord]:
+) -> Step:
     """A broker stops, or stopped: it leaves every ISR, and every set of eligible leaders if
     unclean.
     """
-    leaving, lost = ((broker_id,), ()) if is_clean else ((), (broker_id,))
+    lost = () if is_clean else (broker_id,)
+    keeps_last = not state.eligible_leader_replicas_enabled
 
-    def concerns(partition: PartitionRegistration) -> bool:
-        return broker_id in partition.isr or (not is_clean and broker_id in partition.elr)
+    def target_of(partition: PartitionRegistration) -> PartitionTarget | None:
+        if broker_id not in partition.isr:
+            if is_clean or broker_id not in partition.elr:
+                return None
+        elif keeps_last and partition.leader == NO_LEADER and len(partition.isr) == 1:
+            return None  # the last one standing stays, or nobody could ever lead again
+        isr = tuple(replica for replica in partition.isr if replica != broker_id)
+        return PartitionTarget(isr=isr, lost=lost)
 
-    return _changes(
-        state,
-        settings,
-        concerns,
-        lambda candidate: candidate != broker_id and state.is_active(candidate),
-        leaving=leaving,
-        lost=lost,
-    )
+    candidates: Iterable[PartitionKey] = state.index.with_isr_member(broker_id)
+    if not is_clean:
+        # One that is in both is found once: with the ISR. The sets of a partition are disjoint.
+        candidates = chain(candidates, state.index.with_elr_member(broker_id))
+    changer = PartitionChanger(state, settings, may_lead=_all_but(state, broker_id))
+    return changer.step(candidates, target_of)
 
 
-def records_for_return(
-    state: ControllerState, settings: ControllerSettings, broker_id: int
-) -> list[VersionedRecord]:
+def return_step(state: ControllerState, settings: ControllerSettings, broker_id: int) -> Step:
     """A broker may lead again: partitions without a leader may get one."""
-
-    def concerns(partition: PartitionRegistration) -> bool:
-        return partition.leader == NO_LEADER and broker_id in partition.replicas
-
-    return _changes(
+    changer = PartitionChanger(
         state,
         settings,
-        concerns,
-        lambda candidate: candidate == broker_id or state.is_active(candidate),
+        may_lead=lambda candidate: candidate == broker_id or state.is_active(candidate),
     )
 
+    def target_of(partition: PartitionRegistration) -> PartitionTarget | None:
+        return UNCHANGED if broker_id in partition.replicas else None
 
-def records_for_lost_directories(
+    return changer.step(state.index.without_leader(), target_of)
+
+
+def election_step(
+    state: ControllerState, settings: ControllerSettings, candidates: Iterable[PartitionKey]
+) -> Step:
+    """Partitions without a leader get one if they can."""
+    changer = PartitionChanger(state, settings)
+
+    def target_of(partition: PartitionRegistration) -> PartitionTarget | None:
+        return UNCHANGED if partition.leader == NO_LEADER else None
+
+    return changer.step(candidates, target_of)
+
+
+def lost_directories_step(
     state: ControllerState,
     settings: ControllerSettings,
     broker_id: int,
     directories: Collection[UUID],
-) -> list[VersionedRecord]:
+) -> Step:
     """Directories of a broker failed: its replicas there leave every ISR (KIP-858)."""
 
-    def concerns(partition: PartitionRegistration) -> bool:
-        return broker_id in partition.isr and partition.directory(broker_id) in directories
+    def target_of(partition: PartitionRegistration) -> PartitionTarget | None:
+        replicas = partition.replicas
+        if broker_id not in replicas or partition.directory(broker_id) not in directories:
+            return None
+        return PartitionTarget(isr=tuple(each for each in partition.isr if each != broker_id))
 
-    return _changes(
-        state,
-        settings,
-        concerns,
-        lambda candidate: candidate != broker_id and state.is_active(candidate),
-        leaving=(broker_id,),
-    )
+    changer = PartitionChanger(state, settings, may_lead=_all_but(state, broker_id))
+    return changer.step(state.index.with_isr_member(broker_id), target_of)
 
 
-def leads_anything(state: ControllerState, broker_id: int) -> bool:
-    """Whether any partition has this broker for its leader."""
-    return any(
-        partition.leader == broker_id
-        for topic in state.image.topics.topics_by_id.values()
-        for partition in topic.partitions.values()
-    )
-
-
-def _changes(
-    state: ControllerState,
-    settings: ControllerSettings,
-    concerns: Wanted,
-    is_acceptable: Callable[[int], bool],
-    *,
-    leaving: Collection[int] = (),
-    lost: Collection[int] = (),
-) -> list[VersionedRecord]:
-    version = partition_record_version(state.metadata_level)
-    records: list[VersionedRecord] = []
-    for topic, partition_index, partition, rules in _concerned(state, settings, concerns):
-        record = change_partition(
-            topic.topic_id,
-            partition_index,
-            partition,
-            is_acceptable,
-            rules,
-            leaving=leaving,
-            lost=lost,
-        )
-        if record is not None:
-            records.append((record, version))
-    return records
-
-
-def _concerned(
-    state: ControllerState, settings: ControllerSettings, concerns: Wanted
-) -> Iterator[tuple[TopicImage, int, PartitionRegistration, ElectionRules]]:
-    for topic in state.image.topics.topics_by_id.values():
-        rules: ElectionRules | None = None
-        for partition_index, partition in topic.partitions.items():
-            if not concerns(partition):
-                continue
-            if rules is None:
-                rules = _rules(state, settings, topic.name)
-            yield topic, partition_index, partition, rules
-
-
-def _rules(state: ControllerState, settings: ControllerSettings, topic_name: str) -> ElectionRules:
-    return ElectionRules(
-        eligible_leader_replicas_enabled=state.eligible_leader_replicas_enabled,
-        min_insync_replicas=state.min_insync_replicas(topic_name, settings.node_config),
-        unclean_allowed=state.unclean_election_allowed(topic_name, settings.node_config),
-    )
+def _all_but(state: ControllerState, broker_id: int) -> Callable[[int], bool]:
+    return lambda candidate: candidate != broker_id and state.is_active(candidate)

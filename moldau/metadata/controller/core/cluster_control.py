@@ -10,16 +10,25 @@ Owns: the life of a broker as the controller sees it. Transitions of a registrat
     any -> fenced (new epoch)   registration of a new incarnation
     any -> absent               UnregisterBroker
 
+A broker may be in more partitions than fit one batch. Then its partitions change first, step by
+step, and the record about the broker itself comes with the last of them, so that after every
+single batch no broker leads that is fenced, shutting down, gone or replaced; until then the broker
+is marked as leaving and gets nothing back. When the steps end early (a new leader), whatever made
+the broker leave (its silence, its heartbeats, its registration) makes it leave again.
+
 Must not: keep time. Invariant: a broker that is fenced, or shutting down, leads nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Final
+
 from moldau.metadata.controller.core.broker_changes import (
-    leads_anything,
-    records_for_leaving,
-    records_for_lost_directories,
-    records_for_return,
+    Step,
+    leaving_step,
+    lost_directories_step,
+    return_step,
 )
 from moldau.metadata.controller.core.heartbeats import BrokerHeartbeats
 from moldau.metadata.controller.core.producer_id_control import check_broker_epoch
@@ -27,7 +36,12 @@ from moldau.metadata.controller.core.registration_checks import (
     check_registration,
     registration_record,
 )
-from moldau.metadata.controller.core.result import ControllerResult, Refusal, VersionedRecord
+from moldau.metadata.controller.core.result import (
+    ControllerResult,
+    Refusal,
+    Resume,
+    VersionedRecord,
+)
 from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.features import (
@@ -52,21 +66,26 @@ from moldau.protocol.metadata_records import (
     BrokerRegistrationChangeRecord,
     UnregisterBrokerRecord,
 )
+from moldau.protocol.schema import Message
 
 FENCE = 1
 UNFENCE = -1
 IN_CONTROLLED_SHUTDOWN = 1
 
+SESSION_OVER: Final = object()
+"""Who makes a broker leave that fell silent."""
+
 
 class ClusterControl:
     """Brokers' lives; holds the heartbeats, which are not in the log."""
 
-    __slots__ = ("_settings", "_state", "heartbeats")
+    __slots__ = ("_settings", "_state", "heartbeats", "must_sweep")
 
     def __init__(self, state: ControllerState, settings: ControllerSettings) -> None:
         self._state = state
         self._settings = settings
         self.heartbeats = BrokerHeartbeats(settings.broker_session_timeout_ms)
+        self.must_sweep = False
 
     def register_broker(
         self, request: BrokerRegistrationRequest, *, log_end_offset: int, now_ms: float
@@ -82,11 +101,20 @@ class ClusterControl:
         except Refusal as refusal:
             return ControllerResult(BrokerRegistrationResponse(error_code=refusal.error))
         records: list[VersionedRecord] = []
-        if existing is not None and is_new_incarnation:
-            is_clean = request.previous_broker_epoch == existing.broker_epoch
-            records = records_for_leaving(
-                state, self._settings, request.broker_id, is_clean=is_clean
+        if is_new_incarnation:
+            # Without KIP-966 nothing is known of how a broker stopped: Kafka believes it then.
+            is_clean = not state.eligible_leader_replicas_enabled or (
+                existing is not None and request.previous_broker_epoch == existing.broker_epoch
             )
+            step = leaving_step(state, self._settings, request.broker_id, is_clean=is_clean)
+            if not step.is_last:
+                return ControllerResult(
+                    BrokerRegistrationResponse(),
+                    step.records,
+                    resume=self._again(self.register_broker, request),
+                    leaving=request.broker_id,
+                )
+            records = step.records
             self.heartbeats.forget(request.broker_id)
         version = register_broker_record_version(state.metadata_level)
         keeps = None if is_new_incarnation else existing
@@ -95,6 +123,13 @@ class ClusterControl:
         records.append((record, version))
         self.heartbeats.touch(request.broker_id, broker_epoch, now_ms)
         return ControllerResult(BrokerRegistrationResponse(broker_epoch=broker_epoch), records)
+
+    @staticmethod
+    def _again(decide: Callable[..., ControllerResult[Any]], request: Message) -> Resume:
+        """The next step is the same decision, on the state that this step made."""
+        return lambda log_end_offset, now_ms: decide(
+            request, log_end_offset=log_end_offset, now_ms=now_ms
+        )
 
     def _check_not_alive(self, existing: BrokerRegistration, now_ms: float) -> None:
         """A second process with a live broker's id is refused until the first one's session ends.
@@ -126,63 +161,107 @@ class ClusterControl:
         )
         is_caught_up = request.current_metadata_offset >= broker.broker_epoch
         response = BrokerHeartbeatResponse(is_caught_up=is_caught_up, is_fenced=broker.fenced)
-        records = self._directory_records(broker, request)
+        directories = self._directory_step(broker, request)
+        if directories.records:
+            # What the broker wants besides is decided once its directories are right.
+            again = self._again(self.heartbeat, request)
+            return ControllerResult(response, directories.records, resume=again)
         if broker.fenced:
             if request.want_shut_down:
                 response.should_shut_down = True
             elif not request.want_fence and is_caught_up:
                 response.is_fenced = False
-                records += self._unfence(broker)
-        elif request.want_fence:
-            response.is_fenced = True
-            response.should_shut_down = request.want_shut_down
-            records += self.fence(broker)
-        elif request.want_shut_down:
-            records += self._advance_shutdown(broker, response, log_end_offset)
-        return ControllerResult(response, records)
+                return ControllerResult(response, self._unfence(broker))
+            return ControllerResult(response)
+        if broker.in_controlled_shutdown:
+            if not request.want_shut_down and not request.want_fence:
+                return ControllerResult(response)
+            return self._advance_shutdown(broker, request, log_end_offset)
+        if request.want_fence:
+            return self._leave(broker, request, shut_down=request.want_shut_down)
+        if request.want_shut_down:
+            return self._advance_shutdown(broker, request, log_end_offset)
+        return ControllerResult(response)
 
     def _advance_shutdown(
-        self, broker: BrokerRegistration, response: BrokerHeartbeatResponse, log_end_offset: int
-    ) -> list[VersionedRecord]:
+        self, broker: BrokerRegistration, request: BrokerHeartbeatRequest, log_end_offset: int
+    ) -> ControllerResult[BrokerHeartbeatResponse]:
         """First move leadership away, then, when everybody knows, give leave to stop."""
-        state = self._state
-        broker_id = broker.broker_id
-        if leads_anything(state, broker_id):
-            records = [] if broker.in_controlled_shutdown else [self._change(broker, shutdown=True)]
-            records += records_for_leaving(state, self._settings, broker_id, is_clean=True)
-            self.heartbeats.begin_controlled_shutdown(broker_id, log_end_offset + len(records) - 1)
-            return records
+        state, broker_id = self._state, broker.broker_id
+        response = BrokerHeartbeatResponse(
+            is_caught_up=request.current_metadata_offset >= broker.broker_epoch, is_fenced=False
+        )
+        is_half_way = state.leaving.get(broker_id) is request
+        if state.index.leads_anything(broker_id) or is_half_way:
+            step = leaving_step(state, self._settings, broker_id, is_clean=True)
+            result = ControllerResult(response, step.records)
+            if not step.is_last:
+                result.resume = self._again(self.heartbeat, request)
+                result.leaving = broker_id
+                return result
+            if not broker.in_controlled_shutdown:
+                result.records.append(self._change(broker, shutdown=True))
+            last_offset = log_end_offset + len(result.records) - 1
+            self.heartbeats.begin_controlled_shutdown(broker_id, last_offset)
+            return result
         if broker.in_controlled_shutdown and not self.heartbeats.may_shut_down(
             broker_id, state.image
         ):
-            return []
-        response.should_shut_down = True
-        response.is_fenced = True
-        return self.fence(broker)
+            return ControllerResult(response)
+        return self._leave(broker, request, shut_down=True)
 
-    def fence(self, broker: BrokerRegistration) -> list[VersionedRecord]:
-        """The records that fence a broker and move what it leads."""
-        records = records_for_leaving(self._state, self._settings, broker.broker_id, is_clean=True)
-        records.append(self._change(broker, fenced=FENCE))
-        return records
+    def _leave(
+        self, broker: BrokerRegistration, request: BrokerHeartbeatRequest, *, shut_down: bool
+    ) -> ControllerResult[BrokerHeartbeatResponse]:
+        """Fence a broker that asked for it."""
+        response = BrokerHeartbeatResponse(
+            is_caught_up=request.current_metadata_offset >= broker.broker_epoch,
+            is_fenced=True,
+            should_shut_down=shut_down,
+        )
+        step = self._fencing_step(broker)
+        if step.is_last:
+            return ControllerResult(response, step.records)
+        again = self._again(self.heartbeat, request)
+        return ControllerResult(response, step.records, resume=again, leaving=broker.broker_id)
+
+    def _fencing_step(self, broker: BrokerRegistration) -> Step:
+        """Move what a broker leads; with the last of it, fence the broker."""
+        step = leaving_step(self._state, self._settings, broker.broker_id, is_clean=True)
+        if step.is_last:
+            step.records.append(self._change(broker, fenced=FENCE))
+        return step
 
     def fence_expired(self, now_ms: float) -> list[VersionedRecord]:
-        """Fence one broker whose session is over; none when there is no such broker.
+        """Fence one broker whose session is over, or begin to; none when there is no such broker.
 
         One at a time, since moving one broker's leaders must not elect another dead one blindly:
-        the next call sees the first one fenced.
+        the next call sees the first one fenced, or on its way out.
         """
         expired = self.heartbeats.expired(self._state.image, now_ms)
+        leaving = self._state.leaving
+        for broker_id in [each for each, owner in leaving.items() if owner is SESSION_OVER]:
+            if broker_id not in expired:
+                del leaving[broker_id]  # it was heard of again, or is fenced by now
         if not expired:
             return []
-        broker = self._state.broker(expired[0])
+        broker_id = expired[0]
+        broker = self._state.broker(broker_id)
         assert broker is not None
-        return self.fence(broker)
+        step = self._fencing_step(broker)
+        if step.is_last:
+            leaving.pop(broker_id, None)
+        else:
+            leaving.setdefault(broker_id, SESSION_OVER)
+        return step.records
 
     def unregister_broker(
-        self, request: UnregisterBrokerRequest
+        self, request: UnregisterBrokerRequest, *, log_end_offset: int, now_ms: float
     ) -> ControllerResult[UnregisterBrokerResponse]:
-        """Remove a registration for good; its partitions' replicas stay assigned."""
+        """Remove a registration for good; its partitions' replicas stay assigned.
+
+        What the broker has is not counted on any more: it leaves the eligible leaders, too.
+        """
         broker = self._state.broker(request.broker_id)
         if broker is None:
             return ControllerResult(
@@ -191,45 +270,44 @@ class ClusterControl:
                     error_message=f"broker {request.broker_id} is not registered",
                 )
             )
-        records = records_for_leaving(self._state, self._settings, broker.broker_id, is_clean=True)
+        response = UnregisterBrokerResponse(error_message=None)
+        step = leaving_step(self._state, self._settings, broker.broker_id, is_clean=False)
+        if not step.is_last:
+            again = self._again(self.unregister_broker, request)
+            return ControllerResult(response, step.records, resume=again, leaving=broker.broker_id)
         record = UnregisterBrokerRecord(
             broker_id=broker.broker_id, broker_epoch=broker.broker_epoch
         )
-        records.append((record, 0))
+        step.records.append((record, 0))
         self.heartbeats.forget(broker.broker_id)
-        return ControllerResult(UnregisterBrokerResponse(error_message=None), records)
+        return ControllerResult(response, step.records)
 
     def _unfence(self, broker: BrokerRegistration) -> list[VersionedRecord]:
-        records = [self._change(broker, fenced=UNFENCE)]
-        records += records_for_return(self._state, self._settings, broker.broker_id)
-        return records
+        step = return_step(self._state, self._settings, broker.broker_id)
+        if not step.is_last:
+            self.must_sweep = True  # the others get their leaders from the sweep
+        return [self._change(broker, fenced=UNFENCE), *step.records]
 
-    def _directory_records(
-        self, broker: BrokerRegistration, request: BrokerHeartbeatRequest
-    ) -> list[VersionedRecord]:
+    def _directory_step(self, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> Step:
         """What failed and cordoned directories in a heartbeat change."""
-        records: list[VersionedRecord] = []
-        failed = set(request.offline_log_dirs).intersection(broker.directories)
-        if failed:
-            remaining = [each for each in broker.directories if each not in failed]
-            record = self._blank_change(broker)
-            record.log_dirs = remaining
-            if remaining:
-                version = broker_registration_change_record_version(self._state.metadata_level)
-                if version >= 2:
-                    records.append((record, version))
-                    records += records_for_lost_directories(
-                        self._state, self._settings, broker.broker_id, failed
-                    )
-        cordoned = request.cordoned_log_dirs
         version = broker_registration_change_record_version(self._state.metadata_level)
+        failed = set(request.offline_log_dirs).intersection(broker.directories)
+        remaining = [each for each in broker.directories if each not in failed]
+        if failed and remaining and version >= 2:
+            step = lost_directories_step(self._state, self._settings, broker.broker_id, failed)
+            if step.is_last:
+                record = self._blank_change(broker)
+                record.log_dirs = remaining
+                step.records.append((record, version))
+            return step
+        cordoned = request.cordoned_log_dirs
         if cordoned is not None and version >= 3:
             wanted = tuple(sorted(set(cordoned)))
             if wanted != broker.cordoned_directories:
                 record = self._blank_change(broker)
                 record.cordoned_log_dirs = list(wanted)
-                records.append((record, version))
-        return records
+                return Step([(record, version)], is_last=True)
+        return Step([], is_last=True)
 
     def _change(
         self, broker: BrokerRegistration, *, fenced: int = 0, shutdown: bool = False

@@ -9,7 +9,7 @@ and a resource changes as a whole or not at all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
@@ -19,6 +19,10 @@ from moldau.config.table import find_broker_key
 from moldau.config.topic_config import topic_key
 from moldau.config.values import format_value
 from moldau.metadata.controller.core.client_resource_configs import validate_client_resource_config
+from moldau.metadata.controller.core.eligible_leaders import (
+    check_min_insync_replicas,
+    clear_eligible_leaders,
+)
 from moldau.metadata.controller.core.result import ControllerResult, Refusal, VersionedRecord
 from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
@@ -49,28 +53,13 @@ def incremental_alter_configs(
 ) -> ControllerResult[incremental.IncrementalAlterConfigsResponse]:
     """Change single keys of resources; each resource on its own (KIP-339)."""
     response = incremental.IncrementalAlterConfigsResponse()
-    result = ControllerResult(response)
-    repeated = _repeated(request.resources)
-    for resource in request.resources:
-        error, message = ErrorCode.NONE, None
-        try:
-            _check_resource(state, resource, repeated)
-            wanted = _after_operations(state, resource)
-            records = _records(state, settings, resource, wanted)
-        except Refusal as refusal:
-            error, message = refusal.error, refusal.message
-        else:
-            if not request.validate_only:
-                result.records.extend(records)
-        response.responses.append(
-            incremental.AlterConfigsResourceResponse(
-                error_code=error,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
-    return result
+    outcomes, records = _alter(
+        state, settings, request, lambda resource: _after_operations(state, resource)
+    )
+    response.responses = [
+        incremental.AlterConfigsResourceResponse(**outcome) for outcome in outcomes
+    ]
+    return ControllerResult(response, records)
 
 
 def legacy_alter_configs(
@@ -78,28 +67,46 @@ def legacy_alter_configs(
 ) -> ControllerResult[legacy.AlterConfigsResponse]:
     """Replace whole configurations: keys that are not named are removed (KIP-133)."""
     response = legacy.AlterConfigsResponse()
-    result = ControllerResult(response)
+    outcomes, records = _alter(
+        state,
+        settings,
+        request,
+        lambda resource: {each.name: _text(each.name, each.value) for each in resource.configs},
+    )
+    response.responses = [legacy.AlterConfigsResourceResponse(**outcome) for outcome in outcomes]
+    return ControllerResult(response, records)
+
+
+def _alter(
+    state: ControllerState,
+    settings: ControllerSettings,
+    request: Any,
+    wanted_config: Callable[[Any], Mapping[str, str]],
+) -> tuple[list[dict[str, Any]], list[VersionedRecord]]:
+    """What both requests have in common: the fields of each resource's answer, and the records."""
+    outcomes: list[dict[str, Any]] = []
+    records: list[VersionedRecord] = []
     repeated = _repeated(request.resources)
     for resource in request.resources:
         error, message = ErrorCode.NONE, None
         try:
             _check_resource(state, resource, repeated)
-            wanted = {each.name: _text(each.name, each.value) for each in resource.configs}
-            records = _records(state, settings, resource, wanted)
+            own = _records(state, settings, resource, wanted_config(resource))
+            own = [*own, *clear_eligible_leaders(state, own)]
         except Refusal as refusal:
             error, message = refusal.error, refusal.message
         else:
             if not request.validate_only:
-                result.records.extend(records)
-        response.responses.append(
-            legacy.AlterConfigsResourceResponse(
-                error_code=error,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
+                records += own
+        outcomes.append(
+            {
+                "error_code": error,
+                "error_message": message,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+            }
         )
-    return result
+    return outcomes, records
 
 
 def _repeated(resources: Iterable[Any]) -> set[tuple[int, str]]:
@@ -209,6 +216,8 @@ def _records(
     current = state.image.configs.get(resource_type, name)
     changed = [key for key in wanted if wanted[key] != current.get(key)]
     removed = [key for key in current if key not in wanted]
+    if state.eligible_leader_replicas_enabled:
+        check_min_insync_replicas(resource_type, name, changed, removed)
     try:
         _validate(state, settings, resource_type, name, wanted, changed)
     except ConfigError as error:

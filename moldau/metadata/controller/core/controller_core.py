@@ -17,7 +17,7 @@ appended batches, in log order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any, Final
@@ -28,13 +28,20 @@ from moldau.metadata.controller.core.configuration_control import (
     legacy_alter_configs,
 )
 from moldau.metadata.controller.core.directory_control import assign_replicas_to_directories
+from moldau.metadata.controller.core.elections import elect_leaders
 from moldau.metadata.controller.core.feature_control import (
     eligible_leader_replicas_records,
     register_controller,
     update_features,
 )
+from moldau.metadata.controller.core.isr_control import alter_partition
+from moldau.metadata.controller.core.periodic_tasks import PeriodicTasks
 from moldau.metadata.controller.core.placement import Random
 from moldau.metadata.controller.core.producer_id_control import allocate_producer_ids
+from moldau.metadata.controller.core.reassignments import (
+    alter_partition_reassignments,
+    list_partition_reassignments,
+)
 from moldau.metadata.controller.core.result import ControllerResult, VersionedRecord
 from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
@@ -50,7 +57,15 @@ from moldau.protocol.messages.p19_create_topics import CreateTopicsRequest
 from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest
 from moldau.protocol.messages.p33_alter_configs import AlterConfigsRequest
 from moldau.protocol.messages.p37_create_partitions import CreatePartitionsRequest
+from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest
 from moldau.protocol.messages.p44_incremental_alter_configs import IncrementalAlterConfigsRequest
+from moldau.protocol.messages.p45_alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+)
+from moldau.protocol.messages.p46_list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+)
+from moldau.protocol.messages.p56_alter_partition import AlterPartitionRequest
 from moldau.protocol.messages.p57_update_features import UpdateFeaturesRequest
 from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationRequest
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
@@ -84,7 +99,9 @@ class ControllerCore:
         self.leader_epoch = -1
         self.state = ControllerState()
         self.committed_image = MetadataImage.EMPTY
+        self.state.voter_ids = settings.static_voter_ids
         self.cluster_control = ClusterControl(self.state, settings)
+        self._tasks = PeriodicTasks(self.state, settings)
         self._settings = settings
         self._random = random
         self._transactions = TransactionFilter()
@@ -113,13 +130,21 @@ class ControllerCore:
                 self.state, request
             ),
             AssignReplicasToDirsRequest: lambda request, **_: assign_replicas_to_directories(
+                self.state, settings, request
+            ),
+            AlterPartitionRequest: lambda request, **_: alter_partition(
+                self.state, settings, request
+            ),
+            ElectLeadersRequest: lambda request, **_: elect_leaders(self.state, settings, request),
+            AlterPartitionReassignmentsRequest: lambda request, **_: alter_partition_reassignments(
+                self.state, settings, request
+            ),
+            ListPartitionReassignmentsRequest: lambda request, **_: list_partition_reassignments(
                 self.state, request
             ),
             BrokerRegistrationRequest: self.cluster_control.register_broker,
             BrokerHeartbeatRequest: self.cluster_control.heartbeat,
-            UnregisterBrokerRequest: lambda request, **_: self.cluster_control.unregister_broker(
-                request
-            ),
+            UnregisterBrokerRequest: self.cluster_control.unregister_broker,
         }
 
     # -- the log ---------------------------------------------------------------------------------
@@ -177,6 +202,7 @@ class ControllerCore:
         self.role = Role.ACTIVE
         self.leader_epoch = leader_epoch
         self.cluster_control.heartbeats.reset(self.state.image, monotonic_ms)
+        self._tasks.start(monotonic_ms)
         records: list[VersionedRecord] = []
         if self._transactions.is_open:
             records.append((AbortTransactionRecord(reason="the leader was replaced"), 0))
@@ -205,6 +231,7 @@ class ControllerCore:
         self.role = Role.STANDBY
         self.leader_epoch = -1
         self._appended.clear()
+        self._tasks.stop()
         self.state.reset(self.committed_image)
 
     # -- requests --------------------------------------------------------------------------------
@@ -224,7 +251,39 @@ class ControllerCore:
         """
         assert self.role is Role.ACTIVE
         handler = self._handlers[type(request)]
-        return handler(request, log_end_offset=log_end_offset, now_ms=now_ms)
+        result = handler(request, log_end_offset=log_end_offset, now_ms=now_ms)
+        return self._note_steps(request, result, now_ms)
+
+    def resume(
+        self,
+        request: Message,
+        result: ControllerResult[Any],
+        *,
+        log_end_offset: int,
+        now_ms: float,
+    ) -> ControllerResult[Any]:
+        """The next step of a request, after the records of `result` were appended."""
+        assert self.role is Role.ACTIVE
+        assert result.resume is not None
+        return self._note_steps(request, result.resume(log_end_offset, now_ms), now_ms)
+
+    def abandon(self, request: Message) -> None:
+        """A request's steps end early, because the log did not take one."""
+        leaving = self.state.leaving
+        for broker_id in [each for each, owner in leaving.items() if owner is request]:
+            del leaving[broker_id]
+
+    def _note_steps(
+        self, request: Message, result: ControllerResult[Any], now_ms: float
+    ) -> ControllerResult[Any]:
+        if result.resume is None:
+            self.abandon(request)
+        elif result.leaving is not None:
+            self.state.leaving[result.leaving] = request
+        if self.cluster_control.must_sweep:
+            self.cluster_control.must_sweep = False
+            self._tasks.sweep(now_ms)
+        return result
 
     def fence_expired(self, now_ms: float) -> list[VersionedRecord]:
         """Records that fence a broker whose session is over; empty when there is none."""
@@ -233,6 +292,19 @@ class ControllerCore:
     def next_session_expiry_ms(self) -> float | None:
         """When `fence_expired` may have something to do, in monotonic milliseconds."""
         return self.cluster_control.heartbeats.next_expiry_ms(self.state.image)
+
+    def next_task_ms(self) -> float | None:
+        """When `run_due_task` may have something to do, in monotonic milliseconds."""
+        return self._tasks.next_due_ms()
+
+    def run_due_task(self, now_ms: float) -> list[VersionedRecord]:
+        """Records of what the controller does by itself; empty when nothing is to be done now."""
+        assert self.role is Role.ACTIVE
+        return self._tasks.run_due(now_ms)
+
+    def set_voter_ids(self, voter_ids: Iterable[int]) -> None:
+        """Say who the quorum's voters are: all of them must support what is to be finalized."""
+        self.state.voter_ids = frozenset(voter_ids)
 
     @property
     def may_snapshot(self) -> bool:

@@ -1,17 +1,22 @@
 """AssignReplicasToDirs: in which log directory each replica lies (KIP-858).
 
 Owns: the checks and the PartitionChangeRecords. Invariant: only the owner of a replica, under its
-current broker epoch, moves it, and only to a directory that it registered.
+current broker epoch, moves it; a replica in a directory that its broker did not register, or lost,
+neither leads nor is in sync.
 """
 
 from __future__ import annotations
 
 from uuid import UUID
 
+from moldau.metadata.controller.core.broker_changes import PartitionChanger
+from moldau.metadata.controller.core.leader_election import PartitionTarget
+from moldau.metadata.controller.core.partition_index import PartitionKey
 from moldau.metadata.controller.core.producer_id_control import check_broker_epoch
 from moldau.metadata.controller.core.result import ControllerResult, Refusal, VersionedRecord
+from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
-from moldau.metadata.features import partition_record_version
+from moldau.metadata.features import supports_directory_assignment
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p73_assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -20,20 +25,29 @@ from moldau.protocol.messages.p73_assign_replicas_to_dirs import (
     PartitionDataResponse,
     TopicDataResponse,
 )
-from moldau.protocol.metadata_records import PartitionChangeRecord
 
 
 def assign_replicas_to_directories(
-    state: ControllerState, request: AssignReplicasToDirsRequest
+    state: ControllerState, settings: ControllerSettings, request: AssignReplicasToDirsRequest
 ) -> ControllerResult[AssignReplicasToDirsResponse]:
     """Note the directories a broker chose for its replicas; each partition on its own."""
     error = check_broker_epoch(state, request.broker_id, request.broker_epoch)
+    if error is ErrorCode.NONE and not supports_directory_assignment(state.metadata_level):
+        error = ErrorCode.UNSUPPORTED_VERSION
     response = AssignReplicasToDirsResponse(error_code=error)
     result = ControllerResult(response)
     if error is not ErrorCode.NONE:
         return result
-    version = partition_record_version(state.metadata_level)
+    online = PartitionChanger(state, settings)
+    offline = PartitionChanger(
+        state,
+        settings,
+        may_lead=lambda each: each != request.broker_id and state.is_active(each),
+    )
+    broker = state.broker(request.broker_id)
+    assert broker is not None, "its epoch was checked"
     for directory in request.directories:
+        is_online = directory.id in broker.directories
         directory_answer = DirectoryDataResponse(id=directory.id)
         response.directories.append(directory_answer)
         for topic in directory.topics:
@@ -45,7 +59,10 @@ def assign_replicas_to_directories(
                 topic_answer.partitions.append(answer)
                 try:
                     record = _assign(
-                        state, request.broker_id, directory.id, topic.topic_id, index, version
+                        state,
+                        online if is_online else offline,
+                        (request.broker_id, directory.id, is_online),
+                        (topic.topic_id, index),
                     )
                 except Refusal as refusal:
                     answer.error_code = refusal.error
@@ -57,12 +74,13 @@ def assign_replicas_to_directories(
 
 def _assign(
     state: ControllerState,
-    broker_id: int,
-    directory_id: UUID,
-    topic_id: UUID,
-    partition_index: int,
-    version: int,
+    changer: PartitionChanger,
+    wanted: tuple[int, UUID, bool],
+    key: PartitionKey,
 ) -> VersionedRecord | None:
+    """A replica in a directory that its broker lost, or never named, is out of the ISR, too."""
+    broker_id, directory_id, is_online = wanted
+    topic_id, partition_index = key
     topic = state.image.topics.topics_by_id.get(topic_id)
     if topic is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
@@ -71,17 +89,8 @@ def _assign(
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic has no such partition")
     if broker_id not in partition.replicas:
         raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker has no replica of it")
-    broker = state.broker(broker_id)
-    assert broker is not None
-    if directory_id not in broker.directories:
-        raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "the broker did not register the directory")
-    if version == 0 or partition.directory(broker_id) == directory_id:
-        return None
-    directories = [
-        directory_id if replica == broker_id else directory
-        for replica, directory in zip(partition.replicas, partition.directories, strict=True)
-    ]
-    record = PartitionChangeRecord(
-        partition_id=partition_index, topic_id=topic_id, directories=directories
-    )
-    return record, version
+    isr = partition.isr
+    if not is_online:
+        isr = tuple(replica for replica in isr if replica != broker_id)
+    target = PartitionTarget(isr=isr, directories={broker_id: directory_id})
+    return changer.change(topic, partition_index, partition, target)

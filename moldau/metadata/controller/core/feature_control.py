@@ -7,6 +7,7 @@ Invariant: a finalized level is supported by every registered broker and control
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from enum import IntEnum
 
@@ -15,9 +16,11 @@ from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
+    FEATURE_REQUIREMENTS,
     KRAFT_VERSION,
     METADATA_VERSION,
     SUPPORTED_FEATURES,
+    is_lossless_downgrade,
     metadata_release,
     supports_controller_registration,
 )
@@ -62,9 +65,16 @@ def update_features(
     records: list[VersionedRecord] = []
     results: list[UpdatableFeatureResult] = []
     first: tuple[str, Refusal] | None = None
+    counts = Counter(update.feature for update in request.feature_updates)
+    proposed = {
+        **state.image.features.finalized_levels,
+        **{update.feature: update.max_version_level for update in request.feature_updates},
+    }
     for update in request.feature_updates:
         try:
-            records += _update(state, settings, update)
+            if counts[update.feature] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "the feature is named more than once")
+            records += _update(state, settings, update, proposed)
         except Refusal as refusal:
             first = first or (update.feature, refusal)
             results.append(
@@ -90,44 +100,80 @@ def update_features(
 
 
 def _update(
-    state: ControllerState, settings: ControllerSettings, update: FeatureUpdateKey
+    state: ControllerState,
+    settings: ControllerSettings,
+    update: FeatureUpdateKey,
+    proposed: Mapping[str, int],
 ) -> list[VersionedRecord]:
     name, level = update.feature, update.max_version_level
     supported = SUPPORTED_FEATURES.get(name)
     if supported is None:
         raise _refused(f"there is no feature {name[:80]!r}")
-    if name == KRAFT_VERSION:
-        raise _refused("kraft.version is fixed when the quorum is formatted")
+    if is_quorum_feature(name):
+        raise _refused(f"{name} is the quorum's own: only the quorum's leader changes it")
+    if not is_known_upgrade_type(update):
+        raise _refused(f"there is no upgrade type {update.upgrade_type}")
     current = state.image.features.level(name)
-    if level == current:
-        return []
     lowest = max(supported.minimum_level, 1 if name == METADATA_VERSION else 0)
     if not lowest <= level <= supported.maximum_level:
         raise _refused(f"level {level} is not supported: {lowest} to {supported.maximum_level} are")
-    if level < current:
-        _check_downgrade(name, current, level, update)
-    _check_nodes(state, name, level)
+    if level == current:
+        return []
+    _check_direction(name, current, level, update)
+    _check_nodes(state, settings, name, level)
+    _check_requirements(name, level, proposed)
     records: list[VersionedRecord] = [(FeatureLevelRecord(name=name, feature_level=level), 0)]
     if name == ELIGIBLE_LEADER_REPLICAS_VERSION and level > current:
         records += eligible_leader_replicas_records(state, settings)
     return records
 
 
-def _check_downgrade(name: str, current: int, level: int, update: FeatureUpdateKey) -> None:
-    allowed = update.allow_downgrade or update.upgrade_type in (
-        UpgradeType.SAFE_DOWNGRADE,
-        UpgradeType.UNSAFE_DOWNGRADE,
-    )
-    if not allowed:
+def is_quorum_feature(name: str) -> bool:
+    """Whether a feature's level lives in the quorum's control records, not in the image.
+
+    Whoever serves UpdateFeatures takes such updates to the quorum; here they are refused.
+    """
+    return name == KRAFT_VERSION
+
+
+def is_known_upgrade_type(update: FeatureUpdateKey) -> bool:
+    """Whether the sender says what it allows; version 0 says it with `allow_downgrade`."""
+    return UpgradeType.UPGRADE <= update.upgrade_type <= UpgradeType.UNSAFE_DOWNGRADE
+
+
+def _check_direction(name: str, current: int, level: int, update: FeatureUpdateKey) -> None:
+    asked_down = update.allow_downgrade or update.upgrade_type != UpgradeType.UPGRADE
+    if level > current:
+        if asked_down and not update.allow_downgrade:
+            raise _refused(f"level {level} is above {current}, but a downgrade was asked for")
+        return
+    if not asked_down:
         raise _refused(f"level {level} is below {current}, and no downgrade was asked for")
-    if name == METADATA_VERSION:
-        raise _refused(
-            f"{metadata_release(current)} cannot go back to {metadata_release(level)}: "
-            "downgrades of metadata.version are not served"
-        )
+    if name != METADATA_VERSION or is_lossless_downgrade(current, level):
+        return
+    problem = f"{metadata_release(level)} cannot hold what {metadata_release(current)} wrote"
+    if update.upgrade_type == UpgradeType.UNSAFE_DOWNGRADE:
+        problem += ": unsafe downgrades of metadata.version are not served"
+    raise _refused(problem)
 
 
-def _check_nodes(state: ControllerState, name: str, level: int) -> None:
+def _check_requirements(name: str, level: int, proposed: Mapping[str, int]) -> None:
+    """A feature may need another one, and may be needed by others."""
+    for (dependent, dependent_level), needed in FEATURE_REQUIREMENTS.items():
+        if proposed.get(dependent, 0) < dependent_level:
+            continue
+        for needed_name, needed_level in needed.items():
+            if name in (dependent, needed_name) and proposed.get(needed_name, 0) < needed_level:
+                raise _refused(
+                    f"{dependent} at level {proposed[dependent]} needs {needed_name} "
+                    f"at level {needed_level} or above"
+                )
+
+
+def _check_nodes(
+    state: ControllerState, settings: ControllerSettings, name: str, level: int
+) -> None:
+    """Every broker and controller must support the level; what is off needs no support."""
     cluster = state.image.cluster
     for kind, nodes in (("broker", cluster.brokers), ("controller", cluster.controllers)):
         for node_id, node in nodes.items():
@@ -135,6 +181,10 @@ def _check_nodes(state: ControllerState, name: str, level: int) -> None:
             lowest, highest = features.get(name, LevelRange(0, 0))
             if level and not lowest <= level <= highest:
                 raise _refused(f"{kind} {node_id} supports only levels {lowest} to {highest}")
+    if supports_controller_registration(state.metadata_level):
+        for node_id in sorted(state.voter_ids):
+            if node_id != settings.node_id and node_id not in cluster.controllers:
+                raise _refused(f"controller {node_id} has not said yet what it supports")
 
 
 def _refused(message: str) -> Refusal:

@@ -43,8 +43,7 @@ def allocate_producer_ids(
 
 
 def check_broker_epoch(state: ControllerState, broker_id: int, broker_epoch: int) -> ErrorCode:
-    """NONE when the broker is registered with exactly this epoch."""
+    """NONE when the broker is registered with exactly this epoch; an unknown one has none."""
     broker = state.broker(broker_id)
-    if broker is None:
-        return ErrorCode.BROKER_ID_NOT_REGISTERED
-    return ErrorCode.NONE if broker.broker_epoch == broker_epoch else ErrorCode.STALE_BROKER_EPOCH
+    is_current = broker is not None and broker.broker_epoch == broker_epoch
+    return ErrorCode.NONE if is_current else ErrorCode.STALE_BROKER_EPOCH

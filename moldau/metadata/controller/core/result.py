@@ -1,13 +1,14 @@
 """What a manager answers: records to write and the response to send once they are committed.
 
-Owns: ControllerResult and Refusal. Must not: know any request.
+Owns: ControllerResult and Refusal, and how big a batch may be. Must not: know any request.
 Invariant: a manager changes nothing; its records do, when they are replayed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
@@ -19,13 +20,30 @@ VersionedRecord: TypeAlias = tuple[Message, int]
 MAX_RECORDS_PER_REQUEST: Final = 10_000
 """How many records one user request may make (Kafka's limit): more is POLICY_VIOLATION."""
 
+MAX_CHANGES_PER_STEP: Final = 2_000
+"""How many partitions a broker's coming or going changes in one batch, so that the controller's
+loop gives way to others in between; well below Kafka's 10,000 records per batch.
+"""
+
+Resume: TypeAlias = "Callable[[int, float], ControllerResult[Any]]"
+
 
 @dataclass(slots=True)
 class ControllerResult(Generic[Response]):
-    """`records` are appended as one batch, all or nothing; `response` leaves after their commit."""
+    """`records` are appended as one batch, all or nothing; `response` leaves after their commit.
+
+    A change that is too big for one batch comes in steps: after appending, `resume` is called with
+    the log's end offset and the time, and gives the next step, whose response counts instead.
+    Each batch alone leaves the cluster consistent, so that nothing breaks when the steps end early;
+    other requests are decided in between, and every step looks at the state anew. `leaving` is the
+    broker that is on its way out meanwhile: until the last step it may neither lead nor join an
+    ISR.
+    """
 
     response: Response
     records: list[VersionedRecord] = field(default_factory=list)
+    resume: Resume | None = None
+    leaving: int | None = None
 
 
 class Refusal(Exception):

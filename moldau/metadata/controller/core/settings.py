@@ -22,6 +22,10 @@ class ControllerSettings:
     default_replication_factor: int = 1
     delete_topic_enabled: bool = True
     broker_session_timeout_ms: int = 9_000
+    auto_leader_rebalance_enabled: bool = True
+    leader_imbalance_check_interval_ms: int = 300_000
+    unclean_leader_election_interval_ms: int = 300_000
+    static_voter_ids: frozenset[int] = frozenset()
 
     @classmethod
     def from_node_config(cls, node_config: NodeConfig, cluster_id: str) -> ControllerSettings:
@@ -34,4 +38,11 @@ class ControllerSettings:
             default_replication_factor=node_config.get_int("default.replication.factor"),
             delete_topic_enabled=node_config.get_boolean("delete.topic.enable"),
             broker_session_timeout_ms=node_config.get_int("broker.session.timeout.ms"),
+            auto_leader_rebalance_enabled=node_config.get_boolean("auto.leader.rebalance.enable"),
+            leader_imbalance_check_interval_ms=1_000
+            * node_config.get_int("leader.imbalance.check.interval.seconds"),
+            unclean_leader_election_interval_ms=node_config.get_int(
+                "unclean.leader.election.interval.ms"
+            ),
+            static_voter_ids=frozenset(voter.node_id for voter in node_config.quorum_voters),
         )

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from moldau.config import effective_broker_config
 from moldau.config.errors import ConfigError
 from moldau.config.table import TOPIC_KEYS
 from moldau.config.values import parse_value
+from moldau.metadata.controller.core.partition_index import PartitionIndex
 from moldau.metadata.features import ELIGIBLE_LEADER_REPLICAS_VERSION
 from moldau.metadata.image import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
     BrokerRegistration,
     ConfigResourceType,
     MetadataDelta,
     MetadataImage,
+    PartitionRegistration,
     Provenance,
     TopicImage,
 )
@@ -30,15 +36,24 @@ from moldau.protocol.topic_names import collision_key
 class ControllerState:
     """The working image. Changes only through `replay` and `reset`."""
 
-    __slots__ = ("_names_by_collision_key", "image")
+    __slots__ = ("_names_by_collision_key", "image", "index", "leaving", "voter_ids")
 
     def __init__(self) -> None:
         self.image = MetadataImage.EMPTY
+        self.index = PartitionIndex()
+        self.leaving: dict[int, object] = {}
+        """Brokers that are on their way out in several steps, by whoever asked for it. Not in the
+        log: whoever leads next finds the broker alive, or its session over, and begins anew."""
+        self.voter_ids: frozenset[int] = frozenset()
+        """The quorum's voters as far as somebody said: all of them must support what is
+        finalized."""
         self._names_by_collision_key: dict[str, list[str]] = {}
 
     def reset(self, image: MetadataImage) -> None:
         """Start from `image`: after loading a snapshot, or when leadership changes."""
+        self.index.move(self.image.topics.topics_by_id, image.topics.topics_by_id)
         self.image = image
+        self.leaving.clear()
         self._names_by_collision_key = {}
         for name in image.topics.topics_by_name:
             self._names_by_collision_key.setdefault(collision_key(name), []).append(name)
@@ -49,6 +64,7 @@ class ControllerState:
         for record in records:
             delta.replay(record)
         self.image = delta.apply(provenance)
+        self.index.replay(delta.topics_delta)
         for topic in delta.topics_delta.deleted.values():
             key = collision_key(topic.name)
             names = self._names_by_collision_key[key]
@@ -75,9 +91,32 @@ class ControllerState:
         return self.image.cluster.brokers.get(broker_id)
 
     def is_active(self, broker_id: int) -> bool:
-        """Whether a broker may lead: registered, not fenced, not shutting down."""
+        """Whether a broker may lead: registered, not fenced, not shutting down, not leaving."""
         broker = self.image.cluster.brokers.get(broker_id)
-        return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
+        return (
+            broker is not None
+            and not broker.fenced
+            and not broker.in_controlled_shutdown
+            and broker_id not in self.leaving
+        )
+
+    def has_online_directory(self, partition: PartitionRegistration, broker_id: int) -> bool:
+        """Whether a broker has the directory that its replica lies in (KIP-858).
+
+        A broker that named no directories is believed: it registered before there were any.
+        """
+        broker = self.image.cluster.brokers.get(broker_id)
+        if broker is None or broker_id not in partition.replicas:
+            return False
+        directory = partition.directory(broker_id)
+        if directory == LOST_DIRECTORY:
+            return False
+        known = not broker.directories or directory in broker.directories
+        return known or directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
+
+    def partition(self, topic_id: UUID, partition_index: int) -> PartitionRegistration | None:
+        """A partition by its topic's id."""
+        return self.image.topics.partition(topic_id, partition_index)
 
     @property
     def metadata_level(self) -> int:

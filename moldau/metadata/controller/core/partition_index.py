@@ -1,0 +1,163 @@
+"""Where each broker's partitions are: indexes over the image, so that nobody scans all of it.
+
+Owns: who is in which ISR, among which eligible leaders, who leads what, what is being reassigned.
+Must not: decide, or know anything that the image does not say.
+Invariant: equal to what a scan over the image finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+from uuid import UUID
+
+from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage, TopicsDelta
+
+PartitionKey: TypeAlias = tuple[UUID, int]
+_Partitions: TypeAlias = dict[UUID, set[int]]
+
+_NOWHERE: _Partitions = {}
+
+
+class PartitionIndex:
+    """Partitions by broker. Iterators give topic id and partition index, in a fixed order."""
+
+    __slots__ = ("_by_elr_member", "_by_isr_member", "_by_leader", "_imbalanced", "_reassigning")
+
+    def __init__(self) -> None:
+        self._by_isr_member: dict[int, _Partitions] = {}
+        self._by_elr_member: dict[int, _Partitions] = {}
+        self._by_leader: dict[int, _Partitions] = {}
+        self._imbalanced: _Partitions = {}
+        self._reassigning: _Partitions = {}
+
+    # -- keeping up ------------------------------------------------------------------------------
+
+    def replay(self, delta: TopicsDelta) -> None:
+        """Take over what a batch changed."""
+        for topic in delta.deleted.values():
+            for partition_index, partition in topic.partitions.items():
+                self._move(topic.topic_id, partition_index, partition, None)
+        for changed in delta.changed.values():
+            old_partitions = changed.image.partitions
+            for partition_index, partition in changed.partition_changes.items():
+                old = old_partitions.get(partition_index)
+                self._move(changed.topic_id, partition_index, old, partition)
+
+    def move(self, old: Mapping[UUID, TopicImage], new: Mapping[UUID, TopicImage]) -> None:
+        """Go from one image's topics to another's; what both share costs next to nothing."""
+        for topic_id in {**old, **new}:
+            old_topic, new_topic = old.get(topic_id), new.get(topic_id)
+            if old_topic is new_topic:
+                continue
+            old_partitions = {} if old_topic is None else old_topic.partitions
+            new_partitions = {} if new_topic is None else new_topic.partitions
+            for partition_index in {**old_partitions, **new_partitions}:
+                before = old_partitions.get(partition_index)
+                after = new_partitions.get(partition_index)
+                if before is not after:
+                    self._move(topic_id, partition_index, before, after)
+
+    def _move(
+        self,
+        topic_id: UUID,
+        partition_index: int,
+        old: PartitionRegistration | None,
+        new: PartitionRegistration | None,
+    ) -> None:
+        key = (topic_id, partition_index)
+        old_isr = () if old is None else old.isr
+        new_isr = () if new is None else new.isr
+        if old_isr != new_isr:
+            _move_members(self._by_isr_member, key, old_isr, new_isr)
+        old_elr = () if old is None else old.elr
+        new_elr = () if new is None else new.elr
+        if old_elr != new_elr:
+            _move_members(self._by_elr_member, key, old_elr, new_elr)
+        old_leader = () if old is None else (old.leader,)
+        new_leader = () if new is None else (new.leader,)
+        if old_leader != new_leader:
+            _move_members(self._by_leader, key, old_leader, new_leader)
+        was_imbalanced = old is not None and not old.has_preferred_leader
+        is_imbalanced = new is not None and not new.has_preferred_leader
+        _mark(self._imbalanced, key, was_imbalanced, is_imbalanced)
+        was_reassigning = old is not None and old.is_reassigning
+        _mark(self._reassigning, key, was_reassigning, new is not None and new.is_reassigning)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def leads_anything(self, broker_id: int) -> bool:
+        """Whether any partition has this broker for its leader."""
+        return bool(self._by_leader.get(broker_id))
+
+    def with_isr_member(self, broker_id: int) -> Iterator[PartitionKey]:
+        """Partitions that have a broker in their ISR."""
+        return _iterate(self._by_isr_member.get(broker_id, _NOWHERE))
+
+    def with_elr_member(self, broker_id: int) -> Iterator[PartitionKey]:
+        """Partitions that have a broker among their eligible leaders."""
+        return _iterate(self._by_elr_member.get(broker_id, _NOWHERE))
+
+    def led_by(self, broker_id: int) -> Iterator[PartitionKey]:
+        """Partitions that a broker leads."""
+        return _iterate(self._by_leader.get(broker_id, _NOWHERE))
+
+    def without_leader(self) -> Iterator[PartitionKey]:
+        """Partitions that nobody leads."""
+        return _iterate(self._by_leader.get(NO_LEADER, _NOWHERE))
+
+    def without_preferred_leader(self) -> Iterator[PartitionKey]:
+        """Partitions whose first replica does not lead."""
+        return _iterate(self._imbalanced)
+
+    def reassigning(self) -> Iterator[PartitionKey]:
+        """Partitions whose replicas are being moved."""
+        return _iterate(self._reassigning)
+
+    def members(self) -> list[int]:
+        """Every broker that leads something or is in an ISR, in order."""
+        brokers = {*self._by_isr_member, *self._by_leader} - {NO_LEADER}
+        return sorted(brokers)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PartitionIndex):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _iterate(partitions: _Partitions) -> Iterator[PartitionKey]:
+    for topic_id, indexes in partitions.items():
+        for partition_index in sorted(indexes):
+            yield topic_id, partition_index
+
+
+def _move_members(
+    by_member: dict[int, _Partitions],
+    key: PartitionKey,
+    old: tuple[int, ...],
+    new: tuple[int, ...],
+) -> None:
+    for broker_id in old:
+        if broker_id not in new:
+            partitions = by_member[broker_id]
+            _mark(partitions, key, True, False)
+            if not partitions:
+                del by_member[broker_id]
+    for broker_id in new:
+        if broker_id not in old:
+            _mark(by_member.setdefault(broker_id, {}), key, False, True)
+
+
+def _mark(partitions: _Partitions, key: PartitionKey, was_in: bool, is_in: bool) -> None:
+    if was_in == is_in:
+        return
+    topic_id, partition_index = key
+    if is_in:
+        partitions.setdefault(topic_id, set()).add(partition_index)
+        return
+    indexes = partitions[topic_id]
+    indexes.discard(partition_index)
+    if not indexes:
+        del partitions[topic_id]
