@@ -35,3 +35,28 @@ def test_signals_that_keep_coming_do_not_spoil_an_orderly_stop(
             break
         assert (node.returncode, "Traceback" in node.stderr.read()) == (0, False)
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("loaded", ["asyncio", "moldau.broker.node.node", "uvloop"])
+def test_a_stop_while_the_node_still_loads_is_a_clean_one(
+    tmp_path: Path, number: signal.Signals, loaded: str
+) -> None:
+    """The interpreter's import lines say how far the start has come."""
+    options = ["--announce", "--format-if-needed"]
+    with subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "moldau.broker", properties(tmp_path), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as node:
+        assert node.stdout is not None
+        assert node.stderr is not None
+        for line in node.stderr:
+            if line.split("|")[-1].strip() == loaded:
+                break
+        node.send_signal(number)
+        output, errors = node.communicate(timeout=20)
+        assert (node.returncode, "Traceback" in errors) == (0, False), errors[-2000:]
+        if loaded != "uvloop":
+            assert "ready: " not in output
