@@ -19,7 +19,7 @@ from moldau.protocol.messages.voters_record import (
     VotersRecord,
 )
 from moldau.protocol.records import ControlRecordType
-from moldau.protocol.types import uuid_to_base64
+from moldau.protocol.types import ZERO_UUID, uuid_to_base64
 
 LATEST_KRAFT_VERSION: Final = 1
 CONTROL_RECORD_VERSION: Final = 0
@@ -51,6 +51,22 @@ class VoterSet:
 
     voters: tuple[VoterDescription, ...] = ()
     kraft_version: int = 0
+
+    def find(self, node_id: int, directory_id: UUID) -> VoterDescription | None:
+        """The voter that this replica is. A voter of the configuration, whose directory id is zero,
+        is every replica with its node id (KIP-853).
+        """
+        for voter in self.voters:
+            if voter.voter_id == node_id and voter.directory_id in (ZERO_UUID, directory_id):
+                return voter
+        return None
+
+    def with_id(self, node_id: int) -> VoterDescription | None:
+        """The voter with this node id, whatever its directory."""
+        for voter in self.voters:
+            if voter.voter_id == node_id:
+                return voter
+        return None
 
     def control_records(self) -> list[tuple[ControlRecordType, bytes]]:
         """The control records that carry this set; none at level 0."""

@@ -1,0 +1,386 @@
+"""How a follower or observer gets the leader's log, and how a replica without a leader finds one.
+
+Owns: Fetch, FetchSnapshot and UpdateVoter as asked by this replica. Must not: serve. Invariant: a
+fetch says only what is flushed; an answer is used only when it answers a question about the log as
+it is now, in the epoch that is now; nothing below the high watermark is ever removed (KIP-595,
+630).
+"""
+
+from __future__ import annotations
+
+from moldau.protocol.errors import ErrorCode
+from moldau.raft.core.duties import UNKNOWN_OFFSET, Download, Following
+from moldau.raft.core.effects import AppendFetched, Send, Truncate, WriteSnapshotChunk
+from moldau.raft.core.messages import (
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    UpdateVoterRequest,
+    UpdateVoterResponse,
+)
+from moldau.raft.core.state import QuorumState
+from moldau.raft.core.values import NO_NODE, Destination, EpochEnd, SnapshotId
+from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterSet
+
+UPDATE_VOTER_FETCH_TIMEOUTS = 3
+"""How many fetch timeouts lie between two reports of a voter about itself."""
+
+
+class Fetching:
+    """The state's part in following."""
+
+    def __init__(self, state: QuorumState) -> None:
+        self._state = state
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def poll_follower(self) -> float | None:
+        """Give up a silent leader, or fetch on. Returns when to look again."""
+        state, following = self._state, self._state.following
+        assert following is not None
+        assert state.deadline_ms is not None
+        if state.now_ms >= state.deadline_ms:
+            if state.may_stand and not state.is_shutting_down:
+                state.become_prospective()
+            else:
+                state.become_unattached(state.leader_epoch)
+            return None
+        wake_ms = min(state.deadline_ms, self._poll_update_voter(following))
+        if following.is_busy or state.flushed_end_offset < state.log.log_end_offset:
+            return wake_ms
+        if following.download is not None:
+            return min(wake_ms, self._fetch_snapshot(following, following.download))
+        return min(wake_ms, self._fetch(following))
+
+    def _fetch(self, following: Following) -> float:
+        state, leader = self._state, following.destination
+        if state.requests.is_awaited(leader, FetchRequest):
+            return float("inf")
+        wake_ms = state.requests.ready_ms(leader, FetchRequest)
+        if state.now_ms < wake_ms:
+            # The leader did not answer well: somebody else may know another one.
+            return min(wake_ms, self.poll_discovery())
+        state.send(leader, self._fetch_request(state.settings.fetch_max_wait_ms))
+        return float("inf")
+
+    def _fetch_request(self, max_wait_ms: int) -> FetchRequest:
+        state = self._state
+        return FetchRequest(
+            replica=state.local,
+            leader_epoch=state.leader_epoch,
+            fetch_offset=state.log.log_end_offset,
+            last_fetched_epoch=state.log.last_leader_epoch,
+            high_watermark=state.high_watermark,
+            max_wait_ms=max_wait_ms,
+            max_bytes=state.settings.fetch_max_bytes,
+        )
+
+    def poll_discovery(self) -> float:
+        """Ask one of those who may know the leader, picked at random. Returns when to look again.
+
+        One at a time: the answer to an earlier question may settle it.
+        """
+        state = self._state
+        if state.flushed_end_offset < state.log.log_end_offset:
+            return float("inf")
+        leader = state.following.destination if state.following is not None else None
+        if state.requests.is_any_awaited(FetchRequest, but=leader):
+            return float("inf")
+        known = [each for each in self._who_may_know() if each != leader]
+        ready = [
+            each
+            for each in known
+            if state.now_ms >= state.requests.ready_ms(each, FetchRequest)
+            and not state.requests.is_awaited(each, FetchRequest)
+        ]
+        if ready:
+            chosen = ready[state.random.randrange(len(ready))]
+            state.send(chosen, self._fetch_request(max_wait_ms=0))
+            return float("inf")
+        return min(
+            (state.requests.ready_ms(each, FetchRequest) for each in known), default=float("inf")
+        )
+
+    def _who_may_know(self) -> list[Destination]:
+        state = self._state
+        known = [
+            each for each in state.settings.bootstrap_servers if each.node_id != state.local.node_id
+        ]
+        for voter in state.voters.latest.voters:
+            destination = state.destination_of(voter.voter_id, voter.endpoints)
+            if destination is None or voter.voter_id == state.local.node_id:
+                continue
+            if not any(
+                (each.host, each.port) == (destination.host, destination.port) for each in known
+            ):
+                known.append(destination)
+        return known
+
+    # -- records ------------------------------------------------------------------------------
+
+    def on_fetch_response(self, send: Send, response: FetchResponse | None) -> None:
+        """Take what fits: records, a place to truncate to, or the id of a snapshot."""
+        state, request = self._state, send.request
+        assert isinstance(request, FetchRequest)
+        succeeded = response is not None and response.error is ErrorCode.NONE
+        took_ms = state.requests.answered(send, state.now_ms, succeeded=succeeded)
+        if response is None:
+            return
+        from_leader = response.leader_id == send.destination.node_id or (
+            succeeded and response.leader_id != NO_NODE
+        )
+        state.learn(
+            response.leader_id,
+            response.leader_epoch,
+            response.leader_endpoints,
+            from_leader=from_leader,
+        )
+        following = state.following
+        if following is None or response.leader_epoch != state.leader_epoch:
+            return
+        if not succeeded:
+            if (
+                response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+                and response.leader_id == NO_NODE
+                and send.destination == following.destination
+            ):
+                # It led this epoch, leads no more, and cannot lead it again.
+                timeout_ms = float(state.settings.election_backoff_max_ms)
+                state.leader_is_gone(timeout_ms * state.random.random())
+            return
+        if response.leader_id == state.election.leader_id and self._is_about_now(request):
+            self._use(following, send, response, took_ms)
+
+    def _is_about_now(self, request: FetchRequest) -> bool:
+        """Whether log and epoch are still what the request said."""
+        state, following = self._state, self._state.following
+        assert following is not None
+        return (
+            request.leader_epoch == state.leader_epoch
+            and request.fetch_offset == state.log.log_end_offset == state.flushed_end_offset
+            and request.last_fetched_epoch == state.log.last_leader_epoch
+            and not following.is_busy
+            and following.download is None
+        )
+
+    def _use(
+        self, following: Following, send: Send, response: FetchResponse, took_ms: float | None
+    ) -> None:
+        state = self._state
+        self._leader_has_answered(following)
+        if response.diverging is not None:
+            self._truncate(send, response.diverging)
+        elif response.snapshot_id is not None:
+            self._begin_download(following, send, response.snapshot_id)
+        elif len(response.records) > 0:
+            following.leader_high_watermark = response.high_watermark
+            following.is_busy = True
+            state.effects.append(
+                AppendFetched(state.log.log_end_offset, state.leader_epoch, response.records)
+            )
+        else:
+            following.leader_high_watermark = response.high_watermark
+            is_news = self.advance_high_watermark()
+            if not is_news and took_ms is not None and took_ms < state.settings.retry_backoff_ms:
+                state.requests.back_off(send, state.now_ms)  # a leader that does not let us wait
+
+    def _leader_has_answered(self, following: Following) -> None:
+        state = self._state
+        following.has_fetched = True
+        if state.gone_leader_epoch != state.leader_epoch:
+            state.deadline_ms = state.fetch_deadline_ms()
+
+    def advance_high_watermark(self) -> bool:
+        """Up to the leader's, as far as this replica's own log is flushed."""
+        state, following = self._state, self._state.following
+        if following is None:
+            return False
+        return state.raise_high_watermark(
+            min(following.leader_high_watermark, state.flushed_end_offset)
+        )
+
+    def _truncate(self, send: Send, diverging: EpochEnd) -> None:
+        """The leader's log has `diverging` as the last epoch that both can share (KIP-595)."""
+        state = self._state
+        ours = state.log.end_of_epoch(diverging.leader_epoch)
+        end_offset = ours.end_offset
+        if ours.leader_epoch == diverging.leader_epoch:
+            end_offset = min(end_offset, diverging.end_offset)
+        if end_offset >= state.log.log_end_offset:
+            state.requests.back_off(send, state.now_ms)  # nothing diverges there
+            return
+        if end_offset < state.high_watermark:
+            state.stop(
+                f"the leader of epoch {state.leader_epoch}, node {state.election.leader_id}, asks "
+                f"to truncate the log to {end_offset}, below the high watermark "
+                f"{state.high_watermark}: committed records would be lost"
+            )
+            return
+        state.voters.truncate_to(end_offset)
+        state.flushed_end_offset = min(state.flushed_end_offset, end_offset)
+        state.effects.append(Truncate(end_offset))
+        state.wants_tick = True
+
+    # -- snapshots ----------------------------------------------------------------------------
+
+    def _begin_download(self, following: Following, send: Send, snapshot_id: SnapshotId) -> None:
+        """Only a snapshot of more than what is known committed here: all below it can go then."""
+        state = self._state
+        if snapshot_id.end_offset <= state.high_watermark or snapshot_id.leader_epoch < 0:
+            state.requests.back_off(send, state.now_ms)
+            return
+        following.download = Download(snapshot_id)
+
+    def _fetch_snapshot(self, following: Following, download: Download) -> float:
+        state, leader = self._state, following.destination
+        if state.requests.is_awaited(leader, FetchSnapshotRequest):
+            return float("inf")
+        ready_ms = state.requests.ready_ms(leader, FetchSnapshotRequest)
+        if state.now_ms < ready_ms:
+            return min(ready_ms, self.poll_discovery())
+        request = FetchSnapshotRequest(
+            replica=state.local,
+            leader_epoch=state.leader_epoch,
+            snapshot_id=download.snapshot_id,
+            position=download.position,
+            max_bytes=state.settings.fetch_snapshot_max_bytes,
+        )
+        state.send(leader, request)
+        return float("inf")
+
+    def on_fetch_snapshot_response(
+        self, send: Send, response: FetchSnapshotResponse | None
+    ) -> None:
+        """Write the bytes down and go on; from the start, when the snapshot is gone."""
+        state, request = self._state, send.request
+        assert isinstance(request, FetchSnapshotRequest)
+        succeeded = response is not None and response.error is ErrorCode.NONE
+        state.requests.answered(send, state.now_ms, succeeded=succeeded)
+        if response is None:
+            return
+        state.learn(
+            response.leader_id,
+            response.leader_epoch,
+            response.leader_endpoints,
+            from_leader=response.leader_id == send.destination.node_id,
+        )
+        following = state.following
+        download = following.download if following is not None else None
+        if (
+            following is None
+            or download is None
+            or following.is_busy
+            or request.leader_epoch != state.leader_epoch
+            or response.leader_epoch != state.leader_epoch
+            or (request.snapshot_id, request.position) != (download.snapshot_id, download.position)
+        ):
+            return
+        if response.error in (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE):
+            self._leader_has_answered(following)
+            following.download = None
+        elif succeeded:
+            self._leader_has_answered(following)
+            self._write_chunk(following, download, response)
+
+    def _write_chunk(
+        self, following: Following, download: Download, response: FetchSnapshotResponse
+    ) -> None:
+        state = self._state
+        end = response.position + len(response.data)
+        is_last = end == response.size_bytes
+        if (
+            (response.snapshot_id, response.position) != (download.snapshot_id, download.position)
+            or download.size_bytes not in (None, response.size_bytes)
+            or end > response.size_bytes
+            or len(response.data) == 0
+        ):
+            following.download = None  # what it says does not fit together: ask anew
+            return
+        state.effects.append(
+            WriteSnapshotChunk(download.snapshot_id, download.position, response.data, is_last)
+        )
+        download.size_bytes = response.size_bytes
+        download.position = end
+        following.is_busy = is_last
+
+    def on_snapshot_installed(self, snapshot_id: SnapshotId, voters: VoterSet) -> None:
+        """The log begins, and ends, where the snapshot ends."""
+        state = self._state
+        if snapshot_id.end_offset < state.high_watermark:
+            state.stop(
+                f"a snapshot that ends at {snapshot_id.end_offset} has replaced a log that is "
+                f"committed up to {state.high_watermark}"
+            )
+            return
+        state.voters.reset(voters)
+        state.flushed_end_offset = snapshot_id.end_offset
+        if state.following is not None:
+            state.following.download = None
+            state.following.is_busy = False
+        state.raise_high_watermark(snapshot_id.end_offset)
+
+    def forget_download(self) -> None:
+        """What was fetched cannot be used: begin with a fetch again, not at once."""
+        following = self._state.following
+        if following is not None:
+            following.download = None
+            following.is_busy = False
+            self._back_off_leader(following)
+
+    def append_refused(self) -> None:
+        """What the leader sent was damaged: ask it again, not at once."""
+        following = self._state.following
+        if following is not None:
+            following.is_busy = False
+            following.leader_high_watermark = UNKNOWN_OFFSET
+            self._back_off_leader(following)
+
+    def _back_off_leader(self, following: Following) -> None:
+        state = self._state
+        request = self._fetch_request(0)
+        state.requests.back_off(Send(following.destination, request, 0.0), state.now_ms)
+
+    # -- telling the leader about itself ------------------------------------------------------
+
+    def _poll_update_voter(self, following: Following) -> float:
+        """A voter whose endpoints or directory the voters record does not have right, says so.
+
+        At kraft.version 0 there is no such record, and the leader asks to be told in every epoch,
+        so that an upgrade can write it (KIP-853).
+        """
+        state = self._state
+        if not state.is_voter or not following.has_fetched or not state.settings.endpoints:
+            return float("inf")
+        latest = state.voters.latest
+        itself = VoterDescription(*state.local, state.settings.endpoints)
+        if following.has_reported_itself or itself in latest.voters:
+            return float("inf")
+        if state.requests.is_awaited(following.destination, UpdateVoterRequest):
+            return float("inf")
+        if state.now_ms < following.next_update_voter_ms:
+            return following.next_update_voter_ms
+        period_ms = UPDATE_VOTER_FETCH_TIMEOUTS * state.settings.fetch_timeout_ms
+        following.next_update_voter_ms = state.now_ms + period_ms
+        request = UpdateVoterRequest(state.leader_epoch, itself, 0, LATEST_KRAFT_VERSION)
+        state.send(following.destination, request)
+        return following.next_update_voter_ms
+
+    def on_update_voter_response(self, send: Send, response: UpdateVoterResponse | None) -> None:
+        """Told, or to be told again later."""
+        state, request = self._state, send.request
+        assert isinstance(request, UpdateVoterRequest)
+        succeeded = response is not None and response.error is ErrorCode.NONE
+        state.requests.answered(send, state.now_ms, succeeded=succeeded)
+        if response is None:
+            return
+        state.learn(
+            response.leader_id,
+            response.leader_epoch,
+            response.leader_endpoints,
+            from_leader=response.leader_id == send.destination.node_id,
+        )
+        if state.following is not None and request.leader_epoch == state.leader_epoch:
+            state.following.has_reported_itself = succeeded and (
+                state.voters.latest.kraft_version < 1
+            )

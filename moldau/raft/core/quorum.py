@@ -1,0 +1,461 @@
+"""The controller quorum's replica: KRaft (KIP-595, 630, 853, 996, 1166) as a state machine.
+
+Owns: the events, their order, and when to be called again. Must not: hold what the parts own
+(`state`, `election`, `fetching`, `replication`, `voter_changes`). Invariant: an event goes in, the
+effects it causes come out, and between two events the state is complete; after Stop, or when a
+graceful shutdown is complete, nothing happens any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from moldau.protocol.errors import ErrorCode
+from moldau.raft.core.effects import ChangeLeadership, Complete, Effect, Reply, Send
+from moldau.raft.core.election import Elections
+from moldau.raft.core.fetching import Fetching
+from moldau.raft.core.log_view import LogView
+from moldau.raft.core.messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    KraftVersionRequest,
+    KraftVersionResponse,
+    PeerRequest,
+    PeerResponse,
+    UpdateVoterRequest,
+    UpdateVoterResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from moldau.raft.core.replication import Replication
+from moldau.raft.core.roles import Role
+from moldau.raft.core.settings import QuorumSettings, Random
+from moldau.raft.core.state import QuorumState
+from moldau.raft.core.values import (
+    ElectionState,
+    Leadership,
+    ReplicaKey,
+    ReplicaProgress,
+    SnapshotId,
+)
+from moldau.raft.core.voter_changes import VoterChanges
+from moldau.raft.core.voter_history import VoterHistory
+from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterSet
+
+MAX_STEPS: Final = 16
+"""More changes of role than any one event can cause."""
+
+
+class QuorumCore:
+    """One replica. States: created -> started -> stopped; its roles are in `roles`.
+
+    `now_ms` is a monotonic clock's, in milliseconds; `high_watermark` the end of the latest
+    snapshot, 0 without one. What is in the log when it starts must be on stable storage.
+    """
+
+    def __init__(
+        self,
+        settings: QuorumSettings,
+        random: Random,
+        log: LogView,
+        *,
+        election: ElectionState,
+        voters: VoterHistory,
+        high_watermark: int = 0,
+    ) -> None:
+        self._state = QuorumState(settings, random, log, election, voters, high_watermark)
+        self._elections = Elections(self._state)
+        self._fetching = Fetching(self._state)
+        self._replication = Replication(self._state)
+        self._changes = VoterChanges(self._state, self._replication, self._elections)
+        self._announced: Leadership | None = None
+        self._is_started = False
+        self._next_tick_ms: float | None = None
+        self._shutdown_tokens: list[Any] = []
+
+    # -- what is so ---------------------------------------------------------------------------
+
+    @property
+    def role(self) -> Role:
+        """What this replica is."""
+        return self._state.role
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch it is in."""
+        return self._state.leader_epoch
+
+    @property
+    def leadership(self) -> Leadership:
+        """Who leads, as it knows."""
+        return self._state.leadership
+
+    @property
+    def election(self) -> ElectionState:
+        """Epoch, vote and leader, as last persisted."""
+        return self._state.election
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed."""
+        return self._state.high_watermark
+
+    @property
+    def flushed_end_offset(self) -> int:
+        """Everything below is on this replica's stable storage."""
+        return self._state.flushed_end_offset
+
+    @property
+    def epoch_start_offset(self) -> int:
+        """Where a leader's epoch begins; -1 when it does not lead."""
+        leading = self._state.leading
+        return leading.epoch_start_offset if leading is not None else -1
+
+    @property
+    def voters(self) -> VoterSet:
+        """The latest voter set, committed or not."""
+        return self._state.voters.latest
+
+    @property
+    def local(self) -> ReplicaKey:
+        """This replica."""
+        return self._state.local
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether the latest voter set has it."""
+        return self._state.is_voter
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing can happen any more."""
+        return self._state.is_stopped
+
+    def progress(self) -> tuple[list[ReplicaProgress], list[ReplicaProgress]]:
+        """How far voters and observers are; both empty when this replica does not lead."""
+        return self._replication.progress()
+
+    def next_tick_ms(self) -> float | None:
+        """When `tick` is due; None when only another event can change something."""
+        return None if self._state.is_stopped else self._next_tick_ms
+
+    # -- events -------------------------------------------------------------------------------
+
+    def _begin(self, now_ms: float) -> QuorumState:
+        state = self._state
+        assert self._is_started, "start it first"
+        state.now_ms = max(state.now_ms, now_ms)
+        state.effects = []
+        state.wants_tick = False
+        return state
+
+    def _end(self) -> list[Effect]:
+        """Do what time and the event have made due, until nothing more is."""
+        state = self._state
+        for _ in range(MAX_STEPS):
+            if state.is_stopped:
+                break
+            before = state.transitions_count
+            wake_ms = self._poll()
+            if state.transitions_count == before:
+                self._next_tick_ms = wake_ms
+                break
+        else:
+            raise AssertionError(f"{state.local} does not settle in role {state.role}")
+        if not state.is_stopped:
+            self._announce()
+            self._finish_shutdown()
+        if state.wants_tick:
+            self._next_tick_ms = state.now_ms
+        return state.effects
+
+    def _poll(self) -> float | None:
+        state = self._state
+        times: list[float | None] = []
+        match state.role:
+            case Role.UNATTACHED:
+                times.append(self._elections.poll_unattached())
+                if state.role is Role.UNATTACHED and not state.is_shutting_down:
+                    times.append(self._fetching.poll_discovery())
+            case Role.FOLLOWER:
+                times.append(self._fetching.poll_follower())
+            case Role.PROSPECTIVE | Role.CANDIDATE:
+                times.append(self._elections.poll_campaign())
+            case Role.LEADER:
+                times.append(self._poll_leader())
+            case Role.RESIGNED:
+                times.append(self._elections.poll_resigned())
+        times.append(self._changes.poll())
+        times.append(self._replication.poll_parked())
+        wake_ms = min((each for each in times if each is not None), default=float("inf"))
+        return None if wake_ms == float("inf") else wake_ms
+
+    def _poll_leader(self) -> float:
+        state = self._state
+        deadline_ms = self._replication.check_quorum_deadline_ms()
+        if state.now_ms >= deadline_ms:
+            self._elections.resign()
+            return deadline_ms
+        self._changes.poll()
+        self._changes.poll_leader()
+        if state.role is not Role.LEADER:
+            return deadline_ms
+        self._replication.forget_silent_observers()
+        return min(deadline_ms, self._replication.poll_begin_quorum_epoch())
+
+    def _announce(self) -> None:
+        """Tell the listeners of a change of leader."""
+        leadership = self._state.leadership
+        if leadership == self._announced:
+            return
+        self._announced = leadership
+        self._state.effects.append(ChangeLeadership(leadership, self.epoch_start_offset))
+
+    def _finish_shutdown(self) -> None:
+        """Complete when this replica owes the others nothing more."""
+        state = self._state
+        if not state.is_shutting_down:
+            return
+        owes = state.role is Role.RESIGNED and not state.is_sole_voter
+        if owes and state.deadline_ms is not None and state.now_ms < state.deadline_ms:
+            return
+        for token in self._shutdown_tokens:
+            state.effects.append(Complete(token, ErrorCode.NONE))
+        self._shutdown_tokens.clear()
+        state.is_stopped = True
+
+    def start(self, now_ms: float) -> list[Effect]:
+        """Take the role that the last run left. Once, before every other event."""
+        assert not self._is_started
+        self._is_started = True
+        state = self._begin(now_ms)
+        state.restore()
+        return self._end()
+
+    def tick(self, now_ms: float) -> list[Effect]:
+        """Time has passed."""
+        if self._state.is_stopped:
+            return []
+        self._begin(now_ms)
+        return self._end()
+
+    def on_request(self, request: PeerRequest, token: Any, now_ms: float) -> list[Effect]:
+        """A peer asks; it is answered once, with `token`, now or, a fetch, later."""
+        state = self._state
+        if state.is_stopped:
+            return [Reply(token, self._refuse(request, ErrorCode.BROKER_NOT_AVAILABLE))]
+        self._begin(now_ms)
+        match request:
+            case VoteRequest():
+                response: PeerResponse = self._elections.on_vote(request)
+                state.effects.append(Reply(token, response))
+            case BeginQuorumEpochRequest():
+                response = self._elections.on_begin_quorum_epoch(request)
+                state.effects.append(Reply(token, response))
+            case EndQuorumEpochRequest():
+                response = self._elections.on_end_quorum_epoch(request)
+                state.effects.append(Reply(token, response))
+            case FetchRequest():
+                self._replication.on_fetch(request, token)
+            case FetchSnapshotRequest():
+                self._replication.on_fetch_snapshot(request, token)
+            case UpdateVoterRequest():
+                self._changes.on_update_voter(request, token)
+            case KraftVersionRequest():
+                response = KraftVersionResponse(ErrorCode.NONE, 0, LATEST_KRAFT_VERSION)
+                state.effects.append(Reply(token, response))
+        return self._end()
+
+    def _refuse(self, request: PeerRequest, error: ErrorCode) -> PeerResponse:
+        leader_id, epoch, endpoints = -1, self.leader_epoch, ()
+        match request:
+            case VoteRequest():
+                return VoteResponse(error, leader_id, epoch, False, endpoints)
+            case BeginQuorumEpochRequest():
+                return BeginQuorumEpochResponse(error, leader_id, epoch, endpoints)
+            case EndQuorumEpochRequest():
+                return EndQuorumEpochResponse(error, leader_id, epoch, endpoints)
+            case FetchRequest():
+                return FetchResponse(error, leader_id, epoch)
+            case FetchSnapshotRequest():
+                return FetchSnapshotResponse(error, leader_id, epoch)
+            case UpdateVoterRequest():
+                return UpdateVoterResponse(error, leader_id, epoch, endpoints)
+            case KraftVersionRequest():
+                return KraftVersionResponse(error)
+
+    def on_response(self, send: Send, response: PeerResponse | None, now_ms: float) -> list[Effect]:
+        """The one answer to a Send; None when there was none."""
+        if self._state.is_stopped:
+            return []
+        self._begin(now_ms)
+        match send.request:
+            case VoteRequest():
+                assert response is None or isinstance(response, VoteResponse)
+                self._elections.on_vote_response(send, response)
+            case BeginQuorumEpochRequest():
+                assert response is None or isinstance(response, BeginQuorumEpochResponse)
+                self._replication.on_begin_quorum_epoch_response(send, response)
+            case EndQuorumEpochRequest():
+                assert response is None or isinstance(response, EndQuorumEpochResponse)
+                self._elections.on_end_quorum_epoch_response(send, response)
+            case FetchRequest():
+                assert response is None or isinstance(response, FetchResponse)
+                self._fetching.on_fetch_response(send, response)
+            case FetchSnapshotRequest():
+                assert response is None or isinstance(response, FetchSnapshotResponse)
+                self._fetching.on_fetch_snapshot_response(send, response)
+            case UpdateVoterRequest():
+                assert response is None or isinstance(response, UpdateVoterResponse)
+                self._fetching.on_update_voter_response(send, response)
+            case KraftVersionRequest():
+                assert response is None or isinstance(response, KraftVersionResponse)
+                self._changes.on_kraft_version_response(send, response)
+        return self._end()
+
+    def on_appended(
+        self, now_ms: float, voters: Sequence[tuple[int, VoterSet]] = ()
+    ) -> list[Effect]:
+        """The log's end has moved; `voters` are the sets in what was appended, with the offsets of
+        their records.
+        """
+        if self._state.is_stopped:
+            return []
+        state = self._begin(now_ms)
+        for offset, voter_set in voters:
+            state.voters.append(offset, voter_set)
+        if state.following is not None:
+            state.following.is_busy = False
+        if voters:
+            self._changes.on_appended()
+            self._replication.advance_high_watermark()
+        return self._end()
+
+    def on_flushed(self, flushed_end_offset: int, now_ms: float) -> list[Effect]:
+        """Everything below is on stable storage now."""
+        if self._state.is_stopped:
+            return []
+        state = self._begin(now_ms)
+        assert flushed_end_offset <= state.log.log_end_offset, (
+            f"flushed to {flushed_end_offset}, beyond the end {state.log.log_end_offset}"
+        )
+        state.flushed_end_offset = max(state.flushed_end_offset, flushed_end_offset)
+        self._replication.advance_high_watermark()
+        self._fetching.advance_high_watermark()
+        return self._end()
+
+    def on_append_refused(self, reason: str, now_ms: float) -> list[Effect]:
+        """What was fetched is damaged; what came before the damage is in the log."""
+        if self._state.is_stopped:
+            return []
+        self._begin(now_ms)
+        del reason
+        self._fetching.append_refused()
+        return self._end()
+
+    def on_snapshot_installed(
+        self, snapshot_id: SnapshotId, voters: VoterSet, now_ms: float
+    ) -> list[Effect]:
+        """The log now begins and ends where this snapshot ends."""
+        if self._state.is_stopped:
+            return []
+        self._begin(now_ms)
+        self._fetching.on_snapshot_installed(snapshot_id, voters)
+        return self._end()
+
+    def on_snapshot_refused(
+        self, snapshot_id: SnapshotId, reason: str, now_ms: float
+    ) -> list[Effect]:
+        """What was fetched is no snapshot, and is gone again."""
+        if self._state.is_stopped:
+            return []
+        self._begin(now_ms)
+        del snapshot_id, reason
+        self._fetching.forget_download()
+        return self._end()
+
+    def on_snapshot_written(self, now_ms: float) -> list[Effect]:
+        """This replica has written a snapshot, or removed the log below one."""
+        if self._state.is_stopped:
+            return []
+        state = self._begin(now_ms)
+        state.voters.trim_to(state.log.log_start_offset)
+        return self._end()
+
+    # -- what is asked of a leader ------------------------------------------------------------
+
+    def resign(self, token: Any, preferred: ReplicaKey | None, now_ms: float) -> list[Effect]:
+        """Stop leading, in favour of `preferred` if it is a voter other than this one."""
+        if self._state.is_stopped:
+            return [Complete(token, ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped")]
+        state = self._begin(now_ms)
+        if state.role is not Role.LEADER:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            state.effects.append(Complete(token, error, "this controller is not the leader"))
+        elif preferred is not None and state.voters.latest.find(*preferred) is None:
+            error = ErrorCode.VOTER_NOT_FOUND
+            state.effects.append(Complete(token, error, f"{preferred} is not a voter"))
+        elif preferred is not None and preferred.matches(state.local):
+            state.effects.append(Complete(token, ErrorCode.NONE))
+        else:
+            self._elections.resign((preferred,) if preferred is not None else ())
+            state.effects.append(Complete(token, ErrorCode.NONE))
+        return self._end()
+
+    def shut_down(self, token: Any, now_ms: float) -> list[Effect]:
+        """Leave gracefully: a leader resigns and stays until somebody else is elected, or until an
+        election timeout is over.
+        """
+        if self._state.is_stopped:
+            return [Complete(token, ErrorCode.NONE)]
+        state = self._begin(now_ms)
+        state.is_shutting_down = True
+        self._shutdown_tokens.append(token)
+        if state.role is Role.LEADER:
+            self._elections.resign()
+        return self._end()
+
+    def add_voter(
+        self,
+        token: Any,
+        voter: VoterDescription,
+        now_ms: float,
+        *,
+        ack_when_committed: bool = True,
+        timeout_ms: int,
+    ) -> list[Effect]:
+        """AddRaftVoter (KIP-853); `ack_when_committed` of KIP-1186."""
+        if self._state.is_stopped:
+            return [Complete(token, ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped")]
+        self._begin(now_ms)
+        self._changes.add(
+            token, voter, ack_when_committed=ack_when_committed, timeout_ms=timeout_ms
+        )
+        return self._end()
+
+    def remove_voter(
+        self, token: Any, voter: ReplicaKey, now_ms: float, *, timeout_ms: int
+    ) -> list[Effect]:
+        """RemoveRaftVoter (KIP-853)."""
+        if self._state.is_stopped:
+            return [Complete(token, ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped")]
+        self._begin(now_ms)
+        self._changes.remove(token, voter, timeout_ms=timeout_ms)
+        return self._end()
+
+    def upgrade_kraft_version(
+        self, token: Any, level: int, now_ms: float, *, timeout_ms: int
+    ) -> list[Effect]:
+        """UpdateFeatures of kraft.version (KIP-853)."""
+        if self._state.is_stopped:
+            return [Complete(token, ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped")]
+        self._begin(now_ms)
+        self._changes.upgrade(token, level, timeout_ms=timeout_ms)
+        return self._end()
