@@ -16,7 +16,12 @@ from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p43_elect_leaders as election
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
 from moldau.protocol.messages import p45_alter_partition_reassignments as reassignment
-from moldau.protocol.messages.p01_fetch import FetchRequest, FetchResponse
+from moldau.protocol.messages.p01_fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from moldau.protocol.messages.p01_fetch import PartitionData as FetchedPartition
 from moldau.protocol.messages.p19_create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
@@ -211,6 +216,26 @@ def _incremental_configs(
     )
 
 
+def _fetch(request: Any, error: ErrorCode, _message: str) -> FetchResponse:
+    """Before version 7 a Fetch response has the errors of partitions only."""
+    return FetchResponse(
+        error_code=error,
+        responses=[
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[
+                    FetchedPartition(
+                        partition_index=each.partition, error_code=error, high_watermark=-1
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
 def _describe_configs(request: Any, error: ErrorCode, message: str) -> Any:
     return describe.DescribeConfigsResponse(
         results=[
@@ -287,7 +312,7 @@ _MAKERS: Final[dict[type[Message], Callable[[Any, ErrorCode, str], Any]]] = {
     AddRaftVoterRequest: _with_message(AddRaftVoterResponse),
     RemoveRaftVoterRequest: _with_message(RemoveRaftVoterResponse),
     UpdateRaftVoterRequest: _with_code(UpdateRaftVoterResponse),
-    FetchRequest: _with_code(FetchResponse),
+    FetchRequest: _fetch,
     VoteRequest: _with_code(VoteResponse),
     BeginQuorumEpochRequest: _with_code(BeginQuorumEpochResponse),
     EndQuorumEpochRequest: _with_code(EndQuorumEpochResponse),
