@@ -1,0 +1,134 @@
+"""Controllers make themselves known: retries, failover, incarnations, and the address of a leader."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+
+from moldau.controller_server.leadership import leader_address
+from moldau.controller_server.registration import ControllerRegistrationManager
+from moldau.metadata.features import SUPPORTED_FEATURES
+from moldau.protocol.messages.p70_controller_registration import (
+    ControllerRegistrationRequest,
+    Feature,
+    Listener,
+)
+from moldau.raft import VoterEndpoint
+from moldau.raft.core.values import Leadership
+from moldau.runtime.leader_link import LeaderAddress, LeaderLink
+from tests.unit.controller_server.harness import LISTENER, ControllerBench, until
+
+NOBODY_LISTENS = LeaderAddress(9, "127.0.0.1", 1)
+
+
+def request(controller_id: int, incarnation: int = 1) -> ControllerRegistrationRequest:
+    return ControllerRegistrationRequest(
+        controller_id=controller_id,
+        incarnation_id=UUID(int=incarnation),
+        listeners=[Listener(name=LISTENER, host="here", port=1000 + controller_id)],
+        features=[
+            Feature(
+                name=name,
+                min_supported_version=levels.minimum_level,
+                max_supported_version=levels.maximum_level,
+            )
+            for name, levels in SUPPORTED_FEATURES.items()
+        ],
+    )
+
+
+class Registering:
+    """A manager beside a bench's controller, whose metadata stands for what its node replays."""
+
+    def __init__(self, bench: ControllerBench, asked: ControllerRegistrationRequest) -> None:
+        self.bench = bench
+        self.leader: LeaderAddress | None = None
+        self.manager = ControllerRegistrationManager(
+            asked,
+            image=lambda: bench.controller.committed_image,
+            leader=lambda: self.leader,
+            apis=bench.apis,
+            link=LeaderLink(client_id="controller"),
+            random=random.Random(1),
+        )
+        bench.log.add_listener(self.manager)
+
+    def known(self, controller_id: int) -> UUID | None:
+        found = self.bench.controller.committed_image.cluster.controllers.get(controller_id)
+        return None if found is None else found.incarnation_id
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[ControllerBench]:
+    made = await ControllerBench.start()
+    yield made
+    await made.close()
+
+
+def address(bench: ControllerBench, node_id: int = 1) -> LeaderAddress:
+    return LeaderAddress(node_id, "127.0.0.1", bench.port)
+
+
+async def test_a_standby_registers_with_the_active_controller(bench: ControllerBench) -> None:
+    """First nobody leads, then somebody who does not answer, then the active one."""
+    standby = Registering(bench, request(2))
+    standby.manager.start()
+    assert not standby.manager.is_registered
+    standby.leader = NOBODY_LISTENS
+    bench.log.listeners[-1].handle_leader_change(9, 1)
+    standby.leader = address(bench)
+    bench.log.listeners[-1].handle_leader_change(1, 1)
+    await until(lambda: standby.manager.is_registered, "it is registered")
+    listeners = bench.controller.committed_image.cluster.controllers[2].listeners
+    assert listeners[LISTENER].port == 1002
+    await standby.manager.close()
+
+
+async def test_the_active_controller_registers_with_itself(bench: ControllerBench) -> None:
+    active = Registering(bench, request(1))
+    active.leader = NOBODY_LISTENS._replace(node_id=1)
+    active.manager.start()
+    await until(lambda: active.manager.is_registered, "without the network")
+    await active.manager.close()
+
+
+async def test_another_incarnations_registration_is_replaced(bench: ControllerBench) -> None:
+    connection = await bench.connect()
+    await connection.send(request(2, incarnation=7))
+    again = Registering(bench, request(2, incarnation=8))
+    again.leader = address(bench)
+    again.manager.start()
+    await until(lambda: again.known(2) == UUID(int=8), "this start's incarnation is known")
+    # A registration that somebody else puts in its place is put right at once.
+    await connection.send(request(2, incarnation=7))
+    await until(lambda: again.known(2) == UUID(int=8), "and known again")
+    end_offset = bench.log.log_end_offset
+    await connection.send(request(3))
+    await until(lambda: again.known(3) is not None, "others do not concern it")
+    assert bench.log.log_end_offset == end_offset + 1
+    await again.manager.close()
+
+
+async def test_after_failover_it_registers_with_the_new_leader(bench: ControllerBench) -> None:
+    standby = Registering(bench, request(2))
+    bench.log.lead(5, 2)  # this bench's controller is a standby now
+    standby.leader = address(bench)
+    standby.manager.start()
+    answered = bench.listener.connection_count
+    await until(lambda: bench.listener.connection_count > answered, "it has asked the standby")
+    assert not standby.manager.is_registered
+    bench.log.lead(1, 3)
+    await until(lambda: standby.manager.is_registered, "the node leads again and takes it")
+    await standby.manager.close()
+
+
+def test_the_leaders_address_is_that_of_the_first_listener_it_has() -> None:
+    endpoints = (VoterEndpoint("OLD", "a", 1), VoterEndpoint("NEW", "b", 2))
+    leadership = Leadership(3, 1, endpoints)
+    assert leader_address(leadership, ["NEW", "OLD"]) == LeaderAddress(3, "b", 2)
+    assert leader_address(leadership, ["MISSING", "OLD"]) == LeaderAddress(3, "a", 1)
+    assert leader_address(leadership, ["MISSING"]) is None
+    assert leader_address(Leadership(-1, 1), ["NEW"]) is None
