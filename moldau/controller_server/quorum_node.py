@@ -26,7 +26,6 @@ from moldau.controller_server.quorum_thread import (
     QuorumThread,
 )
 from moldau.controller_server.request_context import ControllerRequestContext
-from moldau.controller_server.single_voter_requests import SingleVoterRequests
 from moldau.metadata.authorizer import Authorizer
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.metadata.controller import (
@@ -42,11 +41,15 @@ from moldau.protocol.messages.p70_controller_registration import (
     Listener,
 )
 from moldau.protocol.schema import Message
+from moldau.protocol.types import ZERO_UUID
 from moldau.raft import (
     MetadataLogError,
     MetadataLogSettings,
-    SingleVoterLog,
+    QuorumLog,
+    RaftRequestHandler,
+    VoterDescription,
     VoterEndpoint,
+    VoterSet,
     read_bootstrap,
 )
 from moldau.runtime.clock import Clock, SystemClock
@@ -97,7 +100,7 @@ class QuorumNode:
         self._thread = QuorumThread(loop_factory=loop_factory)
         self._exception_handler = exception_handler
         self._starting: asyncio.Task[None] | None = None
-        self._log: SingleVoterLog | None = None
+        self._log: QuorumLog | None = None
         self._controller: Controller | None = None
         self._apis: ControllerApis | None = None
         self._listener: ControllerListener | None = None
@@ -128,6 +131,7 @@ class QuorumNode:
             node_id=config.node_id,
             directory_id=self._directory_id,
             endpoints=controller_endpoints(config),
+            static_voters=static_voters(config),
             segment_bytes=config.get_int("metadata.log.segment.bytes"),
             segment_ms=config.get_int("metadata.log.segment.ms"),
             retention_bytes=config.get_int("metadata.max.retention.bytes"),
@@ -139,7 +143,7 @@ class QuorumNode:
                 read_bootstrap, filesystem, config.metadata_log_directory
             )
         ] or feature_records(initial_feature_levels())
-        log = self._log = await SingleVoterLog.open(filesystem, clock, settings, self._on_fatal)
+        log = self._log = await QuorumLog.open(filesystem, clock, settings, self._on_fatal)
         core = ControllerCore(
             ControllerSettings.from_node_config(config, self._cluster_id),
             random.Random(secrets.randbits(128)),
@@ -158,7 +162,12 @@ class QuorumNode:
         self._controller = controller
         self._apis = ControllerApis(
             controller,
-            SingleVoterRequests(log, clock),
+            RaftRequestHandler(
+                log,
+                self._cluster_id,
+                clock=clock,
+                listener_name=config.controller_listener_names[0],
+            ),
             ClusterDescriptions(
                 config,
                 self._cluster_id,
@@ -306,7 +315,7 @@ class QuorumNode:
         self._close_filesystem()
 
     @staticmethod
-    async def _stop(controller: Controller | None, log: SingleVoterLog) -> None:
+    async def _stop(controller: Controller | None, log: QuorumLog) -> None:
         if controller is not None:
             await controller.close()
         await log.close()
@@ -314,6 +323,19 @@ class QuorumNode:
     def _close_filesystem(self) -> None:
         if self._own_filesystem is not None:
             self._own_filesystem.close()
+
+
+def static_voters(config: NodeConfig) -> VoterSet:
+    """The voters of `controller.quorum.voters`: they count until the metadata log names others."""
+    name = config.controller_listener_names[0]
+    return VoterSet(
+        tuple(
+            VoterDescription(
+                voter.node_id, ZERO_UUID, (VoterEndpoint(name, voter.host, voter.port),)
+            )
+            for voter in config.quorum_voters
+        )
+    )
 
 
 def controller_endpoints(config: NodeConfig) -> tuple[VoterEndpoint, ...]:

@@ -1,9 +1,13 @@
-"""The metadata log: a quorum's replicated log, for now with a single voter."""
+"""The metadata log: a log that the controller quorum replicates (KRaft)."""
 
 from moldau.raft.core.values import SnapshotId
 from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterEndpoint, VoterSet
 from moldau.raft.format import check_unformatted, read_bootstrap, write_bootstrap
-from moldau.raft.single_voter_log import MetadataLogSettings, SingleVoterLog
+from moldau.raft.log_settings import MetadataLogSettings
+from moldau.raft.peer_network import NoPeers, PeerNetwork
+from moldau.raft.peers import ConnectionPeers
+from moldau.raft.quorum_log import QuorumLog, QuorumStatus
+from moldau.raft.request_handler import RAFT_APIS, RaftRequestHandler
 from moldau.raft.subscription import LogListener, Subscription
 from moldau.raft.values import (
     METADATA_DIRECTORY,
@@ -11,18 +15,26 @@ from moldau.raft.values import (
     CommittedBatch,
     LoadedSnapshot,
     MetadataLogError,
+    QuorumStopped,
 )
 
 __all__ = [
     "LATEST_KRAFT_VERSION",
     "METADATA_DIRECTORY",
     "METADATA_TOPIC",
+    "RAFT_APIS",
     "CommittedBatch",
+    "ConnectionPeers",
     "LoadedSnapshot",
     "LogListener",
     "MetadataLogError",
     "MetadataLogSettings",
-    "SingleVoterLog",
+    "NoPeers",
+    "PeerNetwork",
+    "QuorumLog",
+    "QuorumStatus",
+    "QuorumStopped",
+    "RaftRequestHandler",
     "SnapshotId",
     "Subscription",
     "VoterDescription",

@@ -3,7 +3,7 @@
 Owns: opening it, in every state a crash can leave it, and reading it back. Must not: lead or
 deliver.
 Invariant: after `open_log_files` the latest snapshot and the log overlap or touch: every record
-that was ever flushed is in one of them.
+that was ever flushed is in one of them. Everything in the log is on stable storage.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.records import ControlRecordType
 from moldau.protocol.types import METADATA_TOPIC_ID, TopicPartition
 from moldau.raft.batch_codec import DecodedBatch, decode_batches
 from moldau.raft.core.values import ElectionState, SnapshotId
+from moldau.raft.core.voter_history import VoterHistory
 from moldau.raft.core.voters import VoterSet
 from moldau.raft.quorum_state import read_quorum_state
 from moldau.raft.snapshot_files import (
@@ -25,6 +27,7 @@ from moldau.raft.snapshot_files import (
     remove_unfinished,
     snapshot_path,
 )
+from moldau.raft.snapshot_install import finish_install
 from moldau.raft.values import (
     METADATA_DIRECTORY,
     METADATA_TOPIC,
@@ -34,7 +37,7 @@ from moldau.raft.values import (
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import FileRegion, Filesystem
 from moldau.storage.corrupt_file import CorruptFile
-from moldau.storage.faults import DiskFull
+from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.partition_metadata import read_partition_metadata, write_partition_metadata
@@ -53,30 +56,34 @@ class LogFiles:
     directory: str
     log: Log
     snapshots: list[SnapshotId]
-    voters: VoterSet
+    voters: VoterHistory
     quorum_state: ElectionState
     latest_snapshot: LoadedSnapshot | None = field(default=None)
 
-    @property
-    def last_leader_epoch(self) -> int:
-        """The newest epoch of log, snapshots and election state: 0 in a new directory."""
-        newest = max(self.quorum_state.leader_epoch, self.log.leader_epoch_cache.latest_epoch, 0)
-        return max(newest, self.snapshots[-1].leader_epoch) if self.snapshots else newest
-
 
 def open_log_files(
-    filesystem: Filesystem, clock: Clock, metadata_directory: str, config: LogConfig
+    filesystem: Filesystem,
+    clock: Clock,
+    metadata_directory: str,
+    config: LogConfig,
+    static_voters: VoterSet,
 ) -> LogFiles:
     """Open the metadata log below `metadata_directory`, creating it if need be. Blocks.
 
+    Args:
+        static_voters: of the configuration; they count until the log or a snapshot names others.
+
     Raises:
-        MetadataLogError: damage, or files that contradict each other; nothing is overwritten.
+        MetadataLogError: damage, or files that contradict each other or the configuration; nothing
+            is overwritten.
         OSError: the disk refuses.
     """
     directory = os.path.join(metadata_directory, METADATA_DIRECTORY)
     filesystem.mkdirs(directory)
+    filesystem.fsync_directory(metadata_directory)  # or a vote could vanish with the directory
     quorum_state = read_quorum_state(filesystem, directory) or ElectionState()
     _check_topic_id(filesystem, directory)
+    finish_install(filesystem, directory)
     remove_unfinished(filesystem, directory)
     snapshots = list_snapshots(filesystem, directory)
     latest: LoadedSnapshot | None = None
@@ -86,15 +93,59 @@ def open_log_files(
         latest, voters = read_snapshot_file(filesystem, path, snapshots[-1])
     _check_gap(filesystem, directory, snapshots)
     log = _open_log(filesystem, clock, directory, config, snapshots)
-    files = LogFiles(filesystem, directory, log, snapshots, voters, quorum_state, latest)
+    history = VoterHistory(voters if voters.kraft_version >= 1 else static_voters)
+    files = LogFiles(filesystem, directory, log, snapshots, history, quorum_state, latest)
     try:
         _finish_trim(files)
         for batch in read_log(files, _replay_start(files), log.log_end_offset):
-            files.voters = files.voters.with_control_records(batch.control_records)
-    except MetadataLogError:
+            found = voters_in_batch(directory, batch, history.latest)
+            if found is not None:
+                history.append(*found)
+        _check_static_voters(directory, static_voters, history.latest)
+        log.flush()
+    except (MetadataLogError, OSError):
         log.abandon()
         raise
+    except (LogOffline, DiskFull) as error:
+        log.abandon()
+        raise MetadataLogError(str(error)) from None
     return files
+
+
+def voters_in_batch(
+    source: str, batch: DecodedBatch, before: VoterSet
+) -> tuple[int, VoterSet] | None:
+    """The voters that a batch brings and the offset of their last record; None if it has none.
+
+    Raises:
+        MetadataLogError: their record cannot be decoded.
+    """
+    kinds = (ControlRecordType.KRAFT_VERSION, ControlRecordType.KRAFT_VOTERS)
+    found = [index for index, each in enumerate(batch.control_records) if each[0] in kinds]
+    if not found:
+        return None
+    offset = batch.header.base_offset + found[-1]
+    try:
+        return offset, before.with_control_records(batch.control_records)
+    except RemoteProtocolError as error:
+        raise MetadataLogError(f"{source}: at offset {offset}: {error}") from None
+
+
+def _check_static_voters(directory: str, configured: VoterSet, recorded: VoterSet) -> None:
+    """A quorum whose voters are in its log needs none in its configuration, least of all others."""
+    if not configured.voters or recorded.kraft_version < 1:
+        return
+    configured_ids = sorted(voter.voter_id for voter in configured.voters)
+    recorded_ids = sorted(voter.voter_id for voter in recorded.voters)
+    if configured_ids != recorded_ids:
+        raise MetadataLogError(
+            f"{directory}: controller.quorum.voters names {_ids(configured_ids)} and the metadata "
+            f"log {_ids(recorded_ids)}; remove controller.quorum.voters, the log's voters count"
+        )
+
+
+def _ids(voter_ids: list[int]) -> str:
+    return ", ".join(map(str, voter_ids)) or "nobody"
 
 
 def _check_topic_id(filesystem: Filesystem, directory: str) -> None:

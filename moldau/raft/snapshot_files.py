@@ -13,10 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.messages.snapshot_footer_record import SnapshotFooterRecord
 from moldau.protocol.messages.snapshot_header_record import SnapshotHeaderRecord
 from moldau.protocol.records import ControlRecordType, encode_control_batch
 from moldau.protocol.schema import Message
+from moldau.protocol.types import Buffer
 from moldau.raft.batch_codec import DecodedBatch, decode_batches, encode_data_batch
 from moldau.raft.core.values import SnapshotId
 from moldau.raft.core.voters import VoterSet
@@ -41,14 +43,16 @@ def snapshot_path(directory: str, snapshot_id: SnapshotId) -> str:
     return os.path.join(directory, name)
 
 
+def parse_snapshot_name(name: str) -> SnapshotId | None:
+    """The snapshot that a file of this name holds; None when it is no finished snapshot's."""
+    match = _NAME.fullmatch(name)
+    return SnapshotId(int(match[1]), int(match[2])) if match is not None else None
+
+
 def list_snapshots(filesystem: Filesystem, directory: str) -> list[SnapshotId]:
     """The finished snapshots of a directory, oldest first."""
-    found = []
-    for name in filesystem.listdir(directory):
-        match = _NAME.fullmatch(name)
-        if match is not None:
-            found.append(SnapshotId(int(match[1]), int(match[2])))
-    return sorted(found)
+    found = map(parse_snapshot_name, filesystem.listdir(directory))
+    return sorted(each for each in found if each is not None)
 
 
 def remove_unfinished(filesystem: Filesystem, directory: str) -> None:
@@ -124,32 +128,37 @@ class SnapshotWriter:
     All calls block on the disk. Raises OSError.
     """
 
-    __slots__ = ("_file", "_filesystem", "_final_path", "_partial_path")
+    __slots__ = ("_file", "_filesystem", "_final_path", "partial_path")
 
     def __init__(self, filesystem: Filesystem, final_path: str) -> None:
         self._filesystem = filesystem
         self._final_path = final_path
-        self._partial_path = final_path + ".part"
-        if filesystem.exists(self._partial_path):
-            filesystem.unlink(self._partial_path)
-        self._file = filesystem.open(self._partial_path, create=True, exclusive=True)
+        self.partial_path = final_path + ".part"
+        if filesystem.exists(self.partial_path):
+            filesystem.unlink(self.partial_path)
+        self._file = filesystem.open(self.partial_path, create=True, exclusive=True)
 
-    def append(self, batch: bytearray) -> None:
-        """Write the next batch."""
-        self._file.append(batch)
+    @property
+    def size_bytes(self) -> int:
+        """How much has been written."""
+        return self._file.size_bytes
+
+    def append(self, data: Buffer) -> None:
+        """Write the next batch, or the next piece of a snapshot that is fetched."""
+        self._file.append(data)
 
     def finish(self) -> None:
         """Make it durable, then give it its name, durably."""
         self._file.fsync()
         self._file.close()
-        self._filesystem.rename(self._partial_path, self._final_path)
+        self._filesystem.rename(self.partial_path, self._final_path)
         self._filesystem.fsync_directory(os.path.dirname(self._final_path))
 
     def abandon(self) -> None:
         """Remove what was written, as far as the disk lets us."""
         self._file.close()
         try:
-            self._filesystem.unlink(self._partial_path)
+            self._filesystem.unlink(self.partial_path)
         except OSError:
             return  # the next start removes it
 
@@ -179,18 +188,21 @@ def read_snapshot_file(
     """
     data = filesystem.read_bytes(path)
     batches = list(decode_batches(data, path))
-    last_contained_log_time_ms = _check_frame(path, batches)
     voters = VoterSet()
     records: list[Message] = []
     next_offset = 0
-    for batch in batches:
-        if batch.header.base_offset != next_offset:
-            raise MetadataLogError(
-                f"{path}: offset {batch.header.base_offset} where {next_offset} is next"
-            )
-        next_offset = batch.header.next_offset
-        records.extend(batch.records)
-        voters = voters.with_control_records(batch.control_records)
+    try:
+        last_contained_log_time_ms = _check_frame(path, batches)
+        for batch in batches:
+            if batch.header.base_offset != next_offset:
+                raise MetadataLogError(
+                    f"{path}: offset {batch.header.base_offset} where {next_offset} is next"
+                )
+            next_offset = batch.header.next_offset
+            records.extend(batch.records)
+            voters = voters.with_control_records(batch.control_records)
+    except RemoteProtocolError as error:
+        raise MetadataLogError(f"{path}: {error}") from None
     snapshot = LoadedSnapshot(
         end_offset=snapshot_id.end_offset,
         leader_epoch=snapshot_id.leader_epoch,

@@ -19,6 +19,10 @@ class MetadataLogError(Exception):
     """The metadata log cannot be used as it is; one line that says what is wrong and where."""
 
 
+class QuorumStopped(Exception):
+    """The replica takes no requests any more: it is closed, or has failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:
     """A committed batch of metadata records; a control batch has none, so that offsets stay

@@ -235,7 +235,7 @@ async def test_a_log_that_cannot_be_used_is_one_clear_line(directory: Path) -> N
         await node.start()
     shutil.rmtree(directory / "__cluster_metadata-0")
     os.unlink(directory / "bootstrap.checkpoint")
-    node = make_node(directory)
+    node = make_node(directory, **{"controller.quorum.voters": "1@localhost:9093"})
     await node.start()  # an empty directory begins with this release's defaults
     await node.stop()
 

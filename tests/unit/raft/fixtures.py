@@ -13,7 +13,7 @@ from moldau.raft import (
     CommittedBatch,
     LoadedSnapshot,
     MetadataLogSettings,
-    SingleVoterLog,
+    QuorumLog,
     VoterDescription,
     VoterEndpoint,
     VoterSet,
@@ -47,17 +47,17 @@ async def open_log(
     *,
     on_fatal: Callable[[str], None] | None = None,
     **changes: Any,
-) -> SingleVoterLog:
+) -> QuorumLog:
     """Open; a fatal fault fails the test unless it is expected."""
 
     def unexpected(message: str) -> None:
         raise AssertionError(message)
 
     settings = replace(SETTINGS, **changes)
-    return await SingleVoterLog.open(filesystem, ManualClock(), settings, on_fatal or unexpected)
+    return await QuorumLog.open(filesystem, ManualClock(), settings, on_fatal or unexpected)
 
 
-def append(log: SingleVoterLog, *names: str) -> int:
+def append(log: QuorumLog, *names: str) -> int:
     """Append topics of these names as one batch; the last offset."""
     error, last_offset = log.append(
         [(TopicRecord(name=name), 0) for name in names], leader_epoch=log.leader_epoch
@@ -91,7 +91,7 @@ class Listener:
         self.leaders.append((leader_id, leader_epoch))
 
 
-async def snapshot_of(log: SingleVoterLog, listener: Listener) -> None:
+async def snapshot_of(log: QuorumLog, listener: Listener) -> None:
     """Write a snapshot of everything the listener has."""
     last = listener.batches[-1]
     await log.write_snapshot(

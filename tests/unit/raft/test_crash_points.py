@@ -12,7 +12,7 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
-from moldau.raft import SingleVoterLog
+from moldau.raft import QuorumLog
 from tests.storage.simulated_disk import DirectoryNode, DiskImage
 from tests.storage.simulated_filesystem import Operation, SimulatedFilesystem
 
@@ -41,7 +41,7 @@ class CrashPoint:
     epoch: int
 
 
-async def settled(log: SingleVoterLog, listener: Listener) -> None:
+async def settled(log: QuorumLog, listener: Listener) -> None:
     async with asyncio.timeout(10):
         while listener.next_offset < log.log_end_offset:  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The single voter's log: epochs, commits, delivery, snapshots, faults, refusals."""
+"""A quorum of one: epochs, commits, delivery, snapshots, faults, refusals."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import NoOpRecord
 from moldau.protocol.records import ControlRecordType
+from moldau.protocol.types import ZERO_UUID
 from moldau.raft import MetadataLogError, VoterDescription, VoterSet, check_unformatted
 from moldau.raft.batch_codec import decode_batches
 from moldau.raft.core.values import ElectionState, ReplicaKey
+from moldau.raft.quorum_log import QuorumLog
 from moldau.raft.quorum_state import read_quorum_state, write_quorum_state
-from moldau.raft.single_voter_log import SingleVoterLog
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
 from .fixtures import (
@@ -43,7 +44,7 @@ def filesystem() -> SimulatedFilesystem:
     return filesystem
 
 
-async def settled(log: SingleVoterLog, listener: Listener) -> None:
+async def settled(log: QuorumLog, listener: Listener) -> None:
     """Wait until everything appended has been delivered."""
     async with asyncio.timeout(10):
         while listener.next_offset < log.log_end_offset:  # noqa: ASYNC110
@@ -62,8 +63,8 @@ async def test_each_start_opens_an_epoch_with_a_leader_change(
         assert state == {
             "leaderId": 1,
             "leaderEpoch": epoch,
-            "votedId": -1,
-            "votedDirectoryId": "AAAAAAAAAAAAAAAAAAAAAA",
+            "votedId": 1,
+            "votedDirectoryId": "AAAAAAAAAAAAAAAAAABfnQ",
             "data_version": 1,
         }
     batches = list(decode_batches(filesystem.read_bytes(FIRST_SEGMENT), "log"))
@@ -87,8 +88,8 @@ async def test_a_moved_controller_says_so_in_the_log(filesystem: SimulatedFilesy
     assert log.voters.voters[0].endpoints == (moved,)
     await log.close()
     log = await open_log(filesystem, endpoints=(moved,))
-    assert log.epoch_start_offset == 6, "said once: 3 records, 3 records, then only LeaderChange"
-    assert log.log_end_offset == 7
+    assert log.epoch_start_offset == 5, "said once: 3 records, 2 records, then only LeaderChange"
+    assert log.log_end_offset == 6
     await log.close()
 
 
@@ -326,17 +327,42 @@ async def used(filesystem: SimulatedFilesystem) -> None:
     await log.close()
 
 
-async def test_other_voters_are_refused(filesystem: SimulatedFilesystem) -> None:
-    message = await refused(filesystem, node_id=2)
-    assert "node 2" in message
-    message = await refused(filesystem, directory_id=UUID(int=7))
-    assert "formatted anew or copied" in message
-    several = SimulatedFilesystem()
-    others = VoterSet(
-        tuple(VoterDescription(voter, UUID(int=voter), (ENDPOINT,)) for voter in (1, 2, 3)), 1
-    )
-    format_directory(several, others)
-    assert "single voter" in await refused(several)
+@pytest.mark.parametrize(
+    "change", [{"node_id": 2}, {"directory_id": UUID(int=7)}], ids=["another node", "wiped disk"]
+)
+async def test_who_is_no_voter_does_not_lead(
+    filesystem: SimulatedFilesystem, change: dict[str, Any]
+) -> None:
+    log = await open_log(filesystem, **change)
+    assert not log.is_leader
+    assert log.leadership.leader_id == -1
+    assert log.log_end_offset == 0
+    assert log.append([(NoOpRecord(), 0)], leader_epoch=1)[0] is ErrorCode.NOT_CONTROLLER
+    await log.close()
+
+
+async def test_voters_of_the_configuration(filesystem: SimulatedFilesystem) -> None:
+    static = VoterSet((VoterDescription(1, ZERO_UUID, (ENDPOINT,)),))
+    unformatted = SimulatedFilesystem()
+    format_directory(unformatted, VoterSet())
+    log = await open_log(unformatted, static_voters=static)
+    assert log.is_leader
+    assert log.voters == static
+    await log.close()
+    batches = list(decode_batches(unformatted.read_bytes(FIRST_SEGMENT), "log"))
+    assert [kind for kind, _ in batches[0].control_records] == [ControlRecordType.LEADER_CHANGE]
+    log = await open_log(filesystem, static_voters=static)
+    assert log.voters == VOTERS, "those of the log count"
+    await log.close()
+
+
+async def test_voters_of_the_configuration_that_differ_from_the_logs_are_refused(
+    filesystem: SimulatedFilesystem,
+) -> None:
+    await used(filesystem)
+    others = VoterSet(tuple(VoterDescription(each, ZERO_UUID, (ENDPOINT,)) for each in (1, 2, 3)))
+    message = await refused(filesystem, static_voters=others)
+    assert "controller.quorum.voters names 1, 2, 3 and the metadata log 1;" in message
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,176 @@
+"""What is committed, on its way to the listeners.
+
+Owns: the subscriptions, the tasks that read the disk for those that are behind, the decoded
+snapshot kept for a start-up. Must not: commit anything, or change the log. Invariant: nothing at or
+above the high watermark is ever handed over, so that no cut of the log undoes what a listener has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from moldau.raft.core.values import NO_NODE, Leadership
+from moldau.raft.log_files import LogFiles, finish_read, start_read
+from moldau.raft.recent_batches import RecentBatches
+from moldau.raft.snapshot_files import read_snapshot_file, snapshot_path
+from moldau.raft.subscription import LogListener, Subscription, SubscriptionState
+from moldau.raft.values import CommittedBatch, MetadataLogError
+from moldau.runtime.clock import Clock, TimerHandle
+
+CACHED_SNAPSHOT_MS: Final = 60_000
+"""How long a decoded snapshot is kept for the listeners of the start, or of its arrival."""
+
+
+class Delivery:
+    """Serves the listeners of one log, on the log's loop.
+
+    Args:
+        log_lock: held by whoever changes the list of segments in another thread.
+        on_failure: told in one line that the log cannot be read.
+    """
+
+    def __init__(
+        self,
+        files: LogFiles,
+        clock: Clock,
+        log_lock: asyncio.Lock,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._log_lock = log_lock
+        self._on_failure = on_failure
+        self._subscriptions: list[Subscription] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self._release_timer: TimerHandle | None = None
+        self._epoch_start_offset = -1
+        self.leadership = Leadership(NO_NODE, 0)
+        self.high_watermark = 0
+        self.recent = RecentBatches()
+
+    def add_listener(self, listener: LogListener) -> Subscription:
+        """Hand everything there is to `listener`, then everything that commits."""
+        subscription = Subscription(listener, self._read_for)
+        self._subscriptions.append(subscription)
+        subscription.catch_up()
+        return subscription
+
+    def advance(self, high_watermark: int) -> None:
+        """Everything below `high_watermark` is committed: hand it over."""
+        assert high_watermark >= self.high_watermark, "what is committed stays committed"
+        self.high_watermark = high_watermark
+        self._files.log.update_high_watermark(high_watermark)
+        live = SubscriptionState.LIVE
+        for batch in self.recent.take_below(high_watermark):
+            for each in list(self._subscriptions):
+                if each.state is live and each.next_offset == batch.base_offset:
+                    self._give(each, batch)
+        for each in list(self._subscriptions):
+            if each.state is live and each.next_offset < self.high_watermark:
+                each.catch_up()
+
+    def change_leadership(self, leadership: Leadership, epoch_start_offset: int) -> None:
+        """Somebody else leads, or nobody; each listener hears of it in its own time."""
+        self.leadership, self._epoch_start_offset = leadership, epoch_start_offset
+        for each in list(self._subscriptions):
+            if each.state is not SubscriptionState.CLOSED:
+                each.tell_leader(leadership, epoch_start_offset)
+
+    def keep_snapshot(self) -> None:
+        """Keep the decoded snapshot in `files` for a while."""
+        if self._release_timer is not None:
+            self._release_timer.cancel()
+        self._release_timer = self._clock.call_later(CACHED_SNAPSHOT_MS, self.release_snapshot)
+
+    def release_snapshot(self) -> None:
+        """The listeners have it: give the memory back."""
+        self._files.latest_snapshot = None
+
+    async def close(self) -> None:
+        """Hand over nothing any more; wait for the tasks that read."""
+        self._is_closed = True
+        if self._release_timer is not None:
+            self._release_timer.cancel()
+        for subscription in self._subscriptions:
+            subscription.close()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    # -- from the disk ---------------------------------------------------------------------------
+
+    def _give(self, subscription: Subscription, batch: CommittedBatch) -> None:
+        subscription.give(batch, self.leadership, self._epoch_start_offset)
+
+    def _read_for(self, subscription: Subscription) -> None:
+        subscription.is_read_for = True
+        task = asyncio.get_running_loop().create_task(
+            self._read(subscription), name="metadata-catch-up"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read(self, subscription: Subscription) -> None:
+        """Bring a listener to the high watermark; it is live when it has all below it."""
+        try:
+            while subscription.state is SubscriptionState.CATCHING_UP and not self._is_closed:
+                if await self._give_snapshot(subscription):
+                    continue
+                subscription.tell_leader(self.leadership, self._epoch_start_offset)
+                if subscription.state is not SubscriptionState.CATCHING_UP:
+                    break
+                if subscription.next_offset >= self.high_watermark:
+                    subscription.state = SubscriptionState.LIVE
+                    break
+                await self._give_chunk(subscription)
+        except (MetadataLogError, OSError) as error:
+            self._on_failure(str(error))
+        finally:
+            # No await since the state was looked at: nobody can have resumed in between.
+            subscription.is_read_for = False
+
+    async def _give_chunk(self, subscription: Subscription) -> None:
+        start_offset = subscription.next_offset
+        async with self._log_lock:
+            if start_offset < self._files.log.log_start_offset or self._is_closed:
+                return  # a snapshot took its place meanwhile
+            region = start_read(self._files, start_offset, self.high_watermark)
+        batches = await self._files.filesystem.offload(
+            finish_read, self._files.directory, region, start_offset
+        )
+        for batch in batches:
+            if subscription.state is not SubscriptionState.CATCHING_UP:
+                break
+            self._give(subscription, batch.as_committed())
+
+    async def _give_snapshot(self, subscription: Subscription) -> bool:
+        """Give the latest snapshot to a listener that is new, or behind the log's start."""
+        if subscription.next_offset < 0:
+            subscription.next_offset = 0
+            is_behind = bool(self._files.snapshots)
+        else:
+            is_behind = subscription.next_offset < self._files.log.log_start_offset
+        if not is_behind:
+            return False
+        snapshot_id = self._files.snapshots[-1]
+        if snapshot_id.end_offset == 0:
+            return False  # the bootstrap snapshot has no metadata records
+        cached = self._files.latest_snapshot
+        if cached is None or cached.end_offset != snapshot_id.end_offset:
+            path = snapshot_path(self._files.directory, snapshot_id)
+            try:
+                cached, _ = await self._files.filesystem.offload(
+                    read_snapshot_file, self._files.filesystem, path, snapshot_id
+                )
+            except FileNotFoundError:
+                if snapshot_id in self._files.snapshots:
+                    raise
+                return True  # a newer one replaced it
+        if subscription.state is not SubscriptionState.CATCHING_UP:
+            subscription.next_offset = subscription.next_offset or -1
+            return True
+        assert cached is not None
+        subscription.give_snapshot(cached)
+        return True

@@ -1,0 +1,262 @@
+"""The metadata log as the driver changes it: appends, flushes, cuts, reads for peers.
+
+Owns: the order of file operations of each effect, the group flush, the lock that keeps readers off
+a log that another thread changes. Must not: know roles, epochs' meaning or peers. Invariant: a
+leader's appends happen on the loop, everything that cuts happens while nothing is being flushed;
+after a failed flush the log is offline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.leader_change_message import LeaderChangeMessage
+from moldau.protocol.messages.leader_change_message import Voter as LeaderChangeVoter
+from moldau.protocol.records import ControlRecordType, encode_control_batch
+from moldau.protocol.schema import Message
+from moldau.protocol.types import Buffer
+from moldau.raft.batch_codec import encode_data_batch
+from moldau.raft.core.effects import AppendEpochStart, AppendFetched, AppendVoters
+from moldau.raft.core.values import ElectionState
+from moldau.raft.core.voters import VoterSet
+from moldau.raft.fetched_batches import MAX_PIECE_BYTES, check_fetched
+from moldau.raft.log_files import LogFiles, voters_in_batch
+from moldau.raft.quorum_state import write_quorum_state
+from moldau.raft.recent_batches import RecentBatches
+from moldau.raft.values import CommittedBatch, MetadataLogError
+from moldau.runtime.clock import Clock
+from moldau.storage.append import AppendOrigin, AppendResult
+from moldau.storage.faults import DiskFull, LogOffline
+
+INLINE_READ_BYTES: Final = 64 * 1024
+"""Records near the end of the log are in the page cache: reading this many of them is cheaper than
+asking another thread to."""
+
+_LEADER_CHANGE_VERSION: Final = 0
+
+VotersAt = tuple[int, VoterSet]
+
+
+@dataclass(slots=True)
+class FollowerAppend:
+    """What became of fetched batches: the voters in what was appended, and why not all was."""
+
+    voters: list[VotersAt] = field(default_factory=list)
+    has_appended: bool = False
+    refusal: str | None = None
+
+
+class LogStore:
+    """One log's files. `on_flushed` is called whenever more of the log is on stable storage,
+    `on_failure` when nothing can be promised any more.
+    """
+
+    def __init__(
+        self,
+        files: LogFiles,
+        clock: Clock,
+        node_id: int,
+        recent: RecentBatches,
+        log_lock: asyncio.Lock,
+        *,
+        on_flushed: Callable[[], None],
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self._files = files
+        self._log = files.log
+        self._offload = files.filesystem.offload
+        self._clock = clock
+        self._node_id = node_id
+        self._recent = recent
+        self._log_lock = log_lock
+        self._on_flushed = on_flushed
+        self._on_failure = on_failure
+        self._flush_task: asyncio.Task[None] | None = None
+
+    async def persist(self, state: ElectionState) -> None:
+        """Make the election state durable. Raises: OSError."""
+        files = self._files
+        await self._offload(write_quorum_state, files.filesystem, files.directory, state)
+        files.quorum_state = state
+
+    # -- a leader's appends ----------------------------------------------------------------------
+
+    def append_data(
+        self, records: Sequence[tuple[Message, int]], leader_epoch: int
+    ) -> AppendResult:
+        """Append metadata records as one batch and begin to flush it."""
+        timestamp_ms = self._clock.now_ms()
+        batch = encode_data_batch(records, timestamp_ms=timestamp_ms)
+        messages = tuple(record for record, _version in records)
+        return self._append(batch, leader_epoch, timestamp_ms, messages)
+
+    def append_epoch_start(self, effect: AppendEpochStart) -> list[VotersAt]:
+        """Append a leader's first batch; the voters in it. Raises: MetadataLogError."""
+        message = LeaderChangeMessage(
+            version=_LEADER_CHANGE_VERSION,
+            leader_id=self._node_id,
+            voters=[LeaderChangeVoter(voter_id=each) for each in effect.voter_ids],
+            granting_voters=[
+                LeaderChangeVoter(voter_id=each) for each in effect.granting_voter_ids
+            ],
+        )
+        records = [(ControlRecordType.LEADER_CHANGE, message.to_bytes(_LEADER_CHANGE_VERSION))]
+        if effect.voters is not None:
+            records += effect.voters.control_records()
+        return self._append_control(records, effect.leader_epoch, effect.voters)
+
+    def append_voters(self, effect: AppendVoters) -> list[VotersAt]:
+        """Append a change of the voters. Raises: MetadataLogError."""
+        records = effect.voters.control_records()
+        if not effect.kraft_version_changed:
+            records = [each for each in records if each[0] is ControlRecordType.KRAFT_VOTERS]
+        return self._append_control(records, effect.leader_epoch, effect.voters)
+
+    def _append_control(
+        self,
+        records: list[tuple[ControlRecordType, bytes]],
+        leader_epoch: int,
+        voters: VoterSet | None,
+    ) -> list[VotersAt]:
+        timestamp_ms = self._clock.now_ms()
+        batch = encode_control_batch(records, timestamp_ms=timestamp_ms)
+        result = self._append(batch, leader_epoch, timestamp_ms, ())
+        if result.error is not ErrorCode.NONE:
+            raise MetadataLogError(f"{self._files.directory}: {result.error_message}")
+        return [] if voters is None else [(result.last_offset, voters)]
+
+    def _append(
+        self,
+        batch: bytearray,
+        leader_epoch: int,
+        timestamp_ms: int,
+        records: tuple[Message, ...],
+    ) -> AppendResult:
+        result = self._log.append_as_leader(
+            batch, leader_epoch=leader_epoch, origin=AppendOrigin.RAFT_LEADER
+        )
+        if result.error is ErrorCode.NONE:
+            self._recent.add(
+                CommittedBatch(
+                    base_offset=result.base_offset,
+                    last_offset=result.last_offset,
+                    leader_epoch=leader_epoch,
+                    append_timestamp_ms=timestamp_ms,
+                    size_bytes=len(batch),
+                    records=records,
+                )
+            )
+            self.flush_soon()
+        return result
+
+    # -- a follower's ----------------------------------------------------------------------------
+
+    async def append_fetched(self, effect: AppendFetched, last_leader_epoch: int) -> FollowerAppend:
+        """Append what a leader sent, as far as it is good. Raises: MetadataLogError (the disk)."""
+        outcome = FollowerAppend()
+        if effect.base_offset != self._log.log_end_offset:
+            outcome.refusal = (
+                f"base offset {effect.base_offset} where {self._log.log_end_offset} is next"
+            )
+            return outcome
+        fetched = await self._offload(
+            check_fetched,
+            effect.records,
+            base_offset=effect.base_offset,
+            last_leader_epoch=last_leader_epoch,
+            leader_epoch=effect.leader_epoch,
+            max_piece_bytes=min(MAX_PIECE_BYTES, self._log.config.segment_bytes),
+        )
+        outcome.refusal = fetched.refusal
+        voters = self._files.voters.latest
+        for piece in fetched.pieces:
+            result = self._log.append_as_follower(piece.records, leader_epoch=effect.leader_epoch)
+            if result.error is not ErrorCode.NONE:
+                if self._log.offline:
+                    raise MetadataLogError(self._log.offline_reason)
+                outcome.refusal = result.error_message or result.error.name
+                break
+            outcome.has_appended = True
+            for batch in piece.batches:
+                if batch is None:
+                    self._recent.clear()
+                else:
+                    self._recent.add(batch)
+            for control in piece.control:
+                found = voters_in_batch(self._files.directory, control, voters)
+                if found is not None:
+                    outcome.voters.append(found)
+                    voters = found[1]
+        if outcome.has_appended:
+            self.flush_soon()
+        return outcome
+
+    async def truncate(self, end_offset: int) -> None:
+        """Remove everything from `end_offset` on. Raises: LogOffline."""
+        await self.flush_is_idle()
+        async with self._log_lock:
+            await self._offload(self._log.truncate_to, end_offset)
+        self._recent.truncate_to(end_offset)
+
+    # -- flush -----------------------------------------------------------------------------------
+
+    def flush_soon(self) -> None:
+        """Flush in the background; what is appended meanwhile shares the next flush."""
+        if self._flush_task is None:
+            self._flush_task = asyncio.get_running_loop().create_task(
+                self._flush(), name="metadata-flush"
+            )
+
+    async def flush_is_idle(self) -> None:
+        """Wait until everything appended is flushed, or cannot be."""
+        while self._flush_task is not None:
+            await asyncio.wait([self._flush_task])
+
+    async def _flush(self) -> None:
+        try:
+            while (job := self._log.start_flush()) is not None:
+                await self._offload(job.run)
+                self._log.finish_flush(job)
+                self._on_flushed()
+        except (LogOffline, DiskFull) as error:
+            self._on_failure(str(error))
+        finally:
+            self._flush_task = None
+
+    # -- for peers -------------------------------------------------------------------------------
+
+    async def read_records(self, start_offset: int, end_offset: int, max_bytes: int) -> Buffer:
+        """Whole batches from the one with `start_offset` on, their CRC known to be good.
+
+        Raises: MetadataLogError.
+        """
+        result = self._log.read(start_offset, max_bytes=max_bytes, max_offset=end_offset)
+        while result.verification is not None:
+            await self._offload(result.verification.run)
+            result = self._log.finish_verification(result)
+        if result.error is not ErrorCode.NONE:
+            raise MetadataLogError(
+                f"{self._files.directory}: reading at offset {start_offset}: "
+                f"{result.error_message or result.error.name}"
+            )
+        region = result.records
+        if isinstance(region, bytes):
+            return region
+        try:
+            if region.is_cold or region.length > INLINE_READ_BYTES:
+                return await self._offload(region.read)
+            return region.read()
+        except OSError as error:
+            raise MetadataLogError(f"{self._files.directory}: {error}") from None
+        finally:
+            region.release()
+
+    async def close(self) -> None:
+        """Close the files. Raises: LogOffline."""
+        await self.flush_is_idle()
+        if not self._log.offline:
+            await self._offload(self._log.close)

@@ -1,0 +1,163 @@
+"""Requests to other replicas over real connections.
+
+Owns: the connections to each destination, their making and breaking, the limit of what waits for
+one. Must not: retry, or know what requests mean (`wire` does). Invariant: every request ends in its
+time, with an answer or with None; a connection that failed is never used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
+from moldau.protocol.schema import Message
+from moldau.raft.core.messages import (
+    FetchRequest,
+    PeerRequest,
+    PeerResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from moldau.raft.core.values import NO_NODE, Destination
+from moldau.raft.wire import PreVoteUnsupported, decode_response, encode_request
+from moldau.runtime.clock import Clock
+from moldau.runtime.connection import Connection
+from moldau.runtime.network import Network
+
+logger = logging.getLogger("moldau.raft")
+
+MAX_PENDING_PER_PEER: Final = 32
+MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
+"""A batch of the metadata log may be larger than a fetch's limit, but not than this."""
+
+
+class _Channel:
+    """One destination for one kind of requests. Nobody but `ConnectionPeers` uses it."""
+
+    __slots__ = ("_connecting", "connection", "pending_count")
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.pending_count = 0
+        self._connecting = asyncio.Lock()
+
+    async def connected(
+        self, network: Network, clock: Clock, destination: Destination, client_id: str
+    ) -> Connection:
+        """The open connection, made if there is none. Raises as `Connection.connect`."""
+        async with self._connecting:
+            connection = self.connection
+            if connection is None or connection.is_closed:
+                connection = self.connection = await Connection.connect(
+                    network,
+                    destination.host,
+                    destination.port,
+                    client_id=client_id,
+                    clock=clock,
+                    max_response_bytes=MAX_RESPONSE_BYTES,
+                )
+            return connection
+
+
+class ConnectionPeers:
+    """The PeerNetwork of a node.
+
+    A destination has two connections: answers come in the order of requests, and a fetch that waits
+    for records must not hold up a vote behind it.
+
+    Args:
+        listener_name: what the controllers' listener is called.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        clock: Clock,
+        *,
+        cluster_id: str,
+        client_id: str,
+        listener_name: str,
+    ) -> None:
+        self._network = network
+        self._clock = clock
+        self._cluster_id = cluster_id
+        self._client_id = client_id
+        self._listener_name = listener_name
+        self._channels: dict[tuple[str, int, bool], _Channel] = {}
+        self._under_way: set[asyncio.Task[PeerResponse | None]] = set()
+        self._is_closed = False
+
+    async def request(
+        self, destination: Destination, request: PeerRequest, timeout_ms: float
+    ) -> PeerResponse | None:
+        """The answer, or None when there is none in time; see PeerNetwork."""
+        is_fetch = isinstance(request, FetchRequest)
+        key = (destination.host, destination.port, is_fetch)
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = _Channel()
+        if self._is_closed or channel.pending_count >= MAX_PENDING_PER_PEER:
+            return None
+        task = asyncio.ensure_future(self._within(channel, destination, request, timeout_ms))
+        channel.pending_count += 1
+        self._under_way.add(task)
+        try:
+            await asyncio.wait([task])
+            return None if task.cancelled() else task.result()
+        finally:
+            channel.pending_count -= 1
+            self._under_way.discard(task)
+
+    async def _within(
+        self, channel: _Channel, destination: Destination, request: PeerRequest, timeout_ms: float
+    ) -> PeerResponse | None:
+        name = type(request).__name__
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._exchange(channel, destination, request, timeout_ms)
+        except PreVoteUnsupported:
+            assert isinstance(request, VoteRequest)
+            return VoteResponse(ErrorCode.UNSUPPORTED_VERSION, NO_NODE, request.leader_epoch)
+        except (RemoteProtocolError, LocalProtocolError) as error:
+            logger.warning("%s to %s: %s", name, _where(destination), error)
+        except (OSError, TimeoutError) as error:
+            logger.debug("%s to %s: %s", name, _where(destination), error or "no answer in time")
+        return None
+
+    async def _exchange(
+        self, channel: _Channel, destination: Destination, request: PeerRequest, timeout_ms: float
+    ) -> PeerResponse:
+        """Raises: OSError, TimeoutError, RemoteProtocolError, LocalProtocolError."""
+        connection = await channel.connected(
+            self._network, self._clock, destination, self._client_id
+        )
+
+        def version_of(request_class: type[Message]) -> int:
+            if request_class is ApiVersionsRequest and not connection.versions:
+                return ApiVersionsRequest.MAX_VERSION
+            return connection.best_version(ApiKey(request_class.API_KEY), request_class)
+
+        message, version = encode_request(request, version_of, self._cluster_id)
+        answer = await connection.send(message, api_version=version, timeout_ms=timeout_ms)
+        return decode_response(request, answer, self._listener_name)
+
+    async def close(self) -> None:
+        """Give up what is under way and close every connection."""
+        self._is_closed = True
+        under_way = list(self._under_way)
+        for task in under_way:
+            task.cancel()
+        if under_way:
+            await asyncio.wait(under_way)
+        for channel in self._channels.values():
+            if channel.connection is not None:
+                channel.connection.close()
+        self._channels.clear()
+
+
+def _where(destination: Destination) -> str:
+    return f"{destination.host}:{destination.port}"

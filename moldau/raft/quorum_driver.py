@@ -1,0 +1,363 @@
+"""The quorum core at work: its decisions carried out on the disk and the network.
+
+Owns: the order event -> effects -> next event, the one timer, requests to peers, whoever waits for
+an answer of the core. Runs on one event loop; what waits for the disk goes through
+`Filesystem.offload`. Must not: decide anything about elections, or know what records mean.
+Invariant: an effect is begun only when the one before it is complete; after a failed write or flush
+nothing is committed, sent or granted any more (what the disk holds is unknown), and the owner is
+told once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from moldau.protocol.errors import ErrorCode
+from moldau.raft.core import QuorumCore
+from moldau.raft.core.effects import (
+    AdvanceHighWatermark,
+    AppendEpochStart,
+    AppendFetched,
+    AppendVoters,
+    ChangeLeadership,
+    Complete,
+    Effect,
+    Persist,
+    ReadRecords,
+    ReadSnapshot,
+    Reply,
+    Send,
+    Stop,
+    Truncate,
+    WriteSnapshotChunk,
+)
+from moldau.raft.core.messages import FetchResponse, FetchSnapshotResponse
+from moldau.raft.core.values import NO_NODE, Leadership
+from moldau.raft.delivery import Delivery
+from moldau.raft.event_queue import EventQueue
+from moldau.raft.log_files import LogFiles
+from moldau.raft.log_settings import MetadataLogSettings
+from moldau.raft.log_store import LogStore, VotersAt
+from moldau.raft.peer_network import PeerNetwork
+from moldau.raft.snapshot_store import SnapshotRefused, SnapshotStore
+from moldau.raft.stored_log_view import StoredLogView
+from moldau.raft.values import MetadataLogError, QuorumStopped
+from moldau.runtime.clock import Clock, TimerHandle
+from moldau.storage.faults import DiskFull, LogOffline
+
+logger = logging.getLogger("moldau.raft")
+
+CLOSE_TIMEOUT_MS: Final = 5_000.0
+"""How long closing waits for the quorum to elect another leader."""
+MIN_TICK_MS: Final = 1.0
+MAX_SENDS: Final = 1_000
+"""Requests to peers under way. The core has a few per peer: more is a fault of ours."""
+
+
+class QuorumDriver:
+    """States: made -> `start` -> taking events -> failed or closed."""
+
+    def __init__(
+        self,
+        files: LogFiles,
+        clock: Clock,
+        settings: MetadataLogSettings,
+        on_fatal: Callable[[str], None],
+        peers: PeerNetwork,
+        dice: random.Random,
+    ) -> None:
+        self._files = files
+        self._log = files.log
+        self._clock = clock
+        self._settings = settings
+        self._on_fatal = on_fatal
+        self._peers = peers
+        log_lock = asyncio.Lock()
+        self.delivery = Delivery(files, clock, log_lock, self.fail)
+        self.store = LogStore(
+            files,
+            clock,
+            settings.node_id,
+            self.delivery.recent,
+            log_lock,
+            on_flushed=self._on_flushed,
+            on_failure=self.fail,
+        )
+        self.snapshots = SnapshotStore(files, clock, settings, log_lock)
+        high_watermark = files.snapshots[-1].end_offset if files.snapshots else 0
+        self.delivery.advance(high_watermark)
+        self.core = QuorumCore(
+            settings.quorum_settings(),
+            dice,
+            StoredLogView(files),
+            election=files.quorum_state,
+            voters=files.voters,
+            high_watermark=high_watermark,
+        )
+        self.events = EventQueue(self._carry_out, self._arm_timer, self._on_broken)
+        self.failure: str | None = None
+        self.led_epoch = -1
+        """The last epoch whose first batch this replica has appended."""
+        self.leadership_watchers: list[Callable[[Leadership], None]] = []
+        self._tokens: set[asyncio.Future[Any]] = set()
+        self._sends: set[asyncio.Task[None]] = set()
+        self._timer: TimerHandle | None = None
+        self._timer_due_ms: float | None = None
+        self._is_started = False
+
+    async def start(self) -> None:
+        """Take part in the quorum; one that needs nobody else leads on return.
+
+        Raises:
+            MetadataLogError: the first steps failed; everything is closed.
+        """
+        core, events = self.core, self.events
+        self.delivery.keep_snapshot()
+        events.start()
+        events.post(lambda: core.start(self.now_ms()))
+        self._on_flushed()
+        await events.is_idle()
+        await self.store.flush_is_idle()
+        await events.is_idle()
+        if self.failure is not None:
+            await self.close_down()
+            raise MetadataLogError(self.failure)
+        self._is_started = True
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def now_ms(self) -> float:
+        """The time as the core knows it."""
+        return self._clock.monotonic_ms()
+
+    async def ask(self, event: Callable[[asyncio.Future[Any]], Sequence[Effect]]) -> Any:
+        """Post an event with a token, and wait for the effect that answers the token.
+
+        Raises: QuorumStopped.
+        """
+        if self.failure is not None or self.events.is_stopped:
+            raise QuorumStopped(self.failure or "the metadata log is closed")
+        token: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._tokens.add(token)
+        token.add_done_callback(self._tokens.discard)
+        self.events.post(lambda: event(token))
+        return await token
+
+    def _arm_timer(self) -> None:
+        due_ms = self.core.next_tick_ms()
+        if due_ms == self._timer_due_ms or self.events.is_stopped:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_due_ms = due_ms
+        if due_ms is not None:
+            delay_ms = max(due_ms - self.now_ms(), MIN_TICK_MS)
+            self._timer = self._clock.call_later(delay_ms, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_due_ms = None
+        self.events.post(lambda: self.core.tick(self.now_ms()))
+
+    def _on_flushed(self) -> None:
+        # How far is asked when the event's turn comes: the log may have been cut by then.
+        self.events.post(lambda: self.core.on_flushed(self._log.recovery_point, self.now_ms()))
+
+    def on_appended(self, voters: Sequence[VotersAt]) -> None:
+        """The core hears of an append at once: the log it looks at has it already."""
+        self.events.add_effects(self.core.on_appended(self.now_ms(), voters))
+        self._arm_timer()
+
+    def _on_broken(self, error: BaseException) -> None:
+        self.fail(f"{type(error).__name__}: {error}")
+
+    def fail(self, reason: str) -> None:
+        """Nothing can be promised any more: take no further part, and tell the owner."""
+        if self.failure is not None:
+            return
+        self.failure = reason
+        logger.critical("the metadata log failed: %s", reason)
+        self._halt()
+        self.delivery.change_leadership(Leadership(NO_NODE, self.core.leader_epoch), -1)
+        if self._is_started:
+            self._on_fatal(f"metadata log: {reason}")
+
+    def _halt(self) -> None:
+        """Carry out nothing any more, answer nobody."""
+        self.events.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for token in list(self._tokens):
+            if not token.done():
+                token.set_exception(QuorumStopped(self.failure or "the metadata log is closed"))
+                token.exception()  # seen: whoever asked may have gone
+
+    # -- effects ---------------------------------------------------------------------------------
+
+    async def _carry_out(self, effect: Effect) -> None:
+        try:
+            await self._do(effect)
+        except (MetadataLogError, LogOffline, DiskFull, OSError) as error:
+            self.fail(str(error))
+
+    async def _do(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self._send(effect)
+            case Reply(token, response):
+                _settle(token, response)
+            case AdvanceHighWatermark(high_watermark):
+                self.delivery.advance(high_watermark)
+            case ReadRecords():
+                await self._read_records(effect)
+            case ReadSnapshot():
+                await self._read_snapshot(effect)
+            case ChangeLeadership(leadership, epoch_start_offset):
+                self._change_leadership(leadership, epoch_start_offset)
+            case Complete(token):
+                _settle(token, effect)
+            case Stop(reason):
+                self.fail(reason)
+            case _:
+                await self._write(effect)
+
+    async def _write(self, effect: Effect) -> None:
+        """An effect that changes what is on the disk."""
+        match effect:
+            case Persist(state):
+                await self.store.persist(state)
+            case AppendFetched():
+                await self._append_fetched(effect)
+            case Truncate(end_offset):
+                assert end_offset >= self.delivery.high_watermark, "what is committed is never cut"
+                await self.store.truncate(end_offset)
+            case AppendEpochStart():
+                voters = self.store.append_epoch_start(effect)
+                self.led_epoch = effect.leader_epoch
+                self.on_appended(voters)
+            case AppendVoters():
+                self.on_appended(self.store.append_voters(effect))
+            case WriteSnapshotChunk():
+                await self._write_snapshot_chunk(effect)
+
+    def _send(self, effect: Send) -> None:
+        assert len(self._sends) < MAX_SENDS, "a peer is asked a few things at a time"
+        task = asyncio.get_running_loop().create_task(self._exchange(effect), name="metadata-send")
+        self._sends.add(task)
+        task.add_done_callback(self._sends.discard)
+
+    async def _exchange(self, effect: Send) -> None:
+        response = await self._peers.request(effect.destination, effect.request, effect.timeout_ms)
+        self.events.post(lambda: self.core.on_response(effect, response, self.now_ms()))
+
+    async def _append_fetched(self, effect: AppendFetched) -> None:
+        last_leader_epoch = StoredLogView(self._files).last_leader_epoch
+        outcome = await self.store.append_fetched(effect, last_leader_epoch)
+        if outcome.has_appended:
+            self.on_appended(outcome.voters)
+        if outcome.refusal is not None:
+            logger.warning("records of the quorum's leader are refused: %s", outcome.refusal)
+            self.events.add_effects(self.core.on_append_refused(outcome.refusal, self.now_ms()))
+
+    async def _write_snapshot_chunk(self, effect: WriteSnapshotChunk) -> None:
+        snapshot_id = effect.snapshot_id
+        if effect.is_last:
+            await self.store.flush_is_idle()
+        try:
+            installed = await self.snapshots.write_chunk(effect)
+        except SnapshotRefused as refusal:
+            logger.warning("snapshot %s of the leader is refused: %s", snapshot_id, refusal)
+            self.events.add_effects(
+                self.core.on_snapshot_refused(snapshot_id, str(refusal), self.now_ms())
+            )
+            return
+        if installed is None:
+            return
+        voters = installed[1] if installed[1].kraft_version >= 1 else self._settings.static_voters
+        self.delivery.recent.clear()
+        self.delivery.keep_snapshot()
+        self.events.add_effects(self.core.on_snapshot_installed(snapshot_id, voters, self.now_ms()))
+
+    async def _read_records(self, effect: ReadRecords) -> None:
+        if effect.token.done():
+            return
+        records = await self.store.read_records(
+            effect.start_offset, effect.end_offset, effect.max_bytes
+        )
+        assert isinstance(effect.response, FetchResponse)
+        _settle(effect.token, replace(effect.response, records=records))
+
+    async def _read_snapshot(self, effect: ReadSnapshot) -> None:
+        error, size_bytes, data = await self.snapshots.read_chunk(
+            effect.snapshot_id, effect.position, effect.max_bytes
+        )
+        assert isinstance(effect.response, FetchSnapshotResponse)
+        response = replace(
+            effect.response,
+            snapshot_id=effect.snapshot_id,
+            size_bytes=size_bytes,
+            position=effect.position,
+            data=data,
+        )
+        if error is not ErrorCode.NONE:
+            response = replace(response, error=error)
+        _settle(effect.token, response)
+
+    def _change_leadership(self, leadership: Leadership, epoch_start_offset: int) -> None:
+        logger.info(
+            "metadata quorum: epoch %d, %s",
+            leadership.leader_epoch,
+            f"node {leadership.leader_id} leads"
+            if leadership.leader_id != NO_NODE
+            else "no leader is known",
+        )
+        self.delivery.change_leadership(leadership, epoch_start_offset)
+        for watcher in self.leadership_watchers:
+            watcher(leadership)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    async def shut_down(self) -> None:
+        """Commit what can be committed, hand leadership on, close the files."""
+        # What a leader has appended so far is to be committed where that takes no other replica.
+        await self.events.is_idle()
+        await self.store.flush_is_idle()
+        await self.events.is_idle()
+        if not self.events.is_stopped:
+            core = self.core
+            farewell = asyncio.ensure_future(
+                self.ask(lambda token: core.shut_down(token, self.now_ms()))
+            )
+            timer = self._clock.call_later(CLOSE_TIMEOUT_MS, farewell.cancel)
+            await asyncio.wait([farewell])
+            timer.cancel()
+            if not farewell.cancelled():
+                farewell.exception()  # a failure meanwhile has been told already
+        await self.close_down()
+
+    async def close_down(self) -> None:
+        """Stop at once, and close the files."""
+        self._halt()
+        await self.events.closed()
+        await self._peers.close()
+        if self._sends:
+            await asyncio.wait(list(self._sends))
+        await self.delivery.close()
+        try:
+            await self.snapshots.abandon_fetch()
+            await self.store.close()
+        except (LogOffline, OSError) as error:
+            logger.error("closing the metadata log: %s", error)
+
+
+def _settle(token: asyncio.Future[Any], outcome: object) -> None:
+    """Answer whoever asked, unless they have gone."""
+    if not token.done():
+        token.set_result(outcome)

@@ -1,0 +1,325 @@
+"""The metadata log of a quorum, as the controller and its listeners see it.
+
+Owns: the public face of one replica. Must not: carry out effects (the driver does), or know what
+records mean. Invariant: a batch is delivered only when the quorum has committed it; an append is
+taken only while this replica leads the epoch it is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.schema import Message
+from moldau.raft.core import Role
+from moldau.raft.core.effects import Complete, Effect
+from moldau.raft.core.messages import PeerRequest, PeerResponse
+from moldau.raft.core.values import Leadership, ReplicaKey, ReplicaProgress, SnapshotId
+from moldau.raft.core.voters import VoterDescription, VoterSet
+from moldau.raft.log_files import LogFiles, open_log_files
+from moldau.raft.log_settings import MetadataLogSettings
+from moldau.raft.peer_network import NoPeers, PeerNetwork
+from moldau.raft.quorum_driver import QuorumDriver
+from moldau.raft.subscription import LogListener, Subscription
+from moldau.runtime.clock import Clock
+from moldau.runtime.filesystem import Filesystem
+from moldau.storage.faults import LogOffline
+
+logger = logging.getLogger("moldau.raft")
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumStatus:
+    """The quorum as this replica knows it; only the leader knows the others' progress.
+
+    Times in `voters` and `observers` are those of the clock's monotonic milliseconds.
+    """
+
+    role: Role
+    leadership: Leadership
+    high_watermark: int
+    log_end_offset: int
+    voter_set: VoterSet
+    voters: tuple[ReplicaProgress, ...] = ()
+    observers: tuple[ReplicaProgress, ...] = ()
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this replica leads."""
+        return self.role is Role.LEADER
+
+
+class QuorumLog:
+    """States: opened by `open` -> a replica of the quorum -> failed or closed."""
+
+    def __init__(
+        self, files: LogFiles, settings: MetadataLogSettings, driver: QuorumDriver
+    ) -> None:
+        """Use `open`."""
+        self._files = files
+        self._log = files.log
+        self._settings = settings
+        self._driver = driver
+        self._core = driver.core
+        self._delivery = driver.delivery
+        self._closing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        filesystem: Filesystem,
+        clock: Clock,
+        settings: MetadataLogSettings,
+        on_fatal: Callable[[str], None],
+        *,
+        peers: PeerNetwork | None = None,
+        dice: random.Random | None = None,
+    ) -> QuorumLog:
+        """Open the log and take part in the quorum; a quorum of one leads on return.
+
+        Args:
+            on_fatal: told once, in one line, when the node must not go on.
+            peers: how to reach other replicas; None for a quorum of one.
+            dice: for election timeouts; seeded from the system's randomness when None.
+
+        Raises:
+            MetadataLogError: damage or contradictions; nothing was overwritten.
+            OSError: the disk refuses.
+        """
+        files = await filesystem.offload(
+            open_log_files,
+            filesystem,
+            clock,
+            settings.metadata_directory,
+            settings.log_config(),
+            settings.static_voters,
+        )
+        driver = QuorumDriver(
+            files,
+            clock,
+            settings,
+            on_fatal,
+            peers if peers is not None else NoPeers(),
+            dice if dice is not None else random.Random(secrets.randbits(128)),
+        )
+        await driver.start()
+        return cls(files, settings, driver)
+
+    # -- the port --------------------------------------------------------------------------------
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record will get."""
+        return self._log.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed, and with its listeners or on its way to them."""
+        return self._delivery.high_watermark
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch this replica is in."""
+        return self._core.leader_epoch
+
+    @property
+    def epoch_start_offset(self) -> int:
+        """Where the epoch of this replica as a leader begins."""
+        return self._core.epoch_start_offset
+
+    @property
+    def node_id(self) -> int:
+        """This node."""
+        return self._settings.node_id
+
+    @property
+    def directory_id(self) -> UUID:
+        """The directory of this replica."""
+        return self._settings.directory_id
+
+    @property
+    def voters(self) -> VoterSet:
+        """The quorum's latest voters, committed or not."""
+        return self._core.voters
+
+    @property
+    def leadership(self) -> Leadership:
+        """Who leads, as far as this replica knows; listeners hear of it later, in its order."""
+        return self._delivery.leadership
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this replica leads and takes appends."""
+        return self._may_append(self._core.leader_epoch)
+
+    @property
+    def snapshots(self) -> Sequence[SnapshotId]:
+        """The snapshots on disk, oldest first."""
+        return tuple(self._files.snapshots)
+
+    def status(self) -> QuorumStatus:
+        """The quorum as this replica knows it now."""
+        core = self._core
+        voters: list[ReplicaProgress] = []
+        observers: list[ReplicaProgress] = []
+        if core.role is Role.LEADER:
+            voters, observers = core.progress()
+        return QuorumStatus(
+            role=core.role,
+            leadership=core.leadership,
+            high_watermark=core.high_watermark,
+            log_end_offset=self._log.log_end_offset,
+            voter_set=core.voters,
+            voters=tuple(voters),
+            observers=tuple(observers),
+        )
+
+    def on_leadership_change(self, watcher: Callable[[Leadership], None]) -> None:
+        """Call `watcher` whenever this replica takes another for the leader, or nobody."""
+        self._driver.leadership_watchers.append(watcher)
+
+    def append(
+        self, records: Sequence[tuple[Message, int]], *, leader_epoch: int
+    ) -> tuple[ErrorCode, int]:
+        """Append one batch as the leader of `leader_epoch`; see MetadataLog.append."""
+        assert records, "a batch has records"
+        if not self._may_append(leader_epoch):
+            return ErrorCode.NOT_CONTROLLER, -1
+        result = self._driver.store.append_data(records, leader_epoch)
+        if result.error is not ErrorCode.NONE:
+            logger.error("metadata append refused: %s", result.error_message)
+            if self._log.offline:
+                self._driver.fail(self._log.offline_reason)
+            return result.error, -1
+        self._driver.on_appended(())
+        return ErrorCode.NONE, result.last_offset
+
+    def _may_append(self, leader_epoch: int) -> bool:
+        core = self._core
+        return (
+            self._driver.led_epoch == leader_epoch == core.leader_epoch
+            and core.role is Role.LEADER
+            and self._closing is None
+            and self._driver.failure is None
+        )
+
+    def add_listener(self, listener: LogListener) -> Subscription:
+        """Deliver everything there is to `listener`, then everything that commits."""
+        return self._delivery.add_listener(listener)
+
+    def release_cached_snapshot(self) -> None:
+        """The listeners of the start-up have it: give the memory back."""
+        self._delivery.release_snapshot()
+
+    async def write_snapshot(
+        self,
+        *,
+        end_offset: int,
+        leader_epoch: int,
+        last_contained_log_time_ms: int,
+        records: Iterator[tuple[Message, int]],
+    ) -> None:
+        """Write a snapshot of everything below `end_offset`, then trim log and older snapshots.
+
+        Raises:
+            OSError: it could not be written; nothing changed.
+        """
+        assert end_offset <= self.high_watermark, "only what is committed"
+        snapshot_id = SnapshotId(end_offset, leader_epoch)
+        newest = self._files.snapshots[-1].end_offset if self._files.snapshots else -1
+        if self._closing is not None or self._driver.failure is not None or end_offset <= newest:
+            return
+        await self._driver.snapshots.write(
+            snapshot_id,
+            self._files.voters.at(end_offset),
+            last_contained_log_time_ms=last_contained_log_time_ms,
+            records=records,
+        )
+        self._driver.events.post(lambda: self._register_snapshot(snapshot_id))
+        await self._driver.events.is_idle()
+
+    def _register_snapshot(self, snapshot_id: SnapshotId) -> Sequence[Effect]:
+        try:
+            counts = self._driver.snapshots.register(snapshot_id)
+        except LogOffline as problem:
+            self._driver.fail(str(problem))
+            return ()
+        return self._core.on_snapshot_written(self._driver.now_ms()) if counts else ()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    async def handle(self, request: PeerRequest) -> PeerResponse:
+        """The answer to a peer; a fetch may wait for it as long as it asked for.
+
+        Raises:
+            QuorumStopped: the replica is closed or has failed.
+        """
+        await self._driver.events.has_room()
+        core = self._core
+        answer: PeerResponse = await self._driver.ask(
+            lambda token: core.on_request(request, token, self._driver.now_ms())
+        )
+        return answer
+
+    async def add_voter(
+        self, voter: VoterDescription, *, timeout_ms: int, ack_when_committed: bool = True
+    ) -> tuple[ErrorCode, str]:
+        """Add a voter that has caught up (KIP-853); the error and what to say of it.
+
+        Raises: QuorumStopped.
+        """
+        core = self._core
+        return await self._change(
+            lambda token: core.add_voter(
+                token,
+                voter,
+                self._driver.now_ms(),
+                ack_when_committed=ack_when_committed,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    async def remove_voter(self, voter: ReplicaKey, *, timeout_ms: int) -> tuple[ErrorCode, str]:
+        """Remove a voter, be it this leader (KIP-853). Raises: QuorumStopped."""
+        core = self._core
+        return await self._change(
+            lambda token: core.remove_voter(
+                token, voter, self._driver.now_ms(), timeout_ms=timeout_ms
+            )
+        )
+
+    async def upgrade_kraft_version(self, level: int, *, timeout_ms: int) -> tuple[ErrorCode, str]:
+        """Raise kraft.version: from then on the voters are in the log. Raises: QuorumStopped."""
+        core = self._core
+        return await self._change(
+            lambda token: core.upgrade_kraft_version(
+                token, level, self._driver.now_ms(), timeout_ms=timeout_ms
+            )
+        )
+
+    async def resign(self, preferred: ReplicaKey | None = None) -> tuple[ErrorCode, str]:
+        """Lead no longer, in favour of `preferred` if it can. Raises: QuorumStopped."""
+        core = self._core
+        return await self._change(
+            lambda token: core.resign(token, preferred, self._driver.now_ms())
+        )
+
+    async def _change(
+        self, event: Callable[[asyncio.Future[Any]], Sequence[Effect]]
+    ) -> tuple[ErrorCode, str]:
+        outcome: Complete = await self._driver.ask(event)
+        return outcome.error, outcome.message
+
+    async def close(self) -> None:
+        """Commit what can be committed, hand leadership on, close the files (idempotent)."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._driver.shut_down())
+        await asyncio.wait([self._closing])
+        self._closing.result()

@@ -1,0 +1,218 @@
+"""The quorum's APIs on the controllers' listener.
+
+Owns: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch and FetchSnapshot of the metadata log,
+UpdateRaftVoter, AddRaftVoter, RemoveRaftVoter and DescribeQuorum. Must not: check permissions (the
+listener has), or decide anything (the quorum does). Invariant: every request gets a response of its
+own API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p55_describe_quorum as quorum
+from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from moldau.protocol.messages.p81_remove_raft_voter import (
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+)
+from moldau.protocol.registry import response_class
+from moldau.protocol.schema import Message
+from moldau.protocol.types import ZERO_UUID
+from moldau.raft.core.values import ReplicaKey, ReplicaProgress
+from moldau.raft.core.voters import VoterDescription, VoterEndpoint
+from moldau.raft.quorum_log import QuorumLog, QuorumStatus
+from moldau.raft.values import METADATA_TOPIC, QuorumStopped
+from moldau.raft.wire import METADATA_PARTITION
+from moldau.raft.wire_server import Refused, decode_request, encode_response
+from moldau.runtime.clock import Clock
+
+RAFT_APIS: Final = frozenset(
+    {
+        ApiKey.FETCH,
+        ApiKey.VOTE,
+        ApiKey.BEGIN_QUORUM_EPOCH,
+        ApiKey.END_QUORUM_EPOCH,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.ADD_RAFT_VOTER,
+        ApiKey.REMOVE_RAFT_VOTER,
+        ApiKey.UPDATE_RAFT_VOTER,
+    }
+)
+
+REMOVE_VOTER_TIMEOUT_MS: Final = 30_000
+"""RemoveRaftVoter says nothing of how long its sender waits: what Kafka's tools wait by default."""
+
+
+class RaftRequestHandler:
+    """Answers the requests of `RAFT_APIS` for one replica, on the log's event loop.
+
+    Args:
+        listener_name: of the listener the requests come by; leaders are named by their address
+            there.
+    """
+
+    def __init__(
+        self, log: QuorumLog, cluster_id: str, *, clock: Clock, listener_name: str
+    ) -> None:
+        self._log = log
+        self._cluster_id = cluster_id
+        self._clock = clock
+        self._listener_name = listener_name
+
+    async def handle(self, request: Message, api_version: int, client_host: str) -> Message:
+        """The response to a request of `RAFT_APIS`; a fetch may wait as long as it asks for."""
+        del client_host  # nobody is judged by it here
+        try:
+            match request:
+                case quorum.DescribeQuorumRequest():
+                    return self._describe_quorum(request, api_version)
+                case AddRaftVoterRequest():
+                    return await self._add_voter(request)
+                case RemoveRaftVoterRequest():
+                    return await self._remove_voter(request)
+                case _:
+                    return await self._peer(request, api_version)
+        except QuorumStopped:
+            refusal: Any = response_class(request.API_KEY)()
+            refusal.error_code = ErrorCode.BROKER_NOT_AVAILABLE
+            stopped: Message = refusal
+            return stopped
+
+    async def _peer(self, request: Message, api_version: int) -> Message:
+        try:
+            decoded = decode_request(request, api_version, self._cluster_id)
+        except Refused as refusal:
+            return refusal.response
+        return encode_response(await self._log.handle(decoded), api_version, self._listener_name)
+
+    # -- voters ----------------------------------------------------------------------------------
+
+    async def _add_voter(self, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
+        """AddRaftVoter v0–v1 (KIP-853, KIP-1186)."""
+        error, message = self._refusal(request)
+        endpoints = tuple(
+            VoterEndpoint(each.name, each.host, each.port) for each in request.listeners
+        )
+        names = [endpoint.listener_name for endpoint in endpoints]
+        if error is ErrorCode.NONE and self._listener_name not in names:
+            error = ErrorCode.INVALID_REQUEST
+            message = f"the voter to add needs an endpoint of listener {self._listener_name}"
+        if error is ErrorCode.NONE:
+            error, message = await self._log.add_voter(
+                VoterDescription(request.voter_id, request.voter_directory_id, endpoints),
+                timeout_ms=max(request.timeout_ms, 0),
+                ack_when_committed=request.ack_when_committed,
+            )
+        return AddRaftVoterResponse(error_code=error, error_message=_text(error, message))
+
+    async def _remove_voter(self, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
+        """RemoveRaftVoter v0 (KIP-853)."""
+        error, message = self._refusal(request)
+        if error is ErrorCode.NONE:
+            error, message = await self._log.remove_voter(
+                ReplicaKey(request.voter_id, request.voter_directory_id),
+                timeout_ms=REMOVE_VOTER_TIMEOUT_MS,
+            )
+        return RemoveRaftVoterResponse(error_code=error, error_message=_text(error, message))
+
+    def _refusal(
+        self, request: AddRaftVoterRequest | RemoveRaftVoterRequest
+    ) -> tuple[ErrorCode, str]:
+        """What a change of voters is refused for before the quorum sees it, in Kafka's order."""
+        if request.cluster_id is not None and request.cluster_id != self._cluster_id:
+            return (
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"this is cluster {self._cluster_id}, not {request.cluster_id}",
+            )
+        if not self._log.is_leader:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, "this controller does not lead the quorum"
+        if request.voter_id < 0 or request.voter_directory_id == ZERO_UUID:
+            return ErrorCode.INVALID_REQUEST, "a voter is its node id and its directory id"
+        return ErrorCode.NONE, ""
+
+    # -- descriptions ----------------------------------------------------------------------------
+
+    def _describe_quorum(
+        self, request: quorum.DescribeQuorumRequest, api_version: int
+    ) -> quorum.DescribeQuorumResponse:
+        """DescribeQuorum v0–v2 (KIP-595, KIP-836, KIP-853): who leads, and how far everybody is."""
+        status = self._log.status()
+        response = quorum.DescribeQuorumResponse(error_message=None)
+        for topic in request.topics:
+            answer = quorum.TopicDataResponse(topic_name=topic.topic_name)
+            response.topics.append(answer)
+            for partition in topic.partitions:
+                index = partition.partition_index
+                if topic.topic_name != METADATA_TOPIC or index != METADATA_PARTITION:
+                    answer.partitions.append(
+                        quorum.PartitionDataResponse(
+                            partition_index=index,
+                            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                            error_message="only the metadata log has a quorum",
+                        )
+                    )
+                else:
+                    answer.partitions.append(self._partition(status, api_version))
+        if api_version >= 2 and status.is_leader:
+            response.nodes = [
+                quorum.Node(
+                    node_id=voter.voter_id,
+                    listeners=[
+                        quorum.Listener(name=name, host=host, port=port)
+                        for name, host, port in voter.endpoints
+                    ],
+                )
+                for voter in status.voter_set.voters
+            ]
+        return response
+
+    def _partition(self, status: QuorumStatus, api_version: int) -> quorum.PartitionDataResponse:
+        leadership = status.leadership
+        answer = quorum.PartitionDataResponse(
+            partition_index=METADATA_PARTITION,
+            error_message=None,
+            leader_id=leadership.leader_id,
+            leader_epoch=leadership.leader_epoch,
+        )
+        if not status.is_leader:
+            answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            answer.error_message = "this controller does not lead the quorum"
+            return answer
+        answer.high_watermark = status.high_watermark
+        answer.current_voters = self._replicas(status.voters, api_version)
+        answer.observers = self._replicas(status.observers, api_version)
+        return answer
+
+    def _replicas(
+        self, progress: Sequence[ReplicaProgress], api_version: int
+    ) -> list[quorum.ReplicaState]:
+        states = []
+        for each in progress:
+            state = quorum.ReplicaState(
+                replica_id=each.replica.node_id,
+                log_end_offset=each.log_end_offset,
+                last_fetch_timestamp=self._wall_ms(each.replica, each.last_fetch_ms),
+                last_caught_up_timestamp=self._wall_ms(each.replica, each.last_caught_up_ms),
+            )
+            if api_version >= 2:
+                state.replica_directory_id = each.replica.directory_id
+            states.append(state)
+        return states
+
+    def _wall_ms(self, replica: ReplicaKey, monotonic_ms: float | None) -> int:
+        """The wall clock's time; a leader has always just heard of itself, -1 stands for never."""
+        now_ms = self._clock.now_ms()
+        if replica.node_id == self._log.node_id:
+            return now_ms
+        if monotonic_ms is None:
+            return -1
+        return now_ms - round(self._clock.monotonic_ms() - monotonic_ms)
+
+
+def _text(error: ErrorCode, message: str) -> str | None:
+    return None if error is ErrorCode.NONE else message or error.message
