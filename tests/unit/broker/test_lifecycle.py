@@ -36,6 +36,8 @@ class ScriptedController:
         self.heartbeats: list[BrokerHeartbeatRequest] = []
         self.is_fenced = True
         self.should_shut_down = False
+        self.heartbeat_error = ErrorCode.NONE
+        self.is_reachable = True
         self.beaten = asyncio.Event()
 
     async def send(self, request: Message, principal: str, *, timeout_ms: int = 0) -> Any:
@@ -46,9 +48,21 @@ class ScriptedController:
         assert isinstance(request, BrokerHeartbeatRequest)
         self.heartbeats.append(request)
         self.beaten.set()
+        if not self.is_reachable:
+            raise ControllerUnavailable("nobody leads")
         return BrokerHeartbeatResponse(
-            is_fenced=self.is_fenced, should_shut_down=self.should_shut_down
+            error_code=self.heartbeat_error,
+            is_fenced=self.is_fenced,
+            should_shut_down=self.should_shut_down,
         )
+
+    async def beats(self, count: int = 2) -> None:
+        """Return when so many more heartbeats have come."""
+        wanted = len(self.heartbeats) + count
+        async with asyncio.timeout(10):
+            while len(self.heartbeats) < wanted:
+                self.beaten.clear()
+                await self.beaten.wait()
 
 
 def lifecycle(controller: ScriptedController, **settings: int) -> BrokerLifecycle:
@@ -127,6 +141,105 @@ async def test_controlled_shutdown_waits_for_the_controllers_word() -> None:
     controller.should_shut_down = True
     assert await broker.begin_controlled_shutdown(5_000)
     assert controller.heartbeats[-1].want_shut_down
+    await broker.stop()
+
+
+async def running(controller: ScriptedController) -> BrokerLifecycle:
+    controller.is_fenced = False
+    broker = lifecycle(controller)
+    await broker.register()
+    broker.move_to(BrokerState.RECOVERY)
+    broker.start_heartbeats()
+    await asyncio.wait_for(broker.wait_unfenced(), 5)
+    broker.move_to(BrokerState.RUNNING)
+    return broker
+
+
+async def test_it_survives_a_time_without_controllers(caplog: pytest.LogCaptureFixture) -> None:
+    """The same registration goes on with the next controller; the trouble is told once."""
+    caplog.set_level("INFO", logger="moldau.broker.lifecycle")
+    controller = ScriptedController()
+    broker = await running(controller)
+    controller.is_reachable = False
+    await controller.beats(3)
+    controller.is_reachable = True
+    await controller.beats(3)
+    assert {beat.broker_epoch for beat in controller.heartbeats} == {17}
+    lines = [record.message for record in caplog.records]
+    assert lines.count("heartbeat not answered: nobody leads") == 1
+    assert lines.count("the controller answers heartbeats again") == 1
+    await broker.stop()
+
+
+async def test_a_broker_that_was_fenced_asks_to_be_let_in_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its session ran out while it stood still: registration and epoch stay, nothing is reset."""
+    caplog.set_level("INFO", logger="moldau.broker.lifecycle")
+    controller = ScriptedController()
+    broker = await running(controller)
+    controller.is_fenced = True
+    await controller.beats()
+    controller.is_fenced = False
+    await controller.beats()
+    assert not any(beat.want_fence for beat in controller.heartbeats)
+    assert {beat.broker_epoch for beat in controller.heartbeats} == {17}
+    assert broker.state is BrokerState.RUNNING
+    lines = [record.message for record in caplog.records]
+    assert lines.count("this broker has been fenced; it asks to be let in again") == 1
+    assert lines.count("this broker is not fenced any more") == 1
+    await broker.stop()
+
+
+@pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
+async def test_a_void_registration_is_told_once_and_not_replaced(
+    code: ErrorCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Apache Kafka: another incarnation owns the id now, or the operator removed it."""
+    controller = ScriptedController()
+    broker = await running(controller)
+    controller.registrations = [lambda: pytest.fail("it registered again")]
+    controller.heartbeat_error = code
+    await controller.beats(4)
+    await broker.stop()
+    told = [record.message for record in caplog.records if code.name in record.message]
+    assert told == [
+        f"heartbeat refused, {code.name}: this registration is void, restart the broker"
+    ]
+
+
+async def test_registration_gives_up_with_the_controllers_reason() -> None:
+    """The id's old session never ends within the time."""
+    controller = ScriptedController()
+    duplicate = BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+    controller.registrations = [lambda: duplicate] * 1_000
+    with pytest.raises(ControllerUnavailable, match="DUPLICATE_BROKER_REGISTRATION"):
+        await lifecycle(controller, registration_timeout_ms=1).register()
+
+
+async def test_stopping_does_not_wait_for_a_heartbeat_on_its_way() -> None:
+    class Hanging(ScriptedController):
+        async def send(self, request: Message, principal: str, *, timeout_ms: int = 0) -> Any:
+            if isinstance(request, BrokerHeartbeatRequest):
+                self.beaten.set()
+                await asyncio.Event().wait()
+            return await super().send(request, principal, timeout_ms=timeout_ms)
+
+    controller = Hanging()
+    broker = lifecycle(controller)
+    await broker.register()
+    broker.start_heartbeats()
+    await asyncio.wait_for(controller.beaten.wait(), 5)
+    await asyncio.wait_for(broker.stop(), 5)
+    assert not await broker.begin_controlled_shutdown(5_000), "there is nothing to shut down"
+
+
+async def test_controlled_shutdown_has_a_limit() -> None:
+    controller = ScriptedController()
+    broker = await running(controller)
+    assert not await broker.begin_controlled_shutdown(30)
+    assert controller.heartbeats[-1].want_shut_down
+    broker.move_to(BrokerState.SHUTTING_DOWN)
     await broker.stop()
 
 
