@@ -145,7 +145,7 @@ class Fabric:
 
     def host_up(self, host: str) -> None:
         """The machine is back; who still writes to its old connections gets a reset."""
-        self._hosts[host].is_up = True
+        self._hosts.setdefault(host, _Host()).is_up = True
         # Who has nothing to retransmit learns nothing.
         for transport in list(self._held):
             if transport.remote_host == host:

@@ -22,6 +22,7 @@ class World:
         self.loop = VirtualLoop()
         self.fabric = Fabric(self.loop, Random(seed), NetworkSettings(**settings))
         self.client = Process(self.loop, "client")
+        self.client.fails_with_tasks = False
         self.client_network = self.fabric.port_of(self.client, "c")
         self.clock = VirtualClock(self.loop)
         self.received = []

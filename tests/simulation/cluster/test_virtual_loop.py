@@ -101,18 +101,35 @@ def test_an_exception_in_a_callback_fails_the_run(loop):
         loop.run_until_complete(loop.elapse(1))
 
 
-def test_a_task_that_failed_unheard_is_found_but_not_a_dead_processs(loop):
+def test_a_spawned_task_that_fails_fails_the_run_but_not_a_dead_processs(loop):
     alive, dead = Process(loop, "alive"), Process(loop, "dead")
+
+    async def fail():
+        await loop.elapse(1)
+        raise ValueError("unheard")
+
+    dead.spawn(fail())
+    loop.call_later(0.0005, dead.kill)
+    loop.run_until_complete(loop.elapse(2))
+    alive.spawn(fail())
+    with pytest.raises(UnhandledFailure, match=r"alive: .*unheard"):
+        loop.run_until_complete(loop.elapse(2))
+
+
+def test_a_task_of_a_task_that_failed_unheard_is_found(loop):
+    process = Process(loop, "one")
+    tasks = []
 
     async def fail():
         raise ValueError("unheard")
 
-    for process in (alive, dead):
-        process.spawn(fail())
+    async def parent():
+        tasks.append(asyncio.create_task(fail()))
+
+    process.spawn(parent())
     loop.run_until_complete(loop.elapse(1))
-    dead.kill()
     assert len(loop.unheard_failures()) == 1
-    assert "alive: " in loop.unheard_failures()[0]
+    assert "unheard" in loop.unheard_failures()[0]
 
 
 def test_timeouts_of_asyncio_run_on_virtual_time(loop):

@@ -46,10 +46,12 @@ class Process:
         self.name = name
         self.loop = loop
         self.is_alive = True
-        self.stopped_until = 0.0
+        self.stopped_until: float | None = None
+        self.deferred: list[asyncio.Handle] = []
         self.context = contextvars.copy_context()
         self.context.run(_PROCESS.set, self)
         self.on_kill: list[Callable[[], object]] = []
+        self.fails_with_tasks = True
 
     def __repr__(self) -> str:
         return f"Process({self.name})"
@@ -64,11 +66,33 @@ class Process:
 
     def stop_for(self, duration_ms: float) -> None:
         """SIGSTOP now, SIGCONT after `duration_ms`."""
-        self.stopped_until = max(self.stopped_until, self.loop.time() + duration_ms / 1000)
+        until = self.loop.time() + duration_ms / 1000
+        if self.is_alive and (self.stopped_until is None or until > self.stopped_until):
+            self.stopped_until = until
+            self.loop.call_outside(duration_ms, self._go_on, until)
+
+    def _go_on(self, until: float) -> None:
+        if self.stopped_until == until:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """SIGCONT (idempotent)."""
+        self.stopped_until = None
+        self.loop.run_deferred(self)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine as part of this process."""
-        return self.loop.create_task(coroutine, context=self.context)
+        task = self.loop.create_task(coroutine, context=self.context)
+        task.add_done_callback(self._spawned_ended)
+        return task
+
+    def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
+        """What was spawned is nobody's to wait for: its failure is the run's."""
+        if not self.is_alive or task.cancelled() or not self.fails_with_tasks:
+            return
+        exception = task.exception()
+        if exception is not None:
+            self.loop.fail(f"{self.name}: {task.get_name()}", exception)
 
 
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
@@ -94,6 +118,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._steps_at_instant = 0
         self._sequence = 0
         self._running: Process | None = None
+        self._outside = contextvars.copy_context()
         self._runnable: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.Handle]] = []
         self.set_exception_handler(self._on_exception)
@@ -161,8 +186,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if process is not None:
             if not process.is_alive:
                 return
-            if process.stopped_until > self._now:
-                self._put(process.stopped_until, handle)
+            if process.stopped_until is not None:
+                process.deferred.append(handle)
                 return
         self.step_count += 1
         self._running = process
@@ -172,6 +197,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.after_step()
         if self.failures:
             raise UnhandledFailure(self.failures[0])
+
+    def run_deferred(self, process: Process) -> None:
+        """Make ready what a process could not run while it was stopped."""
+        self._runnable.extend(process.deferred)
+        process.deferred.clear()
 
     def _put(self, when: float, handle: asyncio.Handle) -> None:
         self._sequence += 1
@@ -193,13 +223,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if process is not None and not process.is_alive:
             return
         who = process.name if process is not None else "the simulation"
-        self.failures.append(f"{who}: {context.get('message')}: {exception!r}")
+        self.fail(f"{who}: {context.get('message')}", exception)
+
+    def fail(self, what: str, exception: BaseException | None = None) -> None:
+        """End the run after this step."""
+        self.failures.append(f"{what}: {exception!r}")
         if exception is not None:
             self.failures[-1] += _where(exception)
 
     def note(self, text: str) -> None:
         """A line of the run's history, which a failure shows the end of."""
         self.history.append(f"{self._now * 1000:12.3f} {text}")
+
+    def call_outside(self, delay_ms: float, callback: Callable[..., object], *args: Any) -> None:
+        """A timer that belongs to no process, whoever sets it."""
+        self.call_later(delay_ms / 1000, callback, *args, context=self._outside)
 
     # -- use -------------------------------------------------------------------------------------
 

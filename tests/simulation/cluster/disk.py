@@ -1,0 +1,118 @@
+"""A node's disk: the simulated file system of the storage tests on virtual time, with faults.
+
+Owns: how long a call that is offloaded takes, when the next crash inside an operation comes, what
+survives. Must not: know what the files mean.
+Invariant: once the process is dead nothing changes the disk any more; `survivors` is what the next
+start finds.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Any
+
+from tests.simulation.cluster.virtual_loop import WALL_CLOCK_START_MS, Process
+from tests.storage.simulated_disk import DirectoryNode, FileNode
+from tests.storage.simulated_filesystem import Fault, SimulatedCrash, SimulatedFilesystem
+
+
+class Death(Enum):
+    """How a node ends, and what its disk keeps of what was not flushed."""
+
+    KILL = "process kill"
+    POWER_LOSS = "power loss"
+
+
+@dataclass(slots=True)
+class DiskSettings:
+    """How slow the disk is; milliseconds, and the probability that a call is a slow one."""
+
+    min_delay_ms: float = 0.02
+    max_delay_ms: float = 1.0
+    slow_call: float = 0.01
+    slow_call_ms: float = 200.0
+
+
+class NodeDisk(SimulatedFilesystem):
+    """One incarnation's view of a disk. `operation_total` counts changes and reads."""
+
+    def __init__(
+        self,
+        process: Process,
+        root: DirectoryNode,
+        random: Random,
+        settings: DiskSettings,
+        on_operation: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        loop = process.loop
+        super().__init__(root, now_ms=lambda: WALL_CLOCK_START_MS + int(loop.time() * 1000))
+        self._process = process
+        self._random = random
+        self._on_operation = on_operation
+        self.settings = settings
+        self.death = Death.KILL
+        self.stall_until = 0.0
+        process.on_kill.append(self._process_died)
+
+    def changing(
+        self, name: str, path: str, write: tuple[FileNode, int, bytes] | None = None
+    ) -> None:
+        try:
+            super().changing(name, path, write)
+        except SimulatedCrash:
+            self._process.kill()
+            raise
+        self._on_operation(f"{self._process.name} disk {name} {path}")
+
+    def _process_died(self) -> None:
+        if not self.crashed:
+            self.crashed = True
+            self.crash_image = self.image()
+
+    def crash_soon(self, operations: int, death: Death) -> None:
+        """Die inside the operation that comes after so many others."""
+        self.death = death
+        self.crash_at = self.operation_count + operations
+
+    def stall(self, duration_ms: float) -> None:
+        """Nothing that is offloaded ends before so much time has passed."""
+        self.stall_until = self._process.loop.time() + duration_ms / 1000
+
+    def fail(self, operation: str, error_number: int = errno.EIO) -> None:
+        """Let the next operation of this kind fail."""
+        self.faults.append(Fault(operation, "", error_number))
+
+    def survivors(self, death: Death) -> DirectoryNode:
+        """What the next start finds; the process is dead."""
+        image = self.crash_image
+        assert image is not None, "only what is dead can be started again"
+        if death is Death.POWER_LOSS:
+            return image.after_power_loss(self._random)
+        if self._random.random() < 0.5:
+            torn = image.after_kill_mid_write(self._random)
+            if torn is not None:
+                return torn
+        return image.after_kill()
+
+    async def offload(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """The call happens at some time between now and the return, as on a thread."""
+        await self._wait()
+        self.offloading = True
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self.offloading = False
+        await self._wait()
+        return result
+
+    async def _wait(self) -> None:
+        settings, loop = self.settings, self._process.loop
+        slow = self._random.random() < settings.slow_call
+        longest = settings.slow_call_ms if slow else settings.max_delay_ms
+        await loop.elapse(self._random.uniform(settings.min_delay_ms, longest))
+        if self.stall_until > loop.time():
+            await loop.elapse((self.stall_until - loop.time()) * 1000)

@@ -1,0 +1,317 @@
+"""One controller node: the production log, controller, request handlers and listener on simulated
+loop, network and disk.
+
+Owns: formatting, starting, killing and starting again; the tap through which the ledger sees every
+append and commit. Must not: decide anything the production node would decide.
+Invariant: a node is started only from what its last death left on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from moldau.config import NodeConfig
+from moldau.controller_server.apis import ControllerApis
+from moldau.controller_server.descriptions import ClusterDescriptions
+from moldau.controller_server.listener import ControllerListener
+from moldau.metadata.bootstrap import feature_records, initial_feature_levels
+from moldau.metadata.controller import (
+    Controller,
+    ControllerCore,
+    ControllerSettings,
+    SnapshotPolicy,
+)
+from moldau.metadata.features import SUPPORTED_FEATURES
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p70_controller_registration import (
+    ControllerRegistrationRequest,
+    Feature,
+    Listener,
+)
+from moldau.protocol.schema import Message
+from moldau.raft import VoterDescription, VoterEndpoint, VoterSet, read_bootstrap, write_bootstrap
+from moldau.runtime.server import ListenerSpec
+from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
+from tests.simulation.cluster.logs import (
+    CLUSTER_ID,
+    LISTENER,
+    METADATA_DIRECTORY,
+    QuorumAnswers,
+    open_metadata_log,
+)
+from tests.simulation.cluster.virtual_loop import Process, VirtualClock
+from tests.storage.simulated_disk import DirectoryNode
+from tests.storage.simulated_filesystem import SimulatedFilesystem
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster.world import World
+
+PORT = 9093
+
+
+def host_of(controller_id: int) -> str:
+    """The name of a controller's machine."""
+    return f"controller-{controller_id}"
+
+
+def directory_of(controller_id: int) -> UUID:
+    """The id of a controller's metadata directory."""
+    return UUID(int=0xC000 + controller_id)
+
+
+def voter_of(controller_id: int) -> VoterDescription:
+    """A controller as the voter set names it."""
+    endpoint = VoterEndpoint(LISTENER, host_of(controller_id), PORT)
+    return VoterDescription(controller_id, directory_of(controller_id), (endpoint,))
+
+
+def controller_config(controller_id: int, **overrides: str) -> NodeConfig:
+    """What an operator would write into the node's file."""
+    values = {
+        "process.roles": "controller",
+        "node.id": str(controller_id),
+        "listeners": f"{LISTENER}://{host_of(controller_id)}:{PORT}",
+        "controller.listener.names": LISTENER,
+        "controller.quorum.bootstrap.servers": f"{host_of(controller_id)}:{PORT}",
+        "log.dirs": METADATA_DIRECTORY,
+        **overrides,
+    }
+    return NodeConfig(values)
+
+
+class LogTap:
+    """The log as the controller sees it, with the ledger looking on."""
+
+    def __init__(self, log: Any, node: ControllerNode, who: str) -> None:
+        self._log = log
+        self._node = node
+        self._who = who
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def append(
+        self, records: Sequence[tuple[Message, int]], *, leader_epoch: int
+    ) -> tuple[ErrorCode, int]:
+        error, last_offset = self._log.append(records, leader_epoch=leader_epoch)
+        if error is ErrorCode.NONE:
+            world = self._node.world
+            world.guard(world.ledger.acts, self._who, leader_epoch)
+            world.note(
+                f"{self._who} appends {len(records)} up to {last_offset} in {leader_epoch}:"
+                f" {type(records[0][0]).__name__}"
+            )
+        return error, last_offset
+
+    def add_listener(self, listener: Any) -> Any:
+        return self._log.add_listener(ListenerTap(listener, self._node, self._who))
+
+
+class ListenerTap:
+    """Tells the ledger first, then the real listener, and compares their images."""
+
+    def __init__(self, listener: Any, node: ControllerNode, who: str) -> None:
+        self._listener = listener
+        self._node = node
+        self._who = who
+
+    def handle_snapshot(self, snapshot: Any) -> None:
+        world = self._node.world
+        world.note(f"{self._who} loads the snapshot up to {snapshot.end_offset}")
+        world.guard(world.ledger.on_snapshot, self._who, snapshot)
+        self._listener.handle_snapshot(snapshot)
+
+    def handle_commit(self, batch: Any) -> None:
+        world = self._node.world
+        world.note(f"{self._who} commits {batch.base_offset} to {batch.last_offset}")
+        world.guard(world.ledger.on_commit, self._who, batch)
+        self._listener.handle_commit(batch)
+        world.guard(self._node.check_image, self._who)
+
+    def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
+        world = self._node.world
+        world.note(f"{self._who} hears that {leader_id} leads epoch {leader_epoch}")
+        if leader_id == self._node.controller_id:
+            world.guard(world.ledger.acts, self._who, leader_epoch)
+        self._listener.handle_leader_change(leader_id, leader_epoch)
+
+
+class ControllerNode:
+    """A machine with a disk, and on it a process or none."""
+
+    def __init__(self, world: World, controller_id: int, random: Random) -> None:
+        self.world = world
+        self.controller_id = controller_id
+        self.host = host_of(controller_id)
+        self.random = random
+        self.disk_settings = DiskSettings()
+        self.process: Process | None = None
+        self.disk: NodeDisk | None = None
+        self.controller: Controller | None = None
+        self.log: Any = None
+        self.starts = 0
+        self.is_ready = False
+        self._root = DirectoryNode()
+        self._compared_offset = -1
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs."""
+        return self.process is not None and self.process.is_alive
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it decides, as far as it knows."""
+        return self.is_alive and self.controller is not None and self.controller.is_active
+
+    def format(self, voters: VoterSet) -> None:
+        """`moldau storage format` on an empty disk."""
+        filesystem = SimulatedFilesystem(self._root)
+        write_bootstrap(
+            filesystem,
+            METADATA_DIRECTORY,
+            feature_records(initial_feature_levels()),
+            voters,
+            now_ms=self.world.clock.now_ms(),
+        )
+
+    def start(self) -> None:
+        """Start the process on what the disk has."""
+        assert not self.is_alive, "one process per node"
+        self.starts += 1
+        self.is_ready = False
+        self.controller = self.log = None
+        self._compared_offset = -1
+        name = f"{self.host}#{self.starts}"
+        process = self.process = Process(self.world.loop, name)
+        self.disk = NodeDisk(
+            process, self._root, self.random, self.disk_settings, self.world.disk_operation
+        )
+        # After everything that the death itself brings about: a crash unwinds the stack first.
+        process.on_kill.append(
+            lambda: self.world.loop.call_outside(0.0, self.world.on_controller_death, self)
+        )
+        self.world.fabric.host_up(self.host)
+        self.world.note(f"{name} starts")
+        process.spawn(self._run(process, self.disk))
+
+    def kill(self, death: Death) -> None:
+        """End the process now; `bury` makes its disk ready for the next start."""
+        assert self.process is not None
+        assert self.disk is not None
+        self.disk.death = death
+        self.process.kill()
+
+    def bury(self) -> None:
+        """After a death, however it came: what is left on the disk, and the silence of a machine
+        that lost power.
+        """
+        assert self.disk is not None
+        assert not self.is_alive
+        self._root = self.disk.survivors(self.disk.death)
+        self.is_ready = False
+        if self.disk.death is Death.POWER_LOSS:
+            self.world.fabric.host_down(self.host)
+
+    def describe(self) -> str:
+        """Where it stands, for the message of a failure."""
+        state = ("ready" if self.is_ready else "not ready") if self.is_alive else "dead"
+        if self.controller is not None:
+            offset = self.controller.committed_image.provenance.last_contained_offset
+            state += f", at {offset}, takes {self.controller.leader_id} for the leader"
+        return f"{self.host}: {state}" + (", active" if self.is_active else "")
+
+    def check_image(self, who: str) -> None:
+        """The controller's committed image is the ledger's at that offset."""
+        assert self.controller is not None
+        image = self.controller.committed_image
+        last_offset = image.provenance.last_contained_offset
+        if last_offset > self._compared_offset:
+            self._compared_offset = last_offset
+            self.world.ledger.compare(who, image, last_offset)
+
+    # -- inside the process ----------------------------------------------------------------------
+
+    async def _run(self, process: Process, disk: NodeDisk) -> None:
+        world = self.world
+        config = controller_config(self.controller_id, **world.controller_overrides)
+        clock = VirtualClock(world.loop, wall_offset_ms=self.random.randrange(-2_000, 2_000))
+        network = world.fabric.port_of(process, self.host)
+
+        def on_fatal(reason: str) -> None:
+            world.node_failed(self, process, reason)
+
+        try:
+            bootstrap: list[tuple[Message, int]] = [
+                (record, 0)
+                for record in await disk.offload(read_bootstrap, disk, METADATA_DIRECTORY)
+            ]
+            log = await open_metadata_log(
+                disk,
+                clock,
+                network,
+                on_fatal,
+                node_id=self.controller_id,
+                directory_id=directory_of(self.controller_id),
+                endpoints=voter_of(self.controller_id).endpoints,
+                bootstrap=world.controller_addresses,
+                random=Random(self.random.getrandbits(64)),
+            )
+        except Exception as error:
+            on_fatal(f"start: {error!r}")
+            if world.is_disk_error(error):
+                return
+            raise
+        self.log = log
+        tap: Any = LogTap(log, self, process.name)
+        settings = ControllerSettings.from_node_config(config, CLUSTER_ID)
+        controller = self.controller = Controller(
+            ControllerCore(settings, Random(self.random.getrandbits(64))),
+            tap,
+            clock,
+            node_id=self.controller_id,
+            bootstrap_records=bootstrap,
+            snapshot_policy=SnapshotPolicy(
+                max_bytes=world.snapshot_bytes, interval_ms=world.snapshot_interval_ms
+            ),
+        )
+        descriptions = ClusterDescriptions(
+            config,
+            CLUSTER_ID,
+            image=lambda: controller.committed_image,
+            leader_id=lambda: controller.leader_id,
+            kraft_version=lambda: log.voters.kraft_version,
+        )
+        apis = ControllerApis(controller, QuorumAnswers(log), descriptions)
+        listener = ControllerListener(
+            apis,
+            clock=clock,
+            network=network,
+            on_fault=lambda error: world.fault(process, error),
+            offload=disk.offload,
+        )
+        await listener.start([ListenerSpec(LISTENER, "", PORT)])
+        controller.start()
+        self.is_ready = True
+
+    def registration(self) -> ControllerRegistrationRequest:
+        """What the node tells the active controller about itself."""
+        return ControllerRegistrationRequest(
+            controller_id=self.controller_id,
+            incarnation_id=UUID(int=(self.controller_id << 32) + self.starts, version=4),
+            zk_migration_ready=False,
+            listeners=[
+                Listener(name=LISTENER, host=self.host, port=PORT, security_protocol=0),
+            ],
+            features=[
+                Feature(
+                    name=name,
+                    min_supported_version=levels.minimum_level,
+                    max_supported_version=levels.maximum_level,
+                )
+                for name, levels in SUPPORTED_FEATURES.items()
+            ],
+        )
