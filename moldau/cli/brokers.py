@@ -1,4 +1,4 @@
-"""`moldau brokers`: list and describe.
+"""`moldau brokers`: list, describe and unregister.
 
 Must not talk to a cluster except through `moldau.client`.
 """
@@ -12,6 +12,7 @@ import typer
 from moldau.cli.cluster_options import (
     DEFAULT_TIMEOUT_MS,
     AsJson,
+    BootstrapController,
     BootstrapServer,
     CommandConfig,
     TimeoutMs,
@@ -20,7 +21,7 @@ from moldau.cli.cluster_options import (
 from moldau.cli.output import fail, print_json, print_table, size_text
 from moldau.client import Admin, ClusterDescription
 
-app = typer.Typer(help="Brokers: list, describe.", no_args_is_help=True)
+app = typer.Typer(help="Brokers: list, describe, unregister.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -117,3 +118,20 @@ def describe(
         ("feature", "finalized"),
         ((name, feature["finalized"]) for name, feature in document["features"].items()),
     )
+
+
+@app.command("unregister")
+def unregister(
+    broker_id: Annotated[int, typer.Argument(min=0, help="The broker's id.")],
+    bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Forget a broker that has been stopped and will not come back."""
+
+    async def work(admin: Admin) -> None:
+        await admin.unregister_broker(broker_id)
+
+    with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    typer.echo(f"broker {broker_id} is no longer registered")

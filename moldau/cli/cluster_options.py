@@ -27,6 +27,14 @@ BootstrapServer = Annotated[
         show_default=False,
     ),
 ]
+BootstrapController = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-controller",
+        help="HOST:PORT of one or more controllers, to ask these instead of brokers.",
+        show_default=False,
+    ),
+]
 CommandConfig = Annotated[
     str | None,
     typer.Option("--command-config", help="A file with client properties, as Kafka's tools take."),
@@ -41,16 +49,22 @@ DEFAULT_TIMEOUT_MS = 15_000
 
 
 def client_config(
-    bootstrap_server: str | None, command_config: str | None, timeout_ms: int
+    bootstrap_server: str | None,
+    command_config: str | None,
+    timeout_ms: int,
+    bootstrap_controller: str | None = None,
 ) -> ClientConfig:
     """The client's configuration from a command's options; exits with status 2 when it is wrong."""
     try:
-        if command_config is None:
-            config = ClientConfig.of(bootstrap_server or DEFAULT_BOOTSTRAP_SERVER)
+        if command_config is not None:
+            config = ClientConfig.from_file(command_config, bootstrap_server, bootstrap_controller)
+        elif bootstrap_controller is not None:
+            config = ClientConfig.of(bootstrap_controllers=bootstrap_controller)
         else:
-            config = ClientConfig.from_file(command_config, bootstrap_server)
+            config = ClientConfig.of(bootstrap_server or DEFAULT_BOOTSTRAP_SERVER)
         return ClientConfig.of(
             config.bootstrap_servers,
+            bootstrap_controllers=config.bootstrap_controllers,
             client_id=config.client_id,
             request_timeout_ms=min(config.request_timeout_ms, timeout_ms),
             default_api_timeout_ms=timeout_ms,
@@ -65,9 +79,13 @@ def with_admin(
     command_config: str | None,
     timeout_ms: int,
     work: Callable[[Admin], Awaitable[Result]],
+    bootstrap_controller: str | None = None,
 ) -> Result:
-    """Run `work` with an admin client; a `KafkaError` becomes one line and status 1."""
-    config = client_config(bootstrap_server, command_config, timeout_ms)
+    """Run `work` with an admin client; a `KafkaError` becomes one line and status 1.
+
+    Controllers, when they are given, are asked instead of brokers.
+    """
+    config = client_config(bootstrap_server, command_config, timeout_ms, bootstrap_controller)
 
     async def run() -> Result:
         async with Admin(config=config) as admin:

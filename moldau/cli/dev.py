@@ -1,11 +1,12 @@
-"""`moldau dev`: a broker on this machine for development, with one command.
+"""`moldau dev`: a cluster on this machine for development, with one command.
 
-Owns the defaults that make a node convenient instead of durable. As `server start`, the process
-becomes the node.
+Owns the defaults that make nodes convenient instead of durable. A single node takes this process
+over, as in `server start`; several are supervised.
 """
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -13,23 +14,43 @@ from typing import Annotated
 import typer
 
 from moldau.cli.output import fail
+from moldau.cli.quorum_bootstrap import (
+    CONTROLLER_PORTS,
+    HIGHEST_PORT,
+    Brokers,
+    Controllers,
+    announce,
+    make_cluster,
+    run_cluster,
+)
 from moldau.cli.server import become_node
+from moldau.config import ConfigError, NodeConfig
+from moldau.testing.layout import ClusterLayout, LayoutError, counting_from
+from moldau.testing.ports import NoFreePort, PortHolder
 
 DEV_PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:0
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
 controller.listener.names=CONTROLLER
-controller.quorum.bootstrap.servers={host}:9093
+controller.quorum.bootstrap.servers={host}:{controller_port}
 log.dirs={data}
 """
 
 
 def dev(
-    controllers: Annotated[int, typer.Option(help="This release: 1.")] = 1,
-    brokers: Annotated[int, typer.Option(help="This release: 1.")] = 1,
+    controllers: Controllers = 1,
+    brokers: Brokers = 1,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "localhost",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any free port.")] = 9092,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=HIGHEST_PORT,
+            help="The first broker's; 0: any free ports.",
+            show_default=True,
+        ),
+    ] = 9092,
     data: Annotated[
         Path | None, typer.Option(help="Keep the data here; otherwise it goes when you stop.")
     ] = None,
@@ -38,12 +59,28 @@ def dev(
         typer.Option("--topic", help="NAME:PARTITIONS[:RF] to create; may be repeated."),
     ] = None,
 ) -> None:
-    """Run one combined node in the foreground; prints `ready: HOST:PORT` when it serves."""
-    if controllers != 1 or brokers != 1:
-        fail("this release runs one combined node: --controllers and --brokers must be 1", status=2)
+    """Run a cluster in the foreground; prints `ready: HOST:PORT` when it serves.
+
+    One controller and one broker are a single node.
+    """
+    topics = [_checked(text) for text in topic or []]
+    if controllers == brokers == 1:
+        _one_node(host, port, data, topics)
+    elif data is not None:
+        raise typer.Exit(_many_nodes(data.absolute(), controllers, brokers, host, port, topics))
+    else:
+        home = Path(tempfile.mkdtemp(prefix="moldau-dev-"))
+        try:
+            status = _many_nodes(home, controllers, brokers, host, port, topics)
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+        raise typer.Exit(status)
+
+
+def _one_node(host: str, port: int, data: Path | None, topics: list[str]) -> None:
     arguments = ["--format-if-needed", "--announce"]
-    for text in topic or []:
-        arguments += ["--create-topic", _checked(text)]
+    for text in topics:
+        arguments += ["--create-topic", text]
     if data is None:
         home = Path(tempfile.mkdtemp(prefix="moldau-dev-"))
         arguments += ["--remove-on-exit", str(home)]
@@ -51,8 +88,107 @@ def dev(
         home = data.absolute()
         home.mkdir(parents=True, exist_ok=True)
     config = home / "server.properties"
-    config.write_text(DEV_PROPERTIES.format(host=host, port=port, data=home / "data"))
+    text = DEV_PROPERTIES.format(
+        host=host, port=port, controller_port=_controller_port(config, host), data=home / "data"
+    )
+    config.write_text(text)
     become_node([str(config), *arguments])
+
+
+def _controller_port(config: Path, host: str) -> int:
+    """The port of an earlier run, which its metadata log names, else a free one."""
+    if config.exists():
+        try:
+            [endpoint] = NodeConfig.load(str(config)).controller_listeners
+        except (ConfigError, ValueError):
+            pass  # it is written anew
+        else:
+            if endpoint.port:
+                return endpoint.port
+    ports = PortHolder(host)
+    try:
+        return ports.take()[0]
+    except NoFreePort as error:
+        fail(str(error))
+    finally:
+        ports.close()
+
+
+def _many_nodes(
+    home: Path, controllers: int, brokers: int, host: str, port: int, topics: list[str]
+) -> int:
+    """Make the nodes, or take over those that are there, and run them; the exit status."""
+    ports = PortHolder(host)
+    try:
+        if home.exists() and any(home.iterdir()):
+            layout = _kept(home, controllers, brokers)
+        else:
+            layout = _planned(home, controllers, brokers, host, port, ports)
+            make_cluster(home, layout)
+
+        def on_ready(layout: ClusterLayout) -> None:
+            _create_topics(layout.bootstrap_server, topics)
+            announce(layout)
+
+        return run_cluster(layout, on_ready)
+    finally:
+        ports.close()
+
+
+def _planned(
+    home: Path, controllers: int, brokers: int, host: str, port: int, ports: PortHolder
+) -> ClusterLayout:
+    def free_port() -> int:
+        try:
+            return ports.take()[0]
+        except NoFreePort as error:
+            fail(str(error))
+
+    if port + CONTROLLER_PORTS + controllers - 1 > HIGHEST_PORT:
+        fail(f"--port {port} leaves no ports for {controllers} controllers", status=2)
+    return ClusterLayout.plan(
+        home,
+        controllers=controllers,
+        brokers=brokers,
+        host=host,
+        broker_port=counting_from(port) if port else free_port,
+        controller_port=counting_from(port + CONTROLLER_PORTS) if port else free_port,
+    )
+
+
+def _kept(home: Path, controllers: int, brokers: int) -> ClusterLayout:
+    """The cluster of an earlier run, on the addresses it had then."""
+    try:
+        layout = ClusterLayout.found(home)
+    except LayoutError as error:
+        fail(str(error))
+    counts = (len(layout.controllers), len(layout.brokers))
+    if counts != (controllers, brokers):
+        fail(
+            f"{home} holds a cluster of {counts[0]} controllers and {counts[1]} brokers, "
+            f"not {controllers} and {brokers}"
+        )
+    return layout
+
+
+def _create_topics(bootstrap_server: str, topics: list[str]) -> None:
+    """Create the topics that are not there; the cluster runs on when one cannot be made."""
+    import asyncio
+
+    from moldau.client import Admin, KafkaError, NewTopic, TopicAlreadyExists
+
+    async def create(text: str) -> None:
+        name, partitions, factor, *_ = [*text.split(":"), "-1", "-1"]
+        async with Admin(bootstrap_server) as admin:
+            await admin.create_topics([NewTopic(name, int(partitions), int(factor))])
+
+    for text in topics:
+        try:
+            asyncio.run(create(text))
+        except TopicAlreadyExists:
+            continue
+        except KafkaError as error:
+            typer.echo(f"moldau: topic {text}: {error}", err=True)
 
 
 def _checked(text: str) -> str:

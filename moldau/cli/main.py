@@ -12,7 +12,19 @@ from typing import Annotated, NoReturn, cast
 
 import typer
 
-from moldau.cli import bench, brokers, configs, dev, log, server, storage, topics
+from moldau.cli import (
+    bench,
+    brokers,
+    configs,
+    dev,
+    features,
+    log,
+    metadata,
+    quorum,
+    server,
+    storage,
+    topics,
+)
 from moldau.cli.output import fail, reader_is_gone
 
 app = typer.Typer(
@@ -25,9 +37,12 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topics")
 app.add_typer(configs.app, name="configs")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(quorum.app, name="quorum")
+app.add_typer(features.app, name="features")
 app.add_typer(storage.app, name="storage")
 app.add_typer(server.app, name="server")
 app.add_typer(log.app, name="log")
+app.add_typer(metadata.app, name="metadata")
 app.add_typer(bench.app, name="bench")
 app.command("dev")(dev.dev)
 

@@ -76,14 +76,10 @@ def format_command(
         typer.Option("--release-version", "-r", help="Start at this metadata version, as 4.2."),
     ] = None,
     ignore_formatted: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-formatted", "-g", help="Skip directories that are formatted already."
-        ),
+        bool, typer.Option("--ignore-formatted", "-g", help="Skip what is formatted already.")
     ] = False,
     add_scram: Annotated[
-        list[str] | None,
-        typer.Option("--add-scram", "-S", help="Refused: SASL is not served yet."),
+        list[str] | None, typer.Option("--add-scram", "-S", help="SASL is not served yet: refused.")
     ] = None,
 ) -> None:
     """Give the node's log directories an identity and the cluster its first metadata."""

@@ -1,4 +1,4 @@
-"""`moldau topics`: list, create, describe, alter, delete.
+"""`moldau topics`: list, create, describe, alter, delete; what `topic_replicas` adds besides.
 
 Must not talk to a cluster except through `moldau.client`.
 """
@@ -20,6 +20,7 @@ from moldau.cli.cluster_options import (
     with_admin,
 )
 from moldau.cli.output import fail, print_json, print_table
+from moldau.cli.topic_replicas import elect_leaders, reassign
 from moldau.client import (
     Admin,
     ConfigChange,
@@ -39,7 +40,9 @@ from moldau.client import (
 )
 from moldau.protocol.types import uuid_to_base64
 
-app = typer.Typer(help="Topics: list, create, describe, alter, delete.", no_args_is_help=True)
+app = typer.Typer(help="Topics: list, create, describe, alter, delete, move.", no_args_is_help=True)
+app.command("reassign")(reassign)
+app.command("elect-leaders")(elect_leaders)
 
 Name = Annotated[str, typer.Argument(help="The topic's name.")]
 

@@ -110,8 +110,13 @@ class ClientConfig:
         return cls.of(servers, **settings)
 
     @classmethod
-    def from_file(cls, path: str, bootstrap_servers: str | None = None) -> Self:
-        """From a `.properties` file; `bootstrap_servers`, when given, wins over the file's.
+    def from_file(
+        cls,
+        path: str,
+        bootstrap_servers: str | None = None,
+        bootstrap_controllers: str | None = None,
+    ) -> Self:
+        """From a `.properties` file; addresses, when given, win over the file's.
 
         Raises:
             ConfigurationError: the file cannot be read, or as `from_properties`.
@@ -123,8 +128,13 @@ class ClientConfig:
             raise ConfigurationError(f"{path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise ConfigurationError(f"{path}: byte {error.start} is not UTF-8 text") from error
-        if bootstrap_servers is not None:
-            properties["bootstrap.servers"] = bootstrap_servers
+        for key, others, given in (
+            ("bootstrap.servers", "bootstrap.controllers", bootstrap_servers),
+            ("bootstrap.controllers", "bootstrap.servers", bootstrap_controllers),
+        ):
+            if given is not None:
+                properties[key] = given
+                properties.pop(others, None)
         return cls.from_properties(properties)
 
 

@@ -75,7 +75,9 @@ def test_dev_keeps_the_data_it_is_given(cli: Cli, tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--brokers", "3"], "--brokers must be 1"),
+        (["--brokers", "0"], "--brokers"),
+        (["--controllers", "101"], "--controllers"),
+        (["--brokers", "2", "--port", "65500"], "leaves no ports"),
         (["--topic", "a:b"], "NAME:PARTITIONS"),
         (["--topic", "a:0"], "at least 1"),
         (["--port", "70000"], "--port"),

@@ -1,0 +1,176 @@
+"""`moldau features`: describe, upgrade, downgrade; as kafka-features.
+
+Must not talk to a cluster except through `moldau.client`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from moldau.cli.cluster_options import (
+    DEFAULT_TIMEOUT_MS,
+    AsJson,
+    BootstrapController,
+    BootstrapServer,
+    CommandConfig,
+    TimeoutMs,
+    key_values,
+    with_admin,
+)
+from moldau.cli.output import fail, print_json, print_table
+from moldau.client import Admin, Features, FeatureUpdate, UpgradeType
+from moldau.metadata.bootstrap import (
+    UnsupportedFeatureLevel,
+    initial_feature_levels,
+    metadata_level_of,
+)
+from moldau.metadata.features import KRAFT_VERSION, METADATA_VERSION, metadata_release
+
+app = typer.Typer(help="Feature levels of the cluster.", no_args_is_help=True)
+
+Levels = Annotated[
+    list[str] | None,
+    typer.Option("--feature", "-f", help="FEATURE=LEVEL; may be repeated."),
+]
+Release = Annotated[
+    str | None,
+    typer.Option("--release-version", "-r", help="All features as in this release, as 4.2."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Let the cluster check, change nothing.")]
+
+
+@app.command("describe")
+def describe(
+    bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+    as_json: AsJson = False,
+) -> None:
+    """Show supported and finalized levels."""
+
+    async def work(admin: Admin) -> Features:
+        return await admin.describe_features()
+
+    features = with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    rows = [
+        {
+            "feature": name,
+            "supported_min_version": features.supported.get(name, (None, None))[0],
+            "supported_max_version": features.supported.get(name, (None, None))[1],
+            "finalized_version_level": features.finalized.get(name, 0),
+        }
+        for name in sorted({*features.supported, *features.finalized})
+    ]
+    if as_json:
+        print_json({"epoch": features.finalized_epoch, "features": rows})
+        return
+    print_table(
+        ("Feature", "SupportedMinVersion", "SupportedMaxVersion", "FinalizedVersionLevel", "Epoch"),
+        (
+            (
+                row["feature"],
+                *(
+                    _level_text(str(row["feature"]), row[key])
+                    for key in (
+                        "supported_min_version",
+                        "supported_max_version",
+                        "finalized_version_level",
+                    )
+                ),
+                features.finalized_epoch,
+            )
+            for row in rows
+        ),
+    )
+
+
+@app.command("upgrade")
+def upgrade(
+    feature: Levels = None,
+    release_version: Release = None,
+    dry_run: DryRun = False,
+    bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Raise levels; there may be no way back."""
+    levels = _levels(feature, release_version)
+
+    async def work(admin: Admin) -> None:
+        await _update(admin, levels, UpgradeType.UPGRADE, dry_run)
+
+    with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    _tell(levels, "upgraded", dry_run)
+
+
+@app.command("downgrade")
+def downgrade(
+    feature: Levels = None,
+    release_version: Release = None,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Also when metadata is lost by it.")
+    ] = False,
+    dry_run: DryRun = False,
+    bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Lower levels; 0 switches a feature off."""
+    levels = _levels(feature, release_version)
+    upgrade_type = UpgradeType.UNSAFE_DOWNGRADE if unsafe else UpgradeType.SAFE_DOWNGRADE
+
+    async def work(admin: Admin) -> None:
+        await _update(admin, levels, upgrade_type, dry_run)
+
+    with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    _tell(levels, "downgraded", dry_run)
+
+
+async def _update(
+    admin: Admin, levels: dict[str, int], upgrade_type: UpgradeType, dry_run: bool
+) -> None:
+    updates = {name: FeatureUpdate(level, upgrade_type) for name, level in levels.items()}
+    await admin.update_features(updates, validate_only=dry_run)
+
+
+def _tell(levels: dict[str, int], done: str, dry_run: bool) -> None:
+    for name, level in levels.items():
+        typer.echo(f"{name} {'can be' if dry_run else 'was'} {done} to {level}")
+
+
+def _levels(pairs: list[str] | None, release: str | None) -> dict[str, int]:
+    """What to set; exits with status 2 for what no cluster can have."""
+    if pairs and release is not None:
+        fail("--feature and --release-version exclude each other", status=2)
+    if not pairs and release is None:
+        fail("nothing to change: give --feature or --release-version", status=2)
+    try:
+        if release is not None:
+            levels = initial_feature_levels(release=release)
+            levels.pop(KRAFT_VERSION)
+            return levels
+        return {
+            name: _level(name, text) for name, text in key_values(pairs or [], "--feature").items()
+        }
+    except UnsupportedFeatureLevel as error:
+        fail(str(error), status=2)
+
+
+def _level(name: str, text: str) -> int:
+    """A number, or a release's name for metadata.version. Raises: UnsupportedFeatureLevel."""
+    if text.isascii() and text.isdigit() and int(text) < 2**15:
+        return int(text)
+    if name == METADATA_VERSION:
+        return metadata_level_of(text)
+    fail(f"--feature {name}={text}: the level is a whole number", status=2)
+
+
+def _level_text(name: str, level: object) -> str:
+    if not isinstance(level, int):
+        return "-"
+    return metadata_release(level) if name == METADATA_VERSION and level else str(level)

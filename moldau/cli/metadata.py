@@ -1,0 +1,172 @@
+"""`moldau metadata`: offline tools on the metadata log and its snapshots.
+
+Must not change a file or need a running node.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from moldau.cli.output import fail, reader_is_gone
+
+app = typer.Typer(
+    help="Look into the metadata log and its snapshots, offline.", no_args_is_help=True
+)
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE-OR-DIR",
+        help="A segment (.log), a snapshot (.checkpoint), or a directory with a metadata log.",
+    ),
+]
+
+
+@app.command("dump")
+def dump(
+    source: Source,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Show every record, control records too, with offset and epoch."""
+    from moldau.cli.metadata_files import metadata_log_files
+    from moldau.runtime.filesystem import OsFilesystem
+    from moldau.storage.dump import DumpOptions, dump_path
+
+    filesystem, error_count = OsFilesystem(), 0
+    options = DumpOptions(deep=True, print_data=True, decode="metadata")
+    try:
+        for path in metadata_log_files(filesystem, source):
+            for row in _records(dump_path(filesystem, path, options)):
+                error_count += row["row"] == "error"
+                _print_row(row, as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        reader_is_gone()
+    except OSError as error:
+        fail(f"{source}: {error.strerror or error}")
+    if error_count:
+        fail(f"{error_count} errors in these files")
+
+
+def _records(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows of files, records and errors; a batch only lends its epoch to its records."""
+    leader_epoch = -1
+    for row in rows:
+        if row["row"] == "batch":
+            leader_epoch = row["partitionLeaderEpoch"]
+            if not row["isvalid"]:
+                # The dump says so once more, with the position, when it gets to the records.
+                continue
+        elif row["row"] == "record":
+            if "undecodable" in row:
+                yield {"row": "error", "offset": row["offset"], "reason": row["undecodable"]}
+                continue
+            is_control = "controlType" in row
+            yield {
+                "row": "control" if is_control else "record",
+                "offset": row["offset"],
+                "leaderEpoch": leader_epoch,
+                "timestamp": row.get("CreateTime", row.get("LogAppendTime")),
+                "type": row["controlType"] if is_control else row["recordType"],
+                "version": row.get("recordVersion", 0),
+                "data": row.get("data", {}),
+            }
+        elif row["row"] != "note":
+            yield row
+
+
+def _print_row(row: dict[str, Any], as_json: bool) -> None:
+    import orjson
+
+    if as_json:
+        sys.stdout.buffer.write(orjson.dumps(row, default=str) + b"\n")
+        return
+    if row["row"] == "file":
+        text = f"{row['file']} ({row['size']} bytes)"
+    elif row["row"] == "error":
+        where = row.get("offset", row.get("position"))
+        at = "" if where is None else f" at {'offset' if 'offset' in row else 'byte'} {where}"
+        text = f"ERROR{at}: {row['reason']}"
+    else:
+        data = orjson.dumps(row["data"], default=str).decode()
+        version = "" if row["row"] == "control" else f" v{row['version']}"
+        text = f"{row['offset']} epoch {row['leaderEpoch']} {row['type']}{version} {data}"
+    sys.stdout.buffer.write(text.encode() + b"\n")
+
+
+@app.command("shell", context_settings={"ignore_unknown_options": True})
+def shell(
+    source: Source,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="A command to run; without one they are read from the input."),
+    ] = None,
+) -> None:
+    """Browse the metadata as paths: ls, cd, cat, find, tree, man, exit."""
+    from moldau.cli.metadata_files import read_metadata
+    from moldau.cli.metadata_shell import Shell, ShellError
+    from moldau.cli.metadata_tree import metadata_tree
+    from moldau.metadata.image import InvalidMetadataRecord
+    from moldau.raft import MetadataLogError
+    from moldau.runtime.filesystem import OsFilesystem
+
+    try:
+        files = read_metadata(OsFilesystem(), source)
+    except (MetadataLogError, InvalidMetadataRecord) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{source}: {error.strerror or error}")
+    for damage in files.damage:
+        typer.echo(f"moldau: read up to here: {damage}", err=True)
+    walk = Shell(metadata_tree(files), typer.echo)
+    failed = False
+    try:
+        if command:
+            walk.run_words(command)
+        for line in [] if command else _lines(walk):
+            try:
+                walk.run(line)
+            except ShellError as error:
+                failed = not sys.stdin.isatty()
+                typer.echo(f"moldau: {error}", err=True)
+            if walk.has_ended:
+                break
+    except ShellError as error:
+        fail(str(error))
+    except BrokenPipeError:
+        reader_is_gone()
+    if failed:
+        raise typer.Exit(1)
+
+
+def _lines(walk: Any) -> Iterator[str]:
+    """The input's lines; with a prompt and completion for people."""
+    if not sys.stdin.isatty():
+        yield from sys.stdin
+        return
+    import readline
+
+    def complete(text: str, state: int) -> str | None:
+        begin = readline.get_begidx()
+        head = readline.get_line_buffer()[:begin]
+        found = [each[len(head) :] for each in _completed(walk, head + text)]
+        return found[state] if state < len(found) else None
+
+    readline.set_completer(complete)
+    readline.set_completer_delims(" ")
+    readline.parse_and_bind("tab: complete")
+    while True:
+        try:
+            yield input(f"{walk.directory} > ")
+        except EOFError:
+            typer.echo()
+            return
+
+
+def _completed(walk: Any, line: str) -> list[str]:
+    head, space, _ = line.rpartition(" ")
+    return [head + space + word for word in walk.complete(line)]

@@ -1,0 +1,315 @@
+"""`moldau quorum`: the controller quorum, made, looked at and changed; as kafka-metadata-quorum.
+
+Must not talk to a cluster except through `moldau.client`.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from moldau.cli.cluster_options import (
+    DEFAULT_TIMEOUT_MS,
+    AsJson,
+    BootstrapController,
+    BootstrapServer,
+    CommandConfig,
+    TimeoutMs,
+    with_admin,
+)
+from moldau.cli.output import fail, print_json, print_table
+from moldau.cli.quorum_bootstrap import bootstrap
+from moldau.client import Admin, QuorumDescription, QuorumEndpoint, QuorumReplica
+from moldau.protocol.types import ZERO_UUID, uuid_from_base64, uuid_to_base64
+
+app = typer.Typer(help="The controller quorum.", no_args_is_help=True)
+app.command("bootstrap")(bootstrap)
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+
+
+@app.command("status")
+def status(
+    bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+    as_json: AsJson = False,
+) -> None:
+    """Show leader, epoch, high watermark, lag, voters and observers."""
+
+    async def work(admin: Admin) -> tuple[str, QuorumDescription]:
+        quorum = await admin.describe_metadata_quorum()
+        return (await admin.describe_cluster()).cluster_id, quorum
+
+    cluster_id, quorum = with_admin(
+        bootstrap_server, command_config, timeout_ms, work, bootstrap_controller
+    )
+    lag, lag_time_ms = follower_lag(quorum)
+    voters = [_node(quorum, voter) for voter in quorum.voters]
+    observers = [_node(quorum, observer) for observer in quorum.observers]
+    if as_json:
+        print_json(
+            {
+                "cluster_id": cluster_id,
+                "leader_id": quorum.leader_id,
+                "leader_epoch": quorum.leader_epoch,
+                "high_watermark": quorum.high_watermark,
+                "max_follower_lag": lag,
+                "max_follower_lag_time_ms": lag_time_ms,
+                "current_voters": voters,
+                "current_observers": observers,
+            }
+        )
+        return
+    for name, value in (
+        ("ClusterId", cluster_id),
+        ("LeaderId", quorum.leader_id),
+        ("LeaderEpoch", quorum.leader_epoch),
+        ("HighWatermark", quorum.high_watermark),
+        ("MaxFollowerLag", lag),
+        ("MaxFollowerLagTimeMs", lag_time_ms),
+        ("CurrentVoters", f"[{', '.join(_node_text(each) for each in voters)}]"),
+        ("CurrentObservers", f"[{', '.join(_node_text(each) for each in observers)}]"),
+    ):
+        typer.echo(f"{name + ':':24}{value}")
+
+
+@app.command("replication")
+def replication(
+    human_readable: Annotated[
+        bool, typer.Option("--human-readable", help="Times as ages instead of milliseconds.")
+    ] = False,
+    bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far each controller and broker has come in the metadata log."""
+
+    async def work(admin: Admin) -> QuorumDescription:
+        return await admin.describe_metadata_quorum()
+
+    quorum = with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    rows = replication_rows(quorum)
+    if as_json:
+        print_json(rows)
+        return
+    now_ms = time.time_ns() // 1_000_000
+    print_table(
+        (
+            *("NodeId", "DirectoryId", "LogEndOffset", "Lag"),
+            *("LastFetchTimestamp", "LastCaughtUpTimestamp", "Status"),
+        ),
+        (
+            (
+                row["node_id"],
+                row["directory_id"],
+                row["log_end_offset"],
+                row["lag"],
+                _time_text(row["last_fetch_timestamp_ms"], now_ms, human_readable),
+                _time_text(row["last_caught_up_timestamp_ms"], now_ms, human_readable),
+                row["status"],
+            )
+            for row in rows
+        ),
+    )
+
+
+@app.command("add-controller")
+def add_controller(
+    config: Annotated[
+        Path,
+        typer.Option("--config", "-c", help="The new controller's server.properties."),
+    ],
+    dry_run: DryRun = False,
+    bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Make a controller that runs and follows the log a voter."""
+    voter_id, directory_id, cluster_id, endpoints = _new_voter(config)
+    shown = (
+        f"controller {voter_id} with directory id {uuid_to_base64(directory_id)} and endpoints: "
+        f"{', '.join(str(endpoint) for endpoint in endpoints)}"
+    )
+    if dry_run:
+        typer.echo(f"would add {shown}")
+        return
+
+    async def work(admin: Admin) -> None:
+        await admin.add_raft_voter(voter_id, directory_id, endpoints, cluster_id=cluster_id)
+
+    with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    typer.echo(f"added {shown}")
+
+
+@app.command("remove-controller")
+def remove_controller(
+    controller_id: Annotated[int, typer.Option("--controller-id", "-i", min=0)],
+    directory_id: Annotated[
+        str | None,
+        typer.Option(
+            "--controller-directory-id",
+            "-d",
+            help="Which one, when several voters have the id; the only one when left out.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Take a voter out of the quorum; the node goes on as an observer until it is stopped."""
+    wanted = None if directory_id is None else _directory_id(directory_id)
+
+    async def work(admin: Admin) -> uuid.UUID:
+        removed = wanted
+        if removed is None:
+            quorum = await admin.describe_metadata_quorum()
+            found = [each for each in quorum.voters if each.replica_id == controller_id]
+            if len(found) != 1:
+                known = ", ".join(str(each.replica_id) for each in quorum.voters)
+                fail(
+                    f"{len(found)} voters have id {controller_id}: give --controller-directory-id"
+                    if found
+                    else f"node {controller_id} is no voter; voters are {known}"
+                )
+            removed = found[0].directory_id
+        if not dry_run:
+            await admin.remove_raft_voter(controller_id, removed)
+        return removed
+
+    removed = with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    done = "would remove" if dry_run else "removed"
+    typer.echo(f"{done} controller {controller_id} with directory id {uuid_to_base64(removed)}")
+
+
+@app.command("transfer-leader")
+def transfer_leader(
+    node_id: Annotated[int, typer.Argument(metavar="NODE", help="The voter that shall lead.")],
+    bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Let the leader resign and name a successor, for instance before its machine is stopped."""
+
+    async def work(admin: Admin) -> QuorumDescription:
+        return await admin.transfer_quorum_leader(node_id)
+
+    quorum = with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    told = f"controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
+    if quorum.leader_id != node_id:
+        fail(f"another voter was elected: {told}")
+    typer.echo(told)
+
+
+def follower_lag(quorum: QuorumDescription) -> tuple[int, int]:
+    """The lag of the slowest voter, in records and in ms (-1 when it is not known)."""
+    leader = quorum.voter(quorum.leader_id)
+    if leader is None:
+        return 0, -1
+    slowest = min(quorum.voters, key=lambda voter: voter.log_end_offset)
+    lag = leader.log_end_offset - slowest.log_end_offset
+    if slowest.log_end_offset == leader.log_end_offset:
+        return lag, 0
+    times = (leader.last_caught_up_timestamp_ms, slowest.last_caught_up_timestamp_ms)
+    if times[0] is None or times[1] is None:
+        return lag, -1
+    return lag, times[0] - times[1]
+
+
+def replication_rows(quorum: QuorumDescription) -> list[dict[str, Any]]:
+    """One row per replica: the leader, the followers, the observers."""
+    leader = quorum.voter(quorum.leader_id)
+    leader_end = None if leader is None else leader.log_end_offset
+    followers = [each for each in quorum.voters if each is not leader]
+    ordered = [(leader, "Leader")] if leader is not None else []
+    ordered += [(each, "Follower") for each in followers]
+    ordered += [(each, "Observer") for each in quorum.observers]
+    return [
+        {
+            "node_id": replica.replica_id,
+            "directory_id": uuid_to_base64(replica.directory_id),
+            "log_end_offset": replica.log_end_offset,
+            "lag": None if leader_end is None else leader_end - replica.log_end_offset,
+            "last_fetch_timestamp_ms": replica.last_fetch_timestamp_ms,
+            "last_caught_up_timestamp_ms": replica.last_caught_up_timestamp_ms,
+            "status": status,
+        }
+        for replica, status in ordered
+    ]
+
+
+def _node(quorum: QuorumDescription, replica: QuorumReplica) -> dict[str, Any]:
+    node: dict[str, Any] = {"id": replica.replica_id}
+    if replica.directory_id != ZERO_UUID:
+        node["directoryId"] = uuid_to_base64(replica.directory_id)
+    endpoints = quorum.endpoints.get(replica.replica_id, ())
+    if endpoints:
+        node["endpoints"] = [str(endpoint) for endpoint in endpoints]
+    return node
+
+
+def _node_text(node: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(node)
+
+
+def _time_text(timestamp_ms: int | None, now_ms: int, human_readable: bool) -> str:
+    if timestamp_ms is None:
+        return "-1"
+    if not human_readable:
+        return str(timestamp_ms)
+    if timestamp_ms > now_ms:  # the leader's clock is ahead of ours
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return f"{now_ms - timestamp_ms} ms ago"
+
+
+def _new_voter(path: Path) -> tuple[int, uuid.UUID, str, list[QuorumEndpoint]]:
+    """Node id, directory id, cluster id and addresses of a controller that is formatted."""
+    from moldau.config import ConfigError, NodeConfig
+    from moldau.runtime.filesystem import OsFilesystem
+    from moldau.storage.corrupt_file import CorruptFile
+    from moldau.storage.meta_properties import read_meta_properties
+
+    try:
+        config = NodeConfig.load(str(path))
+    except ConfigError as error:
+        fail(f"{path}: {error}", status=2)
+    if not config.is_controller:
+        fail(f"{path}: process.roles has no controller", status=2)
+    directory = config.metadata_log_directory
+    try:
+        identity = read_meta_properties(OsFilesystem(), directory)
+    except (CorruptFile, OSError) as error:
+        fail(str(error))
+    if identity is None or identity.directory_id is None:
+        fail(
+            f"{directory} is not formatted, or has no directory id: "
+            "`moldau storage format --no-initial-controllers` gives it one"
+        )
+    if identity.node_id != config.node_id:
+        fail(f"{directory} belongs to node {identity.node_id}, {path} is node {config.node_id}")
+    endpoints = [
+        QuorumEndpoint(each.listener_name, each.host or "localhost", each.port)
+        for each in config.advertised_controller_listeners
+    ]
+    return config.node_id, identity.directory_id, identity.cluster_id, endpoints
+
+
+def _directory_id(text: str) -> uuid.UUID:
+    try:
+        return uuid_from_base64(text)
+    except ValueError:
+        fail(f"--controller-directory-id {text!r} is not 22 characters of base64", status=2)

@@ -1,0 +1,347 @@
+"""Commands about quorum, features, moves and elections, against answers written down here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p18_api_versions as versions
+from moldau.protocol.messages import p43_elect_leaders as elect
+from moldau.protocol.messages import p45_alter_partition_reassignments as alter
+from moldau.protocol.messages import p46_list_partition_reassignments as listing
+from moldau.protocol.messages import p55_describe_quorum as quorum
+from moldau.protocol.messages.p57_update_features import (
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from moldau.protocol.messages.p60_describe_cluster import DescribeClusterResponse
+from moldau.protocol.messages.p64_unregister_broker import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from moldau.protocol.messages.p81_remove_raft_voter import (
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+)
+from moldau.protocol.types import uuid_to_base64
+from tests.unit.client.scripted_broker import ScriptedBroker
+
+IDS = {node_id: uuid.UUID(int=node_id << 90) for node_id in (101, 102)}
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    output: str
+    errors: str
+
+
+async def moldau(broker: ScriptedBroker, *arguments: object) -> Done:
+    """Run a command to its end while the broker answers."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "moldau.cli.main",
+        *map(str, arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "MOLDAU_BOOTSTRAP_SERVER": broker.address},
+    )
+    output, errors = await process.communicate()
+    assert process.returncode is not None
+    done = Done(process.returncode, output.decode(), errors.decode())
+    assert len(done.errors.splitlines()) <= 1, done.errors
+    return done
+
+
+async def ok(broker: ScriptedBroker, *arguments: object) -> str:
+    done = await moldau(broker, *arguments)
+    assert (done.status, done.errors) == (0, "")
+    return done.output
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[ScriptedBroker]:
+    async with ScriptedBroker() as scripted:
+        scripted.script(ApiKey.DESCRIBE_QUORUM, lambda _: described())
+        scripted.script(
+            ApiKey.DESCRIBE_CLUSTER,
+            lambda _: DescribeClusterResponse(cluster_id=CLUSTER_ID, controller_id=7),
+        )
+        yield scripted
+
+
+def described() -> quorum.DescribeQuorumResponse:
+    replicas = [
+        quorum.ReplicaState(
+            replica_id=node_id,
+            replica_directory_id=directory_id,
+            log_end_offset=end_offset,
+            last_fetch_timestamp=fetched_ms,
+            last_caught_up_timestamp=5_000 - (100 - end_offset),
+        )
+        for (node_id, directory_id), end_offset, fetched_ms in zip(
+            IDS.items(), (90, 100), (4_000, -1), strict=True
+        )
+    ]
+    partition = quorum.PartitionDataResponse(
+        leader_id=102,
+        leader_epoch=5,
+        high_watermark=90,
+        current_voters=replicas,
+        observers=[quorum.ReplicaState(replica_id=1, log_end_offset=88)],
+    )
+    return quorum.DescribeQuorumResponse(
+        topics=[quorum.TopicDataResponse(topic_name="__cluster_metadata", partitions=[partition])],
+        nodes=[
+            quorum.Node(
+                node_id=101, listeners=[quorum.Listener(name="CONTROLLER", host="h", port=9093)]
+            )
+        ],
+    )
+
+
+async def test_status_in_the_form_of_kafkas_tool(broker: ScriptedBroker):
+    one, two = (uuid_to_base64(directory_id) for directory_id in IDS.values())
+    assert (await ok(broker, "quorum", "status")).splitlines() == [
+        f"ClusterId:              {CLUSTER_ID}",
+        "LeaderId:               102",
+        "LeaderEpoch:            5",
+        "HighWatermark:          90",
+        "MaxFollowerLag:         10",
+        "MaxFollowerLagTimeMs:   10",
+        f'CurrentVoters:          [{{"id": 101, "directoryId": "{one}", '
+        f'"endpoints": ["CONTROLLER://h:9093"]}}, {{"id": 102, "directoryId": "{two}"}}]',
+        'CurrentObservers:       [{"id": 1}]',
+    ]
+    document = json.loads(await ok(broker, "quorum", "status", "--json"))
+    assert document["max_follower_lag"] == 10
+    assert document["current_voters"][0]["endpoints"] == ["CONTROLLER://h:9093"]
+
+
+async def test_replication_names_the_leader_first(broker: ScriptedBroker):
+    header, _, *rows = [
+        line.split()
+        for line in (await ok(broker, "quorum", "replication")).splitlines()
+        if line.strip()
+    ]
+    assert header[0] == "NodeId"
+    directory_ids = [uuid_to_base64(IDS[node_id]) for node_id in (102, 101)]
+    assert rows[:3] == [
+        ["102", directory_ids[0], "100", "0", "-1", "5000", "Leader"],
+        ["101", directory_ids[1], "90", "10", "4000", "4990", "Follower"],
+        ["1", "AAAAAAAAAAAAAAAAAAAAAA", "88", "12", "-1", "-1", "Observer"],
+    ]
+    told = await ok(broker, "quorum", "replication", "--human-readable")
+    assert "ms ago" in told
+    documents = json.loads(await ok(broker, "quorum", "replication", "--json"))
+    assert [each["status"] for each in documents] == ["Leader", "Follower", "Observer"]
+
+
+def controller_config(home: Path, roles: str = "controller") -> Path:
+    listeners = {"controller": "CONTROLLER://:9095", "broker": "PLAINTEXT://:9092"}
+    path = home / "server.properties"
+    path.write_text(
+        f"process.roles={roles}\nnode.id=103\nlisteners={listeners[roles]}\n"
+        "controller.listener.names=CONTROLLER\nlog.dirs={}\n".format(home / "data")
+        + "controller.quorum.bootstrap.servers=h:9093\n"
+    )
+    return path
+
+
+async def test_a_controller_is_added_by_its_configuration(broker: ScriptedBroker, tmp_path: Path):
+    broker.script(ApiKey.ADD_RAFT_VOTER, lambda _: AddRaftVoterResponse())
+    config = controller_config(tmp_path)
+    early = await moldau(broker, "quorum", "add-controller", "-c", config)
+    assert early.status == 1
+    assert "is not formatted" in early.errors
+    await ok(broker, "storage", "format", "-c", config, "-t", CLUSTER_ID, "-N")
+    dry = await ok(broker, "quorum", "add-controller", "-c", config, "--dry-run")
+    assert dry.startswith("would add controller 103 with directory id ")
+    assert broker.requests_of(AddRaftVoterRequest) == []
+    told = await ok(broker, "quorum", "add-controller", "-c", config)
+    [request] = broker.requests_of(AddRaftVoterRequest)
+    assert isinstance(request, AddRaftVoterRequest)
+    assert (request.voter_id, request.cluster_id) == (103, CLUSTER_ID)
+    assert [(each.name, each.host, each.port) for each in request.listeners] == [
+        ("CONTROLLER", "localhost", 9095)
+    ]
+    assert uuid_to_base64(request.voter_directory_id) in told
+    broker_config = controller_config(tmp_path, "broker")
+    refused = await moldau(broker, "quorum", "add-controller", "-c", broker_config)
+    assert (refused.status, "has no controller" in refused.errors) == (2, True)
+
+
+async def test_a_controller_is_removed_by_its_id(broker: ScriptedBroker):
+    broker.script(ApiKey.REMOVE_RAFT_VOTER, lambda _: RemoveRaftVoterResponse())
+    directory_id = uuid_to_base64(IDS[101])
+    told = await ok(broker, "quorum", "remove-controller", "-i", 101)
+    assert told == f"removed controller 101 with directory id {directory_id}\n"
+    [request] = broker.requests_of(RemoveRaftVoterRequest)
+    assert isinstance(request, RemoveRaftVoterRequest)
+    assert request.voter_directory_id == IDS[101]
+    unknown = await moldau(broker, "quorum", "remove-controller", "-i", 9)
+    assert unknown == (1, "", "moldau: node 9 is no voter; voters are 101, 102\n")
+    garbled = await moldau(broker, "quorum", "remove-controller", "-i", 9, "-d", "x")
+    assert garbled.status == 2
+
+
+async def test_a_transfer_to_a_stranger_is_refused(broker: ScriptedBroker):
+    refused = await moldau(broker, "quorum", "transfer-leader", 9)
+    assert refused == (1, "", "moldau: node 9 is no voter; voters are 101, 102\n")
+    assert await ok(broker, "quorum", "transfer-leader", 102) == "controller 102 leads in epoch 5\n"
+
+
+async def test_features_are_described_and_changed(broker: ScriptedBroker):
+    served = [versions.ApiVersion(api_key=key, min_version=0, max_version=127) for key in ApiKey]
+    broker.script(
+        ApiKey.API_VERSIONS,
+        lambda _: versions.ApiVersionsResponse(
+            api_keys=served,
+            supported_features=[
+                versions.SupportedFeatureKey(name="metadata.version", min_version=7, max_version=30)
+            ],
+            finalized_features=[
+                versions.FinalizedFeatureKey(
+                    name="metadata.version", min_version_level=29, max_version_level=29
+                )
+            ],
+            finalized_features_epoch=77,
+        ),
+    )
+    table = (await ok(broker, "features", "describe")).splitlines()
+    assert any(
+        line.split() == ["metadata.version", "3.3-IV3", "4.3-IV0", "4.2-IV1", "77"]
+        for line in table
+    )
+    document = json.loads(await ok(broker, "features", "describe", "--json"))
+    assert document["features"][0]["finalized_version_level"] == 29
+    broker.script(
+        ApiKey.UPDATE_FEATURES,
+        lambda _: UpdateFeaturesResponse(),
+        lambda _: UpdateFeaturesResponse(),
+        lambda _: UpdateFeaturesResponse(
+            error_code=ErrorCode.INVALID_UPDATE_VERSION, error_message="cannot go back"
+        ),
+    )
+    told = await ok(broker, "features", "upgrade", "-f", "metadata.version=4.3")
+    assert told == "metadata.version was upgraded to 30\n"
+    told = await ok(
+        broker, "features", "downgrade", "-f", "share.version=0", "--dry-run", "--unsafe"
+    )
+    assert told == "share.version can be downgraded to 0\n"
+    refused = await moldau(broker, "features", "downgrade", "-r", "3.3")
+    assert (refused.status, refused.output) == (1, "")
+    assert "INVALID_UPDATE_VERSION: cannot go back" in refused.errors
+    first, second, _ = broker.requests_of(UpdateFeaturesRequest)
+    assert isinstance(first, UpdateFeaturesRequest)
+    assert isinstance(second, UpdateFeaturesRequest)
+    assert (first.feature_updates[0].upgrade_type, first.validate_only) == (1, False)
+    assert (second.feature_updates[0].upgrade_type, second.validate_only) == (3, True)
+
+
+def moving(*moves: tuple[int, list[int]]) -> Any:
+    partitions = [
+        listing.OngoingPartitionReassignment(
+            partition_index=index, replicas=replicas, adding_replicas=replicas[1:]
+        )
+        for index, replicas in moves
+    ]
+    topics = [listing.OngoingTopicReassignment(name="t", partitions=partitions)] if moves else []
+    return lambda _: listing.ListPartitionReassignmentsResponse(topics=topics)
+
+
+async def test_partitions_are_moved_listed_and_cancelled(broker: ScriptedBroker, tmp_path: Path):
+    broker.script(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        lambda _: alter.AlterPartitionReassignmentsResponse(),
+    )
+    broker.script(ApiKey.LIST_PARTITION_REASSIGNMENTS, moving((0, [1, 2])))
+    told = await ok(broker, "topics", "reassign", "t:0", "t:3", "--replicas", "2,3")
+    assert told == "t-0 moves to 2,3\nt-3 moves to 2,3\n"
+    file = tmp_path / "moves.json"
+    file.write_text('{"version":1,"partitions":[{"topic":"u","partition":1,"replicas":[3]}]}')
+    option = "--disallow-replication-factor-change"
+    assert await ok(broker, "topics", "reassign", "--file", file, option) == "u-1 moves to 3\n"
+    assert await ok(broker, "topics", "reassign", "t:0", "--cancel") == "t-0 stays where it was\n"
+    sent = []
+    for request in broker.requests_of(alter.AlterPartitionReassignmentsRequest):
+        assert isinstance(request, alter.AlterPartitionReassignmentsRequest)
+        rows = [(p.partition_index, p.replicas) for p in request.topics[0].partitions]
+        sent.append((request.topics[0].name, rows, request.allow_replication_factor_change))
+    assert sent == [
+        ("t", [(0, [2, 3]), (3, [2, 3])], True),
+        ("u", [(1, [3])], False),
+        ("t", [(0, None)], True),
+    ]
+    [move] = json.loads(await ok(broker, "topics", "reassign", "--json"))
+    assert (move["topic"], move["replicas"], move["adding_replicas"]) == ("t", [1, 2], [2])
+    broker.script(ApiKey.LIST_PARTITION_REASSIGNMENTS, moving())
+    assert await ok(broker, "topics", "reassign") == "no partition is being moved\n"
+    nothing = await moldau(broker, "topics", "reassign", "t:0", "--cancel")
+    assert nothing == (1, "", "moldau: none of these partitions is being moved\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["reassign", "--replicas", "1"], "--replicas needs a TOPIC"),
+        (["reassign", "t", "--replicas", "1", "--cancel"], "exclude each other"),
+        (["reassign", "t:x", "--replicas", "1"], "'t:x' is not TOPIC or TOPIC:PARTITION"),
+        (["reassign", "t", "--replicas", "1,b"], "is not a list of broker ids"),
+        (["reassign", "--file", "/dev/null"], 'not {"version":1'),
+        (["elect-leaders"], "say which: TOPIC[:PARTITION]… or --all"),
+        (["elect-leaders", "t", "--all"], "say which"),
+    ],
+)
+async def test_moves_and_elections_that_make_no_sense(
+    broker: ScriptedBroker, arguments: list[str], said: str
+):
+    done = await moldau(broker, "topics", *arguments)
+    assert (done.status, done.output) == (2, "")
+    assert said in done.errors
+
+
+async def test_elections_tell_what_became_of_them(broker: ScriptedBroker):
+    def answer(*codes: ErrorCode) -> Any:
+        results = [
+            elect.PartitionResult(partition_id=index, error_code=code, error_message=None)
+            for index, code in enumerate(codes)
+        ]
+        topic = elect.ReplicaElectionResult(topic="t", partition_result=results)
+        return lambda _: elect.ElectLeadersResponse(replica_election_results=[topic])
+
+    broker.script(ApiKey.ELECT_LEADERS, answer(ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED))
+    told = await ok(broker, "topics", "elect-leaders", "t:0", "t:1")
+    assert told == "t-0 elected\nt-1 needed no election\n"
+    broker.script(
+        ApiKey.ELECT_LEADERS, answer(ErrorCode.NONE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+    )
+    done = await moldau(broker, "topics", "elect-leaders", "--all", "--election", "unclean")
+    assert (done.status, done.output) == (1, "t-0 elected\n")
+    assert "1 of 2 elections failed: t-1: ELIGIBLE_LEADERS_NOT_AVAILABLE" in done.errors
+    last = broker.requests_of(elect.ElectLeadersRequest)[-1]
+    assert isinstance(last, elect.ElectLeadersRequest)
+    assert (last.election_type, last.topic_partitions) == (1, None)
+
+
+async def test_a_broker_is_unregistered(broker: ScriptedBroker):
+    broker.script(ApiKey.UNREGISTER_BROKER, lambda _: UnregisterBrokerResponse())
+    assert await ok(broker, "brokers", "unregister", 3) == "broker 3 is no longer registered\n"
+    [request] = broker.requests_of(UnregisterBrokerRequest)
+    assert isinstance(request, UnregisterBrokerRequest)
+    assert request.broker_id == 3
