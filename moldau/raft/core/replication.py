@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import ZERO_UUID
 from moldau.raft.core.duties import (
     MAX_OBSERVERS,
     OBSERVER_SESSION_TIMEOUT_MS,
@@ -324,7 +325,9 @@ class Replication:
                 continue
             progress = leading.progress_of(voter) or Progress()
             key = key_of(voter)
-            named += [key, leading.latest_key.get(voter.voter_id, key)]
+            named.append(key)
+            if voter.directory_id == ZERO_UUID:
+                named.append(leading.latest_key.get(voter.voter_id, key))
             voters.append(progress.of(key))
         observers = [
             progress.of(replica)
