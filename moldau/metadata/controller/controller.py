@@ -180,6 +180,7 @@ class Controller:
             error = self._append(result.records)
             if error is not ErrorCode.NONE:
                 self._core.abandon(request)
+                self._arm_task_timer()
                 self._fail(waiting, error, "the metadata log did not take the change")
                 return
         if result.resume is not None:
@@ -307,6 +308,7 @@ class Controller:
             logger.warning("fencing a broker that fell silent: %s", records[-1][0])
             self._append_own(records, "a fencing")
         self._arm_session_timer()
+        self._arm_task_timer()
 
     def _arm_task_timer(self) -> None:
         """Wake up for the next periodic task; one that became due earlier moves the timer."""

@@ -15,8 +15,21 @@ from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.metadata.image import (
     MetadataDelta,
     MetadataImage,
+    PartitionRegistration,
     Provenance,
     TransactionFilter,
+)
+from moldau.protocol.messages.p19_create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from moldau.protocol.messages.p56_alter_partition import (
+    AlterPartitionRequest,
+    BrokerState,
+    PartitionData,
+    TopicData,
 )
 from moldau.protocol.messages.p62_broker_registration import (
     BrokerRegistrationRequest,
@@ -177,3 +190,70 @@ class CoreDriver:
     def image(self) -> MetadataImage:
         """The working image."""
         return self.core.state.image
+
+    def topic(self, name: str, *assignments: list[int], **configs: str) -> UUID:
+        """A topic with a manual assignment; its id."""
+        wanted = CreatableTopic(
+            name=name,
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=[
+                CreatableReplicaAssignment(partition_index=index, broker_ids=broker_ids)
+                for index, broker_ids in enumerate(assignments)
+            ],
+            configs=[
+                CreatableTopicConfig(name=key.replace("_", "."), value=value)
+                for key, value in configs.items()
+            ],
+        )
+        (created,) = self.ask(CreateTopicsRequest(topics=[wanted])).topics
+        assert created.error_code == 0, created
+        topic_id: UUID = created.topic_id
+        return topic_id
+
+    def partition(self, name: str = "t", index: int = 0) -> PartitionRegistration:
+        """A partition as it is now."""
+        return self.image.topics.topics_by_name[name].partitions[index]
+
+    def broker_epoch(self, broker_id: int) -> int:
+        """A registered broker's epoch."""
+        broker = self.core.state.broker(broker_id)
+        assert broker is not None
+        return broker.broker_epoch
+
+    def alter_partition(
+        self, isr: list[int], name: str = "t", index: int = 0, **changes: Any
+    ) -> Any:
+        """What a partition's leader asks for; the answer of the partition."""
+        topic = self.image.topics.topics_by_name[name]
+        partition = topic.partitions[index]
+        sender = changes.pop("broker_id", partition.leader)
+        sender_epoch = changes.pop("broker_epoch", None)
+        epochs = changes.pop("epochs", {})
+        data = PartitionData(
+            partition_index=index,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            leader_recovery_state=partition.leader_recovery_state,
+            new_isr_with_epochs=[
+                BrokerState(
+                    broker_id=each,
+                    broker_epoch=epochs[each]
+                    if each in epochs
+                    else getattr(self.core.state.broker(each), "broker_epoch", -1),
+                )
+                for each in isr
+            ],
+        )
+        topic_id = changes.pop("topic_id", topic.topic_id)
+        for field, value in changes.items():
+            setattr(data, field, value)
+        request = AlterPartitionRequest(
+            broker_id=sender,
+            broker_epoch=self.broker_epoch(sender) if sender_epoch is None else sender_epoch,
+            topics=[TopicData(topic_id=topic_id, partitions=[data])],
+        )
+        response = self.ask(request)
+        if response.error_code:
+            return response
+        return response.topics[0].partitions[0]

@@ -2,7 +2,7 @@
 
 Owns: the PartitionChangeRecords for a broker that stops, is lost, loses directories, or is back.
 Must not: register or fence. Invariant: once the last step is applied, a broker that is about to be
-fenced leads nothing; a step changes at most MAX_CHANGES_PER_STEP partitions, and what it leaves
+fenced leads nothing; a step changes at most `max_changes_per_step` partitions, and what it leaves
 over is found by the next one in the index.
 """
 
@@ -22,7 +22,7 @@ from moldau.metadata.controller.core.leader_election import (
     change_partition,
 )
 from moldau.metadata.controller.core.partition_index import PartitionKey
-from moldau.metadata.controller.core.result import MAX_CHANGES_PER_STEP, VersionedRecord
+from moldau.metadata.controller.core.result import VersionedRecord
 from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
@@ -86,10 +86,8 @@ class PartitionChanger:
         self,
         candidates: Iterable[PartitionKey],
         target_of: Callable[[PartitionRegistration], PartitionTarget | None],
-        *,
-        limit: int = MAX_CHANGES_PER_STEP,
     ) -> Step:
-        """Change candidates until `limit` records are made; a target of None skips one."""
+        """Change candidates until the step is full; a target of None skips one."""
         topics = self._state.image.topics.topics_by_id
         records: list[VersionedRecord] = []
         for topic_id, partition_index in candidates:
@@ -98,7 +96,7 @@ class PartitionChanger:
             target = None if partition is None else target_of(partition)
             if topic is None or partition is None or target is None:
                 continue
-            if len(records) == limit:
+            if len(records) == self._settings.max_changes_per_step:
                 return Step(records, is_last=False)
             record = self.change(topic, partition_index, partition, target)
             if record is not None:

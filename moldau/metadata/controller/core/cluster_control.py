@@ -169,7 +169,8 @@ class ClusterControl:
         if broker.fenced:
             if request.want_shut_down:
                 response.should_shut_down = True
-            elif not request.want_fence and is_caught_up:
+            elif not request.want_fence and is_caught_up and not broker.in_controlled_shutdown:
+                # An incarnation that began to shut down does not come back; the next one does.
                 response.is_fenced = False
                 return ControllerResult(response, self._unfence(broker))
             return ControllerResult(response)
@@ -242,7 +243,7 @@ class ClusterControl:
         leaving = self._state.leaving
         for broker_id in [each for each, owner in leaving.items() if owner is SESSION_OVER]:
             if broker_id not in expired:
-                del leaving[broker_id]  # it was heard of again, or is fenced by now
+                self.stay(broker_id)  # it was heard of again, or is gone by now
         if not expired:
             return []
         broker_id = expired[0]
@@ -254,6 +255,11 @@ class ClusterControl:
         else:
             leaving.setdefault(broker_id, SESSION_OVER)
         return step.records
+
+    def stay(self, broker_id: int) -> None:
+        """A broker that was on its way out stays: what it led already may need it again."""
+        self._state.leaving.pop(broker_id, None)
+        self.must_sweep |= self._state.is_active(broker_id)
 
     def unregister_broker(
         self, request: UnregisterBrokerRequest, *, log_end_offset: int, now_ms: float

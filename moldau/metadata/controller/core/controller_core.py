@@ -252,7 +252,7 @@ class ControllerCore:
         assert self.role is Role.ACTIVE
         handler = self._handlers[type(request)]
         result = handler(request, log_end_offset=log_end_offset, now_ms=now_ms)
-        return self._note_steps(request, result, now_ms)
+        return self._note_steps(request, result)
 
     def resume(
         self,
@@ -265,29 +265,34 @@ class ControllerCore:
         """The next step of a request, after the records of `result` were appended."""
         assert self.role is Role.ACTIVE
         assert result.resume is not None
-        return self._note_steps(request, result.resume(log_end_offset, now_ms), now_ms)
+        return self._note_steps(request, result.resume(log_end_offset, now_ms))
 
     def abandon(self, request: Message) -> None:
         """A request's steps end early, because the log did not take one."""
         leaving = self.state.leaving
         for broker_id in [each for each, owner in leaving.items() if owner is request]:
-            del leaving[broker_id]
+            self.cluster_control.stay(broker_id)
+        self._sweep_if_needed()
 
     def _note_steps(
-        self, request: Message, result: ControllerResult[Any], now_ms: float
+        self, request: Message, result: ControllerResult[Any]
     ) -> ControllerResult[Any]:
         if result.resume is None:
             self.abandon(request)
         elif result.leaving is not None:
             self.state.leaving[result.leaving] = request
+        return result
+
+    def _sweep_if_needed(self) -> None:
         if self.cluster_control.must_sweep:
             self.cluster_control.must_sweep = False
-            self._tasks.sweep(now_ms)
-        return result
+            self._tasks.sweep()
 
     def fence_expired(self, now_ms: float) -> list[VersionedRecord]:
         """Records that fence a broker whose session is over; empty when there is none."""
-        return self.cluster_control.fence_expired(now_ms)
+        records = self.cluster_control.fence_expired(now_ms)
+        self._sweep_if_needed()
+        return records
 
     def next_session_expiry_ms(self) -> float | None:
         """When `fence_expired` may have something to do, in monotonic milliseconds."""

@@ -17,7 +17,6 @@ from moldau.metadata.controller.core.broker_changes import PartitionChanger, Ste
 from moldau.metadata.controller.core.leader_election import Election
 from moldau.metadata.controller.core.partition_index import PartitionKey
 from moldau.metadata.controller.core.result import (
-    MAX_CHANGES_PER_STEP,
     MAX_RECORDS_PER_REQUEST,
     ControllerResult,
     VersionedRecord,
@@ -109,7 +108,7 @@ def _elect_all(
     changer = PartitionChanger(state, settings, election=_ELECTIONS[election_type])
     records: list[VersionedRecord] = []
     looked_at = 0
-    for topic_id, partition_index in islice(keys, MAX_CHANGES_PER_STEP):
+    for topic_id, partition_index in islice(keys, settings.max_changes_per_step):
         looked_at += 1
         topic = state.image.topics.topics_by_id.get(topic_id)
         if topic is None:
@@ -123,7 +122,7 @@ def _elect_all(
             records.append(record)
     response = ElectLeadersResponse(replica_election_results=list(answers.values()))
     result = ControllerResult(response, records)
-    if looked_at == MAX_CHANGES_PER_STEP:
+    if looked_at == settings.max_changes_per_step:
         result.resume = lambda log_end_offset, now_ms: _elect_all(
             state, settings, election_type, keys, answers
         )

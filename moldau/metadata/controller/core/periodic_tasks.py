@@ -17,13 +17,14 @@ from moldau.metadata.controller.core.elections import (
     unclean_leaders_pass,
 )
 from moldau.metadata.controller.core.partition_index import PartitionKey
-from moldau.metadata.controller.core.result import MAX_CHANGES_PER_STEP, VersionedRecord
+from moldau.metadata.controller.core.result import VersionedRecord
 from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
 
 NEXT_TURN_DELAY_MS: Final = 10.0
 """How long a task that is not done leaves the loop to others."""
 
+_AT_ONCE: Final = float("-inf")
 _NEVER: Final = float("inf")
 
 
@@ -65,13 +66,13 @@ class PeriodicTasks:
         self._sweep_brokers.extend(
             broker_id for broker_id in index.members() if not self._state.is_active(broker_id)
         )
-        self.sweep(now_ms)
+        self.sweep()
 
-    def sweep(self, now_ms: float) -> None:
-        """Look soon for leaders of all partitions that have none."""
+    def sweep(self) -> None:
+        """Look at once for leaders of all partitions that have none."""
         self._sweep_partitions = deque(self._state.index.without_leader())
         if self._sweep_partitions or self._sweep_brokers:
-            self._sweep_due_ms = min(self._sweep_due_ms, now_ms)
+            self._sweep_due_ms = _AT_ONCE
 
     def next_due_ms(self) -> float | None:
         """When `run_due` may have something to do; None when never."""
@@ -110,7 +111,7 @@ class PeriodicTasks:
                 return Step(step.records, is_last=False)
         keys = [
             self._sweep_partitions.popleft()
-            for _ in range(min(MAX_CHANGES_PER_STEP, len(self._sweep_partitions)))
+            for _ in range(min(self._settings.max_changes_per_step, len(self._sweep_partitions)))
         ]
         step = election_step(self._state, self._settings, keys)
         assert step.is_last, "a turn has no more candidates than a step may change"

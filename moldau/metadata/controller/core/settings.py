@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moldau.config import NodeConfig
+from moldau.metadata.controller.core.result import MAX_CHANGES_PER_STEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class ControllerSettings:
     leader_imbalance_check_interval_ms: int = 300_000
     unclean_leader_election_interval_ms: int = 300_000
     static_voter_ids: frozenset[int] = frozenset()
+    max_changes_per_step: int = MAX_CHANGES_PER_STEP
 
     @classmethod
     def from_node_config(cls, node_config: NodeConfig, cluster_id: str) -> ControllerSettings:
