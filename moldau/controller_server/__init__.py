@@ -10,8 +10,8 @@ from moldau.controller_server.listener import ControllerListener
 from moldau.controller_server.quorum_node import (
     QuorumNode,
     RequestUndelivered,
-    controller_endpoints,
 )
+from moldau.controller_server.quorum_settings import controller_endpoints
 from moldau.controller_server.quorum_thread import (
     LoopRelay,
     MetadataConsumer,

@@ -10,6 +10,11 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from moldau.controller_server.descriptions import ClusterDescriptions
+from moldau.controller_server.kraft_upgrade import (
+    KraftUpgrade,
+    names_kraft_version,
+    update_with_kraft_version,
+)
 from moldau.controller_server.request_context import ControllerRequestContext
 from moldau.controller_server.resource_requests import FILTERS
 from moldau.metadata.authorizer import Operation
@@ -17,6 +22,7 @@ from moldau.metadata.controller import Controller, RequestFailed
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_response, fit_version
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p57_update_features import UpdateFeaturesRequest
 from moldau.protocol.schema import Message
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
@@ -101,6 +107,7 @@ class ControllerApis:
     Args:
         quorum: answers what is about the quorum itself.
         descriptions: answers what any controller may tell.
+        kraft_upgrade: raises the level of the quorum.
     """
 
     def __init__(
@@ -108,10 +115,13 @@ class ControllerApis:
         controller: Controller,
         quorum: QuorumRequests,
         descriptions: ClusterDescriptions,
+        *,
+        kraft_upgrade: KraftUpgrade,
     ) -> None:
         self._controller = controller
         self._quorum = quorum
         self._descriptions = descriptions
+        self._kraft_upgrade = kraft_upgrade
 
     @property
     def descriptions(self) -> ClusterDescriptions:
@@ -137,6 +147,13 @@ class ControllerApis:
             )
         if api_key in DESCRIBING_APIS:
             return self._descriptions.answer(request, context)
+        if isinstance(request, UpdateFeaturesRequest) and names_kraft_version(request):
+            return await update_with_kraft_version(
+                request,
+                current_level=self._descriptions.kraft_version,
+                upgrade=self._kraft_upgrade,
+                decide=lambda part: self._decide(part, context),
+            )
         restrict = FILTERS.get(api_key)
         if restrict is None:
             response = await self._decide(request, context)

@@ -74,6 +74,11 @@ class ClusterDescriptions:
         self._leader_id = leader_id
         self._kraft_version = kraft_version
 
+    @property
+    def kraft_version(self) -> int:
+        """The finalized level."""
+        return self._kraft_version()
+
     def answer(self, request: Message, context: ControllerRequestContext) -> Message:
         """The response to DescribeCluster or DescribeConfigs."""
         if isinstance(request, DescribeClusterRequest):

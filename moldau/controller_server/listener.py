@@ -22,7 +22,7 @@ CLOSE_GRACE_MS: Final = 500.0
 
 
 class ControllerListener:
-    """States: made → `start` → serving → `close`.
+    """States: made → `start` → bound, requests wait → `open` → serving → `close`.
 
     Args:
         on_fault: told of an exception that no handler expected.
@@ -32,7 +32,6 @@ class ControllerListener:
 
     def __init__(
         self,
-        apis: ControllerApis,
         *,
         clock: Clock,
         on_fault: Callable[[BaseException], None],
@@ -42,7 +41,7 @@ class ControllerListener:
         observer: RequestObserver | None = None,
         offload: Offload | None = None,
     ) -> None:
-        self.router = ControllerRequestRouter(apis, on_fault=on_fault, authorizer=authorizer)
+        self.router = ControllerRequestRouter(on_fault=on_fault, authorizer=authorizer)
         self._server = Server(
             self.router,
             clock=clock,
@@ -53,8 +52,12 @@ class ControllerListener:
         )
 
     async def start(self, listeners: Iterable[ListenerSpec]) -> None:
-        """Bind every listener and serve. Raises OSError (nothing stays bound then)."""
+        """Bind every listener. Raises OSError (nothing stays bound then)."""
         await self._server.start(listeners)
+
+    def open(self, apis: ControllerApis) -> None:
+        """Serve what came meanwhile, and everything from now on."""
+        self.router.open(apis)
 
     def port(self, listener_name: str) -> int:
         """Where a listener is bound, for those configured with port 0."""

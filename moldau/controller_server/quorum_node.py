@@ -1,8 +1,9 @@
-"""A controller node of a single-voter quorum, on its own thread.
+"""A node's part in the quorum, on a thread of its own: voter, candidate for one, or observer.
 
-Owns: joining log, core, driver and APIs on the quorum thread, and the way in and out of it. Must
-not: know the broker. Invariant: everything below runs on the quorum's loop; what other threads see
-are requests, responses and committed batches, none of which anybody changes afterwards.
+Owns: joining log, controller core, driver, listener and APIs on the quorum thread, and the way in
+and out of it. Must not: know the broker. Invariant: everything below runs on the quorum's loop;
+what other threads see are requests, responses, committed batches and who leads, none of which
+anybody changes afterwards.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from typing import Any, Final, TypeAlias
 from moldau.config import NodeConfig
 from moldau.controller_server.apis import ControllerApis
 from moldau.controller_server.descriptions import ClusterDescriptions
+from moldau.controller_server.leadership import leader_address
 from moldau.controller_server.listener import ControllerListener
+from moldau.controller_server.quorum_settings import controller_registration, metadata_log_settings
 from moldau.controller_server.quorum_thread import (
     LoopRelay,
     MetadataConsumer,
     QuorumBusy,
     QuorumThread,
 )
+from moldau.controller_server.registration import ControllerRegistrationManager
 from moldau.controller_server.request_context import ControllerRequestContext
 from moldau.metadata.authorizer import Authorizer
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
@@ -34,34 +38,21 @@ from moldau.metadata.controller import (
     ControllerSettings,
     SnapshotPolicy,
 )
-from moldau.metadata.features import SUPPORTED_FEATURES
-from moldau.protocol.messages.p70_controller_registration import (
-    ControllerRegistrationRequest,
-    Feature,
-    Listener,
-)
 from moldau.protocol.schema import Message
-from moldau.protocol.types import ZERO_UUID
-from moldau.raft import (
-    MetadataLogError,
-    MetadataLogSettings,
-    QuorumLog,
-    RaftRequestHandler,
-    VoterDescription,
-    VoterEndpoint,
-    VoterSet,
-    read_bootstrap,
-)
+from moldau.raft import MetadataLogError, QuorumLog, RaftRequestHandler, read_bootstrap
+from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.filesystem import Filesystem, OsFilesystem
-from moldau.runtime.server import ListenerSpec, ServerLimits
+from moldau.runtime.leader_link import LeaderAddress, LeaderLink
+from moldau.runtime.network import AsyncioNetwork, Network
+from moldau.runtime.server import ListenerSpec, RequestObserver, ServerLimits
 
 logger = logging.getLogger("moldau.controller")
 
 ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
+LeaderWatcher: TypeAlias = Callable[[LeaderAddress | None], None]
 
 ACTIVATION_TIMEOUT_S: Final = 60.0
-OWN_PRINCIPAL: Final = "User:ANONYMOUS"
 
 
 class RequestUndelivered(Exception):
@@ -71,11 +62,15 @@ class RequestUndelivered(Exception):
 class QuorumNode:
     """States: made -> `start` -> running -> `stop`.
 
+    With the role controller it votes (if it is a voter), serves the controller listeners and can
+    become the active controller; without, it only follows the log.
+
     Args:
         directory_id: the id of the directory that holds the metadata log.
         on_fatal: told once, from the quorum's thread, when the node must not go on.
         exception_handler: the quorum loop's, told of exceptions that nobody expected.
-        filesystem, clock: the simulation's, or None for the machine's.
+        filesystem, clock, network: the simulation's, or None for the machine's.
+        limits, observer, authorizer: of the controller listeners.
     """
 
     def __init__(
@@ -87,8 +82,12 @@ class QuorumNode:
         on_fatal: Callable[[str], None],
         filesystem: Filesystem | None = None,
         clock: Clock | None = None,
+        network: Network | None = None,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
         exception_handler: ExceptionHandler | None = None,
+        limits: ServerLimits | None = None,
+        observer: RequestObserver | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self._config = config
         self._cluster_id = cluster_id
@@ -96,7 +95,11 @@ class QuorumNode:
         self._on_fatal = on_fatal
         self._own_filesystem = OsFilesystem(thread_count=2) if filesystem is None else None
         self._filesystem: Filesystem = filesystem or self._own_filesystem  # type: ignore[assignment]
-        self._clock = clock
+        self._given_clock = clock
+        self._network = network or AsyncioNetwork()
+        self._limits = limits
+        self._observer = observer
+        self._authorizer = authorizer
         self._thread = QuorumThread(loop_factory=loop_factory)
         self._exception_handler = exception_handler
         self._starting: asyncio.Task[None] | None = None
@@ -104,14 +107,18 @@ class QuorumNode:
         self._controller: Controller | None = None
         self._apis: ControllerApis | None = None
         self._listener: ControllerListener | None = None
+        self._registration: ControllerRegistrationManager | None = None
         self._relays: list[LoopRelay] = []
+        self._ports: dict[str, int] = {}
+
+    # -- start -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the log, lead, activate the controller, register it.
+        """Bind the listeners, open the log, take part; a quorum of one leads on return.
 
         Raises:
             MetadataLogError: the metadata log cannot be used; one line.
-            OSError: the disk refuses.
+            OSError: the disk refuses, or an address cannot be bound.
         """
         self._thread.start()
         # What began on the thread goes on when the caller is cancelled; `stop` waits for it then.
@@ -123,33 +130,58 @@ class QuorumNode:
             raise
 
     async def _start(self) -> None:
-        asyncio.get_running_loop().set_exception_handler(self._exception_handler)
-        config, filesystem = self._config, self._filesystem
-        clock = self._clock or SystemClock(asyncio.get_running_loop())
-        settings = MetadataLogSettings(
-            metadata_directory=config.metadata_log_directory,
-            node_id=config.node_id,
-            directory_id=self._directory_id,
-            endpoints=controller_endpoints(config),
-            static_voters=static_voters(config),
-            segment_bytes=config.get_int("metadata.log.segment.bytes"),
-            segment_ms=config.get_int("metadata.log.segment.ms"),
-            retention_bytes=config.get_int("metadata.max.retention.bytes"),
-            retention_ms=config.get_int("metadata.max.retention.ms"),
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._exception_handler)
+        clock = self._given_clock or SystemClock(loop)
+        if self._config.is_controller:
+            await self._bind(clock)
+        config = self._config
+        log = self._log = await QuorumLog.open(
+            self._filesystem,
+            clock,
+            metadata_log_settings(config, self._directory_id, self._ports),
+            self._on_fatal,
+            peers=ConnectionPeers(
+                self._network,
+                clock,
+                cluster_id=self._cluster_id,
+                client_id=f"raft-client-{config.node_id}",
+                listener_name=config.controller_listener_names[0],
+            ),
         )
+        if config.is_controller:
+            await self._start_controller(log, clock)
+
+    async def _bind(self, clock: Clock) -> None:
+        listener = ControllerListener(
+            clock=clock,
+            on_fault=self._on_fault,
+            authorizer=self._authorizer,
+            network=self._network,
+            limits=self._limits,
+            observer=self._observer,
+            offload=self._filesystem.offload,
+        )
+        endpoints = self._config.controller_listeners
+        await listener.start(
+            ListenerSpec(each.listener_name, each.host, each.port) for each in endpoints
+        )
+        self._listener = listener
+        self._ports = {each.listener_name: listener.port(each.listener_name) for each in endpoints}
+
+    async def _start_controller(self, log: QuorumLog, clock: Clock) -> None:
+        config, filesystem = self._config, self._filesystem
         bootstrap: list[tuple[Message, int]] = [
             (record, 0)
             for record in await filesystem.offload(
                 read_bootstrap, filesystem, config.metadata_log_directory
             )
         ] or feature_records(initial_feature_levels())
-        log = self._log = await QuorumLog.open(filesystem, clock, settings, self._on_fatal)
-        core = ControllerCore(
-            ControllerSettings.from_node_config(config, self._cluster_id),
-            random.Random(secrets.randbits(128)),
-        )
-        controller = Controller(
-            core,
+        controller = self._controller = Controller(
+            ControllerCore(
+                ControllerSettings.from_node_config(config, self._cluster_id),
+                random.Random(secrets.randbits(128)),
+            ),
             log,
             clock,
             node_id=config.node_id,
@@ -159,100 +191,83 @@ class QuorumNode:
                 interval_ms=config.get_int("metadata.log.max.snapshot.interval.ms"),
             ),
         )
-        self._controller = controller
-        self._apis = ControllerApis(
-            controller,
-            RaftRequestHandler(
-                log,
-                self._cluster_id,
-                clock=clock,
-                listener_name=config.controller_listener_names[0],
-            ),
-            ClusterDescriptions(
-                config,
-                self._cluster_id,
-                image=lambda: controller.committed_image,
-                leader_id=lambda: controller.leader_id,
-                kraft_version=lambda: log.voters.kraft_version,
-            ),
-        )
+        apis = self._apis = self._make_apis(controller, log, clock)
+        assert self._listener is not None, "bound"
         controller.start()
+        self._listener.open(apis)
+        self._start_registration(controller, log, apis, clock)
+        if not log.is_leader:
+            return
         try:
             await asyncio.wait_for(controller.active_since.wait(), ACTIVATION_TIMEOUT_S)
         except TimeoutError:
             raise MetadataLogError(
                 f"the controller is not active after {ACTIVATION_TIMEOUT_S:.0f} s"
             ) from None
-        await self._apis.handle(
-            self._registration(), ControllerRequestContext(OWN_PRINCIPAL, timeout_ms=30_000)
+
+    def _make_apis(self, controller: Controller, log: QuorumLog, clock: Clock) -> ControllerApis:
+        return ControllerApis(
+            controller,
+            RaftRequestHandler(
+                log,
+                self._cluster_id,
+                clock=clock,
+                listener_name=self._config.controller_listener_names[0],
+            ),
+            ClusterDescriptions(
+                self._config,
+                self._cluster_id,
+                image=lambda: controller.committed_image,
+                leader_id=lambda: log.leadership.leader_id,
+                kraft_version=lambda: log.voters.kraft_version,
+            ),
+            kraft_upgrade=log.upgrade_kraft_version,
         )
 
-    def _registration(self) -> ControllerRegistrationRequest:
-        return ControllerRegistrationRequest(
-            controller_id=self._config.node_id,
-            incarnation_id=uuid.UUID(int=secrets.randbits(128), version=4),
-            zk_migration_ready=False,
-            listeners=[
-                Listener(
-                    name=endpoint.listener_name,
-                    host=endpoint.host or "localhost",
-                    port=endpoint.port,
-                    security_protocol=endpoint.security_protocol.value,
-                )
-                for endpoint in self._config.controller_listeners
-            ],
-            features=[
-                Feature(
-                    name=name,
-                    min_supported_version=levels.minimum_level,
-                    max_supported_version=levels.maximum_level,
-                )
-                for name, levels in SUPPORTED_FEATURES.items()
-            ],
-        )
-
-    async def listen(
-        self,
-        *,
-        on_fault: Callable[[BaseException], None],
-        limits: ServerLimits | None = None,
-        authorizer: Authorizer | None = None,
+    def _start_registration(
+        self, controller: Controller, log: QuorumLog, apis: ControllerApis, clock: Clock
     ) -> None:
-        """Serve the controller listeners, on the quorum's loop.
-
-        Args:
-            on_fault: told, on that loop, of an exception that no handler expected.
-
-        Raises:
-            OSError: an address cannot be bound.
-        """
-        await self._thread.run(self._listen(on_fault, limits, authorizer))
-
-    async def _listen(
-        self,
-        on_fault: Callable[[BaseException], None],
-        limits: ServerLimits | None,
-        authorizer: Authorizer | None,
-    ) -> None:
-        assert self._apis is not None, "started"
-        listener = ControllerListener(
-            self._apis,
-            clock=self._clock or SystemClock(asyncio.get_running_loop()),
-            on_fault=on_fault,
-            authorizer=authorizer,
-            limits=limits,
-            offload=self._filesystem.offload,
+        registration = self._registration = ControllerRegistrationManager(
+            controller_registration(self._config, self._ports),
+            image=lambda: controller.committed_image,
+            leader=lambda: self._leader(log),
+            apis=apis,
+            link=LeaderLink(
+                client_id=f"controller-{self._config.node_id}-registration",
+                network=self._network,
+                clock=clock,
+            ),
+            random=random.Random(secrets.randbits(128)),
         )
-        await listener.start(
-            ListenerSpec(endpoint.listener_name, endpoint.host, endpoint.port)
-            for endpoint in self._config.controller_listeners
+        log.add_listener(registration)
+        log.on_leadership_change(lambda _leadership: registration.leader_changed())
+        registration.start()
+
+    def _leader(self, log: QuorumLog) -> LeaderAddress | None:
+        return leader_address(log.leadership, self._config.controller_listener_names)
+
+    def _on_fault(self, error: BaseException) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "a request to the controller failed", "exception": error}
         )
-        self._listener = listener
+
+    # -- use, from any loop ----------------------------------------------------------------------
 
     def port(self, listener_name: str) -> int:
         """Where a controller listener is bound."""
-        assert self._listener is not None, "listening"
-        return self._listener.port(listener_name)
+        return self._ports[listener_name]
+
+    @property
+    def kraft_version(self) -> int:
+        """The level of `kraft.version` as this node knows it; 0 before the start."""
+        log = self._log
+        return 0 if log is None else log.voters.kraft_version
+
+    @property
+    def is_active_controller(self) -> bool:
+        """Whether this node decides."""
+        controller = self._controller
+        return controller is not None and controller.is_active
 
     async def send(
         self,
@@ -264,16 +279,18 @@ class QuorumNode:
         client_id: str | None = None,
         api_version: int | None = None,
     ) -> Any:
-        """The controller's response to a request, from any loop.
+        """This node's controller's response to a request.
 
         Args:
             principal, client_host, client_id: the client's, when its request is passed on.
             api_version: what the response will be encoded as, None for the latest.
 
         Raises:
-            RequestUndelivered: it was not taken, or not answered within `timeout_ms`.
+            RequestUndelivered: it was not taken: too much is under way, or there is no controller.
         """
-        assert self._apis is not None, "started"
+        apis = self._apis
+        if apis is None:
+            raise RequestUndelivered("no controller runs on this node")
         context = ControllerRequestContext(
             principal,
             client_id,
@@ -282,7 +299,7 @@ class QuorumNode:
             api_version=api_version,
         )
         try:
-            return await self._thread.run(self._apis.handle(request, context))
+            return await self._thread.run(apis.handle(request, context))
         except QuorumBusy as error:
             raise RequestUndelivered(str(error)) from None
 
@@ -296,56 +313,46 @@ class QuorumNode:
         assert self._log is not None, "started"
         relay.subscription = self._log.add_listener(relay)
 
+    async def watch_leader(self, watcher: LeaderWatcher) -> None:
+        """Call `watcher` on the quorum's loop with the active controller's address, now and
+        whenever it changes; None while nobody is known to lead. It must return at once.
+        """
+        await self._thread.run(self._watch_leader(watcher))
+
+    async def _watch_leader(self, watcher: LeaderWatcher) -> None:
+        log = self._log
+        assert log is not None, "started"
+        names = self._config.controller_listener_names
+        log.on_leadership_change(lambda leadership: watcher(leader_address(leadership, names)))
+        watcher(self._leader(log))
+
+    # -- stop ------------------------------------------------------------------------------------
+
     async def stop(self) -> None:
-        """Stop deciding, flush and close the log, end the thread."""
+        """Stop deciding, hand leadership on, flush and close the log, end the thread."""
         for relay in self._relays:
             relay.close()
         if self._starting is not None and not self._starting.done():
             await asyncio.wait([self._starting])
             if self._starting.exception() is not None:
                 logger.warning("the start had been called off: %s", self._starting.exception())
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            await self._thread.run(listener.close())
-        controller, log = self._controller, self._log
-        self._controller = self._log = None
-        if log is not None:
-            await self._thread.run(self._stop(controller, log))
+        if self._log is not None or self._listener is not None:
+            await self._thread.run(self._stop())
         await self._thread.stop()
-        self._close_filesystem()
-
-    @staticmethod
-    async def _stop(controller: Controller | None, log: QuorumLog) -> None:
-        if controller is not None:
-            await controller.close()
-        await log.close()
-
-    def _close_filesystem(self) -> None:
         if self._own_filesystem is not None:
             self._own_filesystem.close()
 
-
-def static_voters(config: NodeConfig) -> VoterSet:
-    """The voters of `controller.quorum.voters`: they count until the metadata log names others."""
-    name = config.controller_listener_names[0]
-    return VoterSet(
-        tuple(
-            VoterDescription(
-                voter.node_id, ZERO_UUID, (VoterEndpoint(name, voter.host, voter.port),)
-            )
-            for voter in config.quorum_voters
-        )
-    )
-
-
-def controller_endpoints(config: NodeConfig) -> tuple[VoterEndpoint, ...]:
-    """Where other nodes find this controller: what it advertises, or else where it listens."""
-    advertised = {endpoint.listener_name: endpoint for endpoint in config.advertised_listeners}
-    return tuple(
-        VoterEndpoint(
-            endpoint.listener_name,
-            advertised.get(endpoint.listener_name, endpoint).host or "localhost",
-            advertised.get(endpoint.listener_name, endpoint).port,
-        )
-        for endpoint in config.controller_listeners
-    )
+    async def _stop(self) -> None:
+        # The listener ends last: the others fetch from this log until another leads.
+        registration, self._registration = self._registration, None
+        controller, self._controller = self._controller, None
+        log, self._log = self._log, None
+        listener, self._listener = self._listener, None
+        if registration is not None:
+            await registration.close()
+        if controller is not None:
+            await controller.close()
+        if log is not None:
+            await log.close()
+        if listener is not None:
+            await listener.close()

@@ -99,6 +99,10 @@ class ControllerRegistrationManager:
             self._woken.set()
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
+        """What the log says of its leader, in its order."""
+        self.leader_changed()
+
+    def leader_changed(self) -> None:
         """Somebody else may take the registration now."""
         self._link.leader_changed(self._leader())
         self._backoff_ms = FIRST_BACKOFF_MS

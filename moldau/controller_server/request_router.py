@@ -48,6 +48,9 @@ MAX_RUNNING_PEER_REQUESTS: Final = 10_000
 of one more is closed.
 """
 
+MAX_EARLY_REQUESTS: Final = 1_000
+"""Requests that may come before the log is open."""
+
 PEER_APIS: Final = (QUORUM_APIS - {ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER}) | {
     ApiKey.ALTER_PARTITION,
     ApiKey.BROKER_REGISTRATION,
@@ -74,13 +77,14 @@ SERVED: Final[dict[ApiKey, tuple[int, int]]] = {
 
 
 class _Call(NamedTuple):
+    apis: ControllerApis
     request: Request
     message: Message
     context: ControllerRequestContext
 
 
 class ControllerRequestRouter:
-    """Calls the right handler for every request of the controller's listeners.
+    """Calls the right handler for every request of the controller's listeners, once `open`.
 
     Args:
         on_fault: told of an exception that no handler expected; decides if the node goes on.
@@ -88,20 +92,37 @@ class ControllerRequestRouter:
 
     def __init__(
         self,
-        apis: ControllerApis,
         *,
         on_fault: Callable[[BaseException], None],
         authorizer: Authorizer | None = None,
     ) -> None:
-        self._apis = apis
+        self._apis: ControllerApis | None = None
+        self._early: deque[Request] = deque()
         self._on_fault = on_fault
         self._authorizer = authorizer or AllowAllAuthorizer()
         self._peer_calls: set[asyncio.Task[None]] = set()
         self._client_calls: set[asyncio.Task[None]] = set()
         self._waiting: deque[_Call] = deque()
 
+    def open(self, apis: ControllerApis) -> None:
+        """Route what came early, in its order, and everything from now on."""
+        self._apis = apis
+        while self._early:
+            request = self._early.popleft()
+            if request.is_connection_lost:
+                request.discard()
+            else:
+                self(request)
+
     def __call__(self, request: Request) -> None:
         """Route one request; the `runtime.server` calls this on the quorum's loop."""
+        apis = self._apis
+        if apis is None:
+            if len(self._early) < MAX_EARLY_REQUESTS:
+                self._early.append(request)
+            else:
+                request.close("the controller is starting, and too many requests wait already")
+            return
         served = SERVED.get(request.api_key)  # type: ignore[call-overload]
         if served is None:
             request.close(f"API {request.api_key} is not served by controllers")
@@ -117,7 +138,7 @@ class ControllerRequestRouter:
             request.close(f"{message_class.__name__} v{api_version} is malformed: {error}")
             return
         if isinstance(message, ApiVersionsRequest):
-            self._answer_api_versions(request, message)
+            self._answer_api_versions(apis, request, message)
             return
         connection = request.connection
         context = ControllerRequestContext(
@@ -128,7 +149,7 @@ class ControllerRequestRouter:
             listener_name=connection.listener_name,
             authorizer=self._authorizer,
         )
-        call = _Call(request, message, context)
+        call = _Call(apis, request, message, context)
         if request.api_key in PEER_APIS:
             if len(self._peer_calls) < MAX_RUNNING_PEER_REQUESTS:
                 self._start(self._peer_calls, call)
@@ -148,6 +169,8 @@ class ControllerRequestRouter:
 
     async def close(self) -> None:
         """Drop the requests that wait, and end those that run: waiting fetches may wait long."""
+        while self._early:
+            self._early.popleft().close("the controller is shutting down")
         while self._waiting:
             self._waiting.popleft().request.close("the controller is shutting down")
         running = self._peer_calls | self._client_calls
@@ -172,7 +195,10 @@ class ControllerRequestRouter:
         response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[known])
         request.respond(response, api_version=0)
 
-    def _answer_api_versions(self, request: Request, message: ApiVersionsRequest) -> None:
+    @staticmethod
+    def _answer_api_versions(
+        apis: ControllerApis, request: Request, message: ApiVersionsRequest
+    ) -> None:
         if request.api_version >= _FIRST_VERSION_WITH_SOFTWARE:
             for text in (message.client_software_name, message.client_software_version):
                 if _CLIENT_SOFTWARE.match(text) is None:
@@ -180,7 +206,7 @@ class ControllerRequestRouter:
                     return
             request.connection.client_software_name = message.client_software_name
             request.connection.client_software_version = message.client_software_version
-        request.respond(self._apis.descriptions.api_versions(SERVED, request.api_version))
+        request.respond(apis.descriptions.api_versions(SERVED, request.api_version))
 
     # -- everything else -------------------------------------------------------------------------
 
@@ -190,12 +216,12 @@ class ControllerRequestRouter:
         task.add_done_callback(partial(self._finished, calls, call.request))
 
     async def _run(self, call: _Call) -> None:
-        request, message, context = call
+        apis, request, message, context = call
         answer: Coroutine[Any, Any, Message]
         if isinstance(message, EnvelopeRequest):
-            answer = self._answer_envelope(message, context)
+            answer = self._answer_envelope(apis, message, context)
         else:
-            answer = self._apis.handle(message, context)
+            answer = apis.handle(message, context)
         request.respond(await answer)
 
     def _finished(
@@ -212,7 +238,7 @@ class ControllerRequestRouter:
             self._start(self._client_calls, self._waiting.popleft())
 
     async def _answer_envelope(
-        self, envelope: EnvelopeRequest, outer: ControllerRequestContext
+        self, apis: ControllerApis, envelope: EnvelopeRequest, outer: ControllerRequestContext
     ) -> EnvelopeResponse:
         """Serve the embedded request as if its client had sent it here (KIP-590).
 
@@ -223,15 +249,16 @@ class ControllerRequestRouter:
             return EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         try:
             forwarded = decode_envelope(envelope)
-            response = await self._serve_forwarded(forwarded, outer)
+            response = await self._serve_forwarded(apis, forwarded, outer)
         except EnvelopeRefused as refusal:
             return EnvelopeResponse(error_code=refusal.error)
         if has_error(response, ErrorCode.NOT_CONTROLLER):
             return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
         return encode_enveloped_response(response, forwarded.header)
 
+    @staticmethod
     async def _serve_forwarded(
-        self, forwarded: ForwardedRequest, outer: ControllerRequestContext
+        apis: ControllerApis, forwarded: ForwardedRequest, outer: ControllerRequestContext
     ) -> Message:
         header = forwarded.header
         lowest, highest = SERVED.get(ApiKey(header.api_key), (0, -1))
@@ -248,5 +275,5 @@ class ControllerRequestRouter:
             listener_name=outer.listener_name,
             authorizer=outer.authorizer,
         )
-        response: Message = await self._apis.handle(forwarded.message, context)
+        response: Message = await apis.handle(forwarded.message, context)
         return response

@@ -139,6 +139,8 @@ class ControllerBench:
         self.log = ListLog()
         self.quorum = RecordingQuorum()
         self.faults: list[BaseException] = []
+        self.kraft_version = 1
+        self.kraft_upgrade_error = ErrorCode.NONE
         self.controller = Controller(
             ControllerCore(
                 ControllerSettings.from_node_config(self.config, CLUSTER_ID), random.Random(3)
@@ -157,11 +159,12 @@ class ControllerBench:
                 CLUSTER_ID,
                 image=lambda: self.controller.committed_image,
                 leader_id=lambda: self.controller.leader_id,
-                kraft_version=lambda: 1,
+                kraft_version=lambda: self.kraft_version,
             ),
+            kraft_upgrade=self.upgrade_kraft_version,
         )
         self.listener = ControllerListener(
-            self.apis, clock=self.clock, on_fault=self.faults.append, authorizer=authorizer
+            clock=self.clock, on_fault=self.faults.append, authorizer=authorizer
         )
         self._connections: list[Connection] = []
 
@@ -172,8 +175,14 @@ class ControllerBench:
         bench = cls(authorizer)
         bench.controller.start()
         await bench.listener.start([ListenerSpec(LISTENER, "127.0.0.1", 0)])
+        bench.listener.open(bench.apis)
         bench.log.lead(1 if leads else OTHER_NODE, 1)
         return bench
+
+    async def upgrade_kraft_version(self, level: int, *, timeout_ms: int) -> tuple[ErrorCode, str]:
+        if self.kraft_upgrade_error is ErrorCode.NONE:
+            self.kraft_version = level
+        return self.kraft_upgrade_error, "as scripted"
 
     @property
     def port(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from uuid import UUID
 
 import pytest
 
+from moldau.broker.node.quorum_link import LeaderRelay
 from moldau.controller_server import (
     CONTROLLER_APIS,
     LoopRelay,
@@ -30,6 +32,7 @@ from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p55_describe_quorum as quorum
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationRequest
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.registry import request_class, response_class
@@ -42,10 +45,13 @@ from moldau.raft import (
     VoterSet,
     write_bootstrap,
 )
+from moldau.runtime.connection import Connection
 from moldau.runtime.filesystem import OsFilesystem
+from moldau.runtime.network import AsyncioNetwork
 from tests.unit.metadata.builders import CLUSTER_ID, golden, node_config, registration
 
 DIRECTORY_ID = UUID(int=0x5F9D)
+LISTENERS = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0"
 
 
 class Consumer:
@@ -81,7 +87,7 @@ class Consumer:
 
 
 def make_node(directory: Path, **overrides: str) -> QuorumNode:
-    config = node_config(log_dirs=str(directory), **overrides)
+    config = node_config(log_dirs=str(directory), listeners=LISTENERS, **overrides)
     return QuorumNode(
         config, cluster_id=CLUSTER_ID, directory_id=DIRECTORY_ID, on_fatal=pytest.fail
     )
@@ -130,7 +136,9 @@ async def test_requests_in_metadata_out_and_again_after_a_restart(directory: Pat
     responses = await asyncio.gather(*(node.send(topic(f"t{i}"), "User:a") for i in range(50)))
     assert {response.topics[0].error_code for response in responses} == {0}
     assert len(consumer.image.topics.topics_by_name) == 50, "seen before the answers"
-    assert consumer.image.cluster.controllers[1].listeners["CONTROLLER"].port == 9093
+    await consumer.until(lambda image: 1 in image.cluster.controllers)
+    registered = consumer.image.cluster.controllers[1].listeners["CONTROLLER"]
+    assert registered.port == node.port("CONTROLLER") > 0
     digest = consumer.image.topics
     await node.stop()
     with pytest.raises(RequestUndelivered):
@@ -177,7 +185,7 @@ async def test_the_metadata_log_that_apache_kafka_wrote(tmp_path: Path) -> None:
         '{"leaderId":1,"leaderEpoch":2,"votedId":-1,'
         '"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
     )
-    config = node_config(log_dirs=str(tmp_path))
+    config = node_config(log_dirs=str(tmp_path), listeners=LISTENERS)
     directory_id = UUID("02ca66af-7372-4228-927c-c940a80b58d0")
     node = QuorumNode(
         config, cluster_id=CLUSTER_ID, directory_id=directory_id, on_fatal=pytest.fail
@@ -217,15 +225,82 @@ async def test_describe_quorum(directory: Path) -> None:
             )
         ]
     )
+    consumer = Consumer()
+    await node.subscribe(consumer)
+    await consumer.until(lambda image: 1 in image.cluster.controllers)  # the last of the start
     response = await node.send(request, "User:a")
     good, bad = response.topics[0].partitions
     assert (good.leader_id, good.leader_epoch, good.error_code) == (1, 1, 0)
     assert good.high_watermark == good.current_voters[0].log_end_offset > 0
     assert good.current_voters[0].replica_directory_id == DIRECTORY_ID
     assert bad.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert response.nodes[0].listeners[0].port == 9093
+    assert response.nodes[0].listeners[0].port == node.port("CONTROLLER")
     response.to_bytes(2)
     await node.stop()
+
+
+async def test_who_leads_is_told_from_the_quorums_thread(directory: Path) -> None:
+    node = make_node(directory)
+    await node.start()
+    relay = LeaderRelay(asyncio.get_running_loop())
+    changed = asyncio.Event()
+    relay.on_change = changed.set
+    await node.watch_leader(relay.publish)
+    await asyncio.wait_for(changed.wait(), 10)
+    leader = relay.leader()
+    assert leader is not None
+    assert leader.node_id == 1
+    assert node.is_active_controller
+    assert node.kraft_version == 1
+    connection = await Connection.connect(
+        AsyncioNetwork(), "127.0.0.1", node.port("CONTROLLER"), client_id="tests"
+    )
+    described = await connection.send(DescribeClusterRequest(endpoint_type=2))
+    assert described.controller_id == 1
+    connection.close()
+    await node.stop()
+
+
+async def test_an_observer_follows_its_controllers_and_has_none_itself(
+    directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A broker's node: metadata and leadership come by the network, requests are not taken."""
+    controller = make_node(directory)
+    await controller.start()
+    await controller.send(registration(1), "User:a")
+    config = node_config(
+        process_roles="broker",
+        node_id="7",
+        listeners="PLAINTEXT://127.0.0.1:0",
+        log_dirs=str(tmp_path_factory.mktemp("observer")),
+        controller_quorum_bootstrap_servers=f"127.0.0.1:{controller.port('CONTROLLER')}",
+    )
+    observer = QuorumNode(
+        config, cluster_id=CLUSTER_ID, directory_id=UUID(int=7), on_fatal=pytest.fail
+    )
+    await observer.start()
+    consumer = Consumer()
+    await observer.subscribe(consumer)
+    await consumer.until(lambda image: 1 in image.cluster.brokers)
+    with pytest.raises(RequestUndelivered, match="no controller"):
+        await observer.send(topic("x"), "User:a")
+    await observer.stop()
+    await controller.stop()
+
+
+async def test_an_address_in_use_is_an_error_and_leaves_nothing_running(directory: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = node_config(
+            log_dirs=str(directory),
+            listeners=f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}",
+        )
+        node = QuorumNode(
+            config, cluster_id=CLUSTER_ID, directory_id=DIRECTORY_ID, on_fatal=pytest.fail
+        )
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
+            await node.start()
+    assert not any(thread.name == "moldau-quorum" for thread in threading.enumerate())
 
 
 async def test_a_log_that_cannot_be_used_is_one_clear_line(directory: Path) -> None:

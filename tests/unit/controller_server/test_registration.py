@@ -1,4 +1,4 @@
-"""Controllers make themselves known: retries, failover, incarnations, and the address of a leader."""
+"""Controllers make themselves known: retries, failover, incarnations, a leader's address."""
 
 from __future__ import annotations
 
