@@ -152,6 +152,7 @@ class Leading:
     begun: dict[ReplicaKey, float] = field(default_factory=dict)
     reported: dict[int, Reported] = field(default_factory=dict)
     has_corrected_itself: bool = False
+    observers_swept_ms: float = float("-inf")
 
     def progress_of(self, voter: VoterDescription) -> Progress | None:
         """A voter's; one without a directory id is whichever replica of its id fetched last."""

@@ -25,6 +25,8 @@ from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, Vote
 
 UPDATE_VOTER_FETCH_TIMEOUTS = 3
 """How many fetch timeouts lie between two reports of a voter about itself."""
+DISCOVERIES_PER_ELECTION_TIMEOUT = 4
+"""How many replicas in turn are asked for the leader while none of them answers."""
 
 
 class Fetching:
@@ -79,33 +81,39 @@ class Fetching:
     def poll_discovery(self) -> float:
         """Ask one of those who may know the leader, picked at random. Returns when to look again.
 
-        One at a time: the answer to an earlier question may settle it.
+        One after the other: the answer to the last question may settle it, unless it takes long.
         """
         state = self._state
         if state.flushed_end_offset < state.log.log_end_offset:
             return float("inf")
         leader = state.following.destination if state.following is not None else None
-        if state.requests.is_any_awaited(FetchRequest, but=leader):
-            return float("inf")
-        known = [each for each in self._who_may_know() if each != leader]
-        ready = [
+        asked_ms = state.requests.last_awaited_ms(FetchRequest, but=leader)
+        patience_ms = state.settings.election_timeout_ms / DISCOVERIES_PER_ELECTION_TIMEOUT
+        if asked_ms is not None and state.now_ms < asked_ms + patience_ms:
+            return asked_ms + patience_ms
+        idle = [
             each
-            for each in known
-            if state.now_ms >= state.requests.ready_ms(each, FetchRequest)
-            and not state.requests.is_awaited(each, FetchRequest)
+            for each in self._who_may_know()
+            if each != leader and not state.requests.is_awaited(each, FetchRequest)
+        ]
+        ready = [
+            each for each in idle if state.now_ms >= state.requests.ready_ms(each, FetchRequest)
         ]
         if ready:
             chosen = ready[state.random.randrange(len(ready))]
             state.send(chosen, self._fetch_request(max_wait_ms=0))
-            return float("inf")
+            return state.now_ms + patience_ms
         return min(
-            (state.requests.ready_ms(each, FetchRequest) for each in known), default=float("inf")
+            (state.requests.ready_ms(each, FetchRequest) for each in idle), default=float("inf")
         )
 
     def _who_may_know(self) -> list[Destination]:
         state = self._state
+        own = [(each.host, each.port) for each in state.settings.endpoints]
         known = [
-            each for each in state.settings.bootstrap_servers if each.node_id != state.local.node_id
+            each
+            for each in state.settings.bootstrap_servers
+            if each.node_id != state.local.node_id and (each.host, each.port) not in own
         ]
         for voter in state.voters.latest.voters:
             destination = state.destination_of(voter.voter_id, voter.endpoints)
@@ -217,6 +225,8 @@ class Fetching:
                 f"{state.high_watermark}: committed records would be lost"
             )
             return
+        assert state.following is not None
+        state.following.leader_high_watermark = UNKNOWN_OFFSET
         state.voters.truncate_to(end_offset)
         state.flushed_end_offset = min(state.flushed_end_offset, end_offset)
         state.effects.append(Truncate(end_offset))

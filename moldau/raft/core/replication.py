@@ -39,6 +39,7 @@ MAX_PARKED_FETCHES: Final = 2_048
 """Fetches that wait for records or a higher high watermark; one more is answered at once."""
 MAX_PARKED_WAIT_MS: Final = 30_000
 """The longest a fetch waits, whatever it asks for."""
+OBSERVER_SWEEP_INTERVAL_MS: Final = 1_000
 CHECK_QUORUM_FETCH_TIMEOUTS: Final = 1.5
 """After how many fetch timeouts without a majority a leader resigns (Kafka's figure)."""
 
@@ -55,7 +56,9 @@ class Replication:
 
     def __init__(self, state: QuorumState) -> None:
         self._state = state
-        self._parked: list[_Parked] = []
+        self._parked: dict[ReplicaKey | int, _Parked] = {}
+        self._parked_count = 0
+        self._parked_due_ms = float("inf")
         self._looked_at = (UNKNOWN_OFFSET, UNKNOWN_OFFSET)
 
     # -- fetches ------------------------------------------------------------------------------
@@ -150,16 +153,19 @@ class Replication:
     def _park(self, request: FetchRequest, token: Any) -> None:
         """Wait for news; a replica waits only once, and its older fetch is answered."""
         state = self._state
-        for index, parked in enumerate(self._parked):
-            if parked.request.replica == request.replica and request.replica.node_id >= 0:
-                del self._parked[index]
-                self._answer(parked.request, parked.token, now_at_latest=True)
-                break
+        key: ReplicaKey | int = request.replica
+        if request.replica.node_id < 0:
+            self._parked_count += 1
+            key = self._parked_count  # nobody in particular, as often as it likes
+        older = self._parked.pop(key, None)
+        if older is not None:
+            self._answer(older.request, older.token, now_at_latest=True)
         if len(self._parked) >= MAX_PARKED_FETCHES:
             self._answer(request, token, now_at_latest=True)
             return
-        wait_ms = min(request.max_wait_ms, MAX_PARKED_WAIT_MS)
-        self._parked.append(_Parked(request, token, state.now_ms + wait_ms))
+        deadline_ms = state.now_ms + min(request.max_wait_ms, MAX_PARKED_WAIT_MS)
+        self._parked[key] = _Parked(request, token, deadline_ms)
+        self._parked_due_ms = min(self._parked_due_ms, deadline_ms)
 
     def poll_parked(self) -> float:
         """Answer whoever has waited for what is there now. Returns when to look again."""
@@ -168,17 +174,17 @@ class Replication:
         seen = (state.log.log_end_offset, state.high_watermark)
         has_news = not is_leader or seen != self._looked_at
         self._looked_at = seen
-        if not self._parked:
-            return float("inf")
-        waiting: list[_Parked] = []
-        for parked in self._parked:
+        if not has_news and state.now_ms < self._parked_due_ms:
+            return self._parked_due_ms
+        waiting: dict[ReplicaKey | int, _Parked] = {}
+        for key, parked in self._parked.items():
             is_due = state.now_ms >= parked.deadline_ms
-            if not (has_news or is_due) or not self._answer(
-                parked.request, parked.token, now_at_latest=is_due
-            ):
-                waiting.append(parked)
+            if not self._answer(parked.request, parked.token, now_at_latest=is_due):
+                waiting[key] = parked
         self._parked = waiting
-        return min((parked.deadline_ms for parked in waiting), default=float("inf"))
+        deadlines = (parked.deadline_ms for parked in waiting.values())
+        self._parked_due_ms = min(deadlines, default=float("inf"))
+        return self._parked_due_ms
 
     def on_fetch_snapshot(self, request: FetchSnapshotRequest, token: Any) -> None:
         """FetchSnapshot v0-v1: a stretch of a snapshot (KIP-630)."""
@@ -271,6 +277,9 @@ class Replication:
         state, leading = self._state, self._state.leading
         assert leading is not None
         before_ms = state.now_ms - OBSERVER_SESSION_TIMEOUT_MS
+        if leading.observers_swept_ms > state.now_ms - OBSERVER_SWEEP_INTERVAL_MS:
+            return
+        leading.observers_swept_ms = state.now_ms
         silent = [
             replica
             for replica, progress in leading.progress.items()

@@ -80,9 +80,16 @@ class RequestLedger:
         """Whether such a request is under way."""
         return (destination, request) in self._awaited
 
-    def is_any_awaited(self, request: type[PeerRequest], but: Destination | None = None) -> bool:
-        """Whether one is under way to any destination other than `but`."""
-        return any(kind is request and to != but for to, kind in self._awaited)
+    def last_awaited_ms(
+        self, request: type[PeerRequest], but: Destination | None = None
+    ) -> float | None:
+        """When the youngest that is under way to any destination other than `but` was sent."""
+        sent = (
+            awaited.sent_ms
+            for (to, kind), awaited in self._awaited.items()
+            if kind is request and to != but
+        )
+        return max(sent, default=None)
 
     def ready_ms(self, destination: Destination, request: type[PeerRequest]) -> float:
         """From when on it may be sent; -inf for any time. Not for one that is under way."""
