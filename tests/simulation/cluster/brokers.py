@@ -23,10 +23,14 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p56_alter_partition as alter
 from moldau.protocol.messages.p62_broker_registration import Feature, Listener
 from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
+from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
 from tests.simulation.cluster.link import ControllerLink
 from tests.simulation.cluster.logs import CLUSTER_ID
+from tests.simulation.cluster.network import SimulatedNetwork
+from tests.simulation.cluster.observers import Observer
 from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.scheduler import Violation
+from tests.storage.simulated_disk import DirectoryNode
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World
@@ -45,11 +49,15 @@ class SimulatedBroker:
         self.random = random
         self.process: Process | None = None
         self.lifecycle: BrokerLifecycle | None = None
-        self.image = MetadataImage.EMPTY
         self.starts = 0
         self.is_leaving = False
+        self.disk: NodeDisk | None = None
+        self.observer: Observer | None = None
+        self.is_observing = random.random() < world.observing_brokers
+        self._root = DirectoryNode()
         self._clean_epoch = -1
         self._link: ControllerLink | None = None
+        self._light_image = MetadataImage.EMPTY
 
     @property
     def is_alive(self) -> bool:
@@ -61,36 +69,40 @@ class SimulatedBroker:
         """The epoch of this incarnation, -1 before it is registered."""
         return -1 if self.lifecycle is None else self.lifecycle.broker_epoch
 
+    @property
+    def image(self) -> MetadataImage:
+        """The metadata as far as this incarnation has seen it."""
+        return self._light_image if self.observer is None else self.observer.loader.image
+
     def start(self) -> None:
         """Start a new incarnation: a clean start when the last one had leave to stop."""
         assert not self.is_alive, "one process per broker"
         self.starts += 1
         self.is_leaving = False
-        self.image = MetadataImage.EMPTY
+        self._light_image = MetadataImage.EMPTY
         self.world.fabric.host_up(self.host)
+        if self.disk is not None:
+            self._root = self.disk.survivors(self.random.choice(list(Death)))
         process = self.process = Process(self.world.loop, f"{self.host}#{self.starts}")
         incarnation_id = UUID(int=(self.broker_id << 32) + self.starts + (1 << 100), version=4)
         previous_epoch, self._clean_epoch = self._clean_epoch, -1
         self.world.ledger.incarnations_clean[incarnation_id] = previous_epoch >= 0
         self.world.note(f"{process.name} starts, previous epoch {previous_epoch}")
-        link = self._link = ControllerLink(
+        network = self.world.fabric.port_of(process, self.host)
+        self._link = ControllerLink(
             self.world.loop,
-            self.world.fabric.port_of(process, self.host),
+            network,
             self.random,
             self.world.controller_addresses,
             process.name,
         )
-        self.lifecycle = BrokerLifecycle(
-            link,  # type: ignore[arg-type]
-            self._description(previous_epoch),
-            incarnation_id=incarnation_id,
-            heartbeat_interval_ms=self.world.heartbeat_interval_ms,
-            registration_timeout_ms=60_000,
-            metadata_offset=lambda: self.image.provenance.last_contained_offset,
-            offline_log_directories=list,
-        )
-        process.spawn(self._run(process, self.lifecycle))
-        process.spawn(self._follow_metadata())
+        self.lifecycle = self.observer = self.disk = None
+        if self.is_observing:
+            self.disk = NodeDisk(
+                process, self._root, self.random, DiskSettings(), self.world.disk_operation
+            )
+            self.observer = Observer(self.world, process, self.broker_id, self.host)
+        process.spawn(self._run(process, network, incarnation_id, previous_epoch))
 
     def kill(self) -> None:
         """End the process: what it had not flushed may be lost."""
@@ -126,7 +138,28 @@ class SimulatedBroker:
             previous_broker_epoch=previous_epoch,
         )
 
-    async def _run(self, process: Process, lifecycle: BrokerLifecycle) -> None:
+    async def _run(
+        self,
+        process: Process,
+        network: SimulatedNetwork,
+        incarnation_id: UUID,
+        previous_epoch: int,
+    ) -> None:
+        channel: Any = self._link
+        if self.observer is not None:
+            await self.observer.start(self.disk, network, self.random)
+            channel = self.observer.channel
+        else:
+            process.spawn(self._follow_metadata())
+        lifecycle = self.lifecycle = BrokerLifecycle(
+            channel,
+            self._description(previous_epoch),
+            incarnation_id=incarnation_id,
+            heartbeat_interval_ms=self.world.heartbeat_interval_ms,
+            registration_timeout_ms=60_000,
+            metadata_offset=lambda: self._offset,
+            offline_log_directories=list,
+        )
         lifecycle.move_to(BrokerState.STARTING)
         while True:
             try:
@@ -165,7 +198,7 @@ class SimulatedBroker:
             image = ledger.image
             await loop.elapse(self.random.uniform(1.0, self.world.metadata_lag_ms))
             if image.provenance.last_contained_offset > self._offset:
-                self.image = image
+                self._light_image = image
 
     @property
     def _offset(self) -> int:

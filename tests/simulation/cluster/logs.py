@@ -1,74 +1,104 @@
-"""Opening the production log of a simulated node, and answering its peers.
+"""Configuration of simulated nodes, and the opening of their production log.
 
-Owns: the settings a simulated node gives the log. Must not: stand in for any part of it.
+Owns: names, ids and settings. Must not: stand in for any part of the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 from uuid import UUID
 
-from moldau.protocol.schema import Message
-from moldau.raft import MetadataLogSettings, QuorumLog, VoterEndpoint
-from moldau.raft.core.values import NO_NODE, Destination
+from moldau.config import NodeConfig
+from moldau.controller_server.quorum_settings import metadata_log_settings
+from moldau.raft import QuorumLog, VoterDescription, VoterEndpoint
 from moldau.raft.peers import ConnectionPeers
-from moldau.raft.wire_server import Refused, decode_request, encode_response
 
 METADATA_DIRECTORY = "/data"
 CLUSTER_ID = "TrV5GzD9TWy-7UjVSbMWxQ"
 LISTENER = "CONTROLLER"
+PORT = 9093
 SEGMENT_BYTES = 16 * 1024
 INDEX_BYTES = 4 * 1024
 RETENTION_BYTES = 32 * 1024
 
 
+def host_of(controller_id: int) -> str:
+    """The name of a controller's machine."""
+    return f"controller-{controller_id}"
+
+
+def directory_of(node_id: int) -> UUID:
+    """The id of a node's metadata directory."""
+    return UUID(int=0xC000 + node_id)
+
+
+def voter_of(controller_id: int) -> VoterDescription:
+    """A controller as the voter set names it."""
+    endpoint = VoterEndpoint(LISTENER, host_of(controller_id), PORT)
+    return VoterDescription(controller_id, directory_of(controller_id), (endpoint,))
+
+
+def controller_config(
+    controller_id: int, controllers: Sequence[tuple[str, int]], **overrides: str
+) -> NodeConfig:
+    """What an operator would write into a controller's file."""
+    return _config(
+        "controller",
+        controller_id,
+        f"{LISTENER}://{host_of(controller_id)}:{PORT}",
+        controllers,
+        **overrides,
+    )
+
+
+def broker_config(broker_id: int, host: str, controllers: Sequence[tuple[str, int]]) -> NodeConfig:
+    """What an operator would write into a broker's file."""
+    return _config("broker", broker_id, f"PLAINTEXT://{host}:9092", controllers)
+
+
+def _config(
+    role: str, node_id: int, listeners: str, controllers: Sequence[tuple[str, int]], **more: str
+) -> NodeConfig:
+    return NodeConfig(
+        {
+            "process.roles": role,
+            "node.id": str(node_id),
+            "listeners": listeners,
+            "controller.listener.names": LISTENER,
+            "controller.quorum.bootstrap.servers": ",".join(
+                f"{host}:{port}" for host, port in controllers
+            ),
+            "log.dirs": METADATA_DIRECTORY,
+            **more,
+        }
+    )
+
+
 async def open_metadata_log(
+    config: NodeConfig,
     disk: Any,
     clock: Any,
     network: Any,
     on_fatal: Callable[[str], None],
-    *,
-    node_id: int,
-    directory_id: UUID,
-    endpoints: tuple[VoterEndpoint, ...],
-    bootstrap: Sequence[tuple[str, int]],
     random: Random,
-    is_controller: bool = True,
 ) -> QuorumLog:
     """A replica of the quorum on simulated ports. Raises as `QuorumLog.open`."""
     peers = ConnectionPeers(
         network,
         clock,
         cluster_id=CLUSTER_ID,
-        client_id=f"raft-{node_id}",
+        client_id=f"raft-{config.node_id}",
         listener_name=LISTENER,
     )
-    settings = MetadataLogSettings(
-        metadata_directory=METADATA_DIRECTORY,
-        node_id=node_id,
-        directory_id=directory_id,
-        endpoints=endpoints,
-        is_controller=is_controller,
-        bootstrap_servers=tuple(Destination(NO_NODE, host, port) for host, port in bootstrap),
+    settings = replace(
+        metadata_log_settings(config, directory_of(config.node_id)),
         segment_bytes=SEGMENT_BYTES,
         segment_index_bytes=INDEX_BYTES,
         retention_bytes=RETENTION_BYTES,
     )
-    return await QuorumLog.open(disk, clock, settings, on_fatal, peers=peers, dice=random)
-
-
-class QuorumAnswers:
-    """QuorumRequests over a QuorumLog."""
-
-    def __init__(self, log: QuorumLog) -> None:
-        self._log = log
-
-    async def handle(self, request: Message, api_version: int, client_host: str) -> Message:
-        try:
-            peer_request = decode_request(request, api_version, CLUSTER_ID)
-        except Refused as refusal:
-            return refusal.response
-        response = await self._log.handle(peer_request)
-        return encode_response(response, api_version, LISTENER)
+    return await QuorumLog.open(
+        disk, clock, settings, on_fatal, peers=peers, dice=Random(random.getrandbits(64))
+    )

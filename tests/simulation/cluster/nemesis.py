@@ -33,6 +33,8 @@ class Nemesis:
             (3, self._kill_controller),
             (3, self._crash_in_operation),
             (0.5, self._kill_all_controllers),
+            (1.5, self._controller_leaves),
+            (1, self._resign),
             (2, self._stop_controller),
             (3, self._partition),
             (2, self._one_way),
@@ -106,6 +108,25 @@ class Nemesis:
                 death = self.random.choice(DEATHS)
                 self.world.fault_injected(f"{death.value} while starting", node.host)
                 node.disk.crash_soon(self.random.randrange(1, 40), death)
+
+    def _controller_leaves(self) -> None:
+        node = self._some_controller()
+        if node is not None:
+            self.world.fault_injected("controller leaves", node.host)
+            node.leave()
+            self._later(12_000.0, self._kill_if_hanging, node, node.starts)
+
+    def _kill_if_hanging(self, node: ControllerNode, starts: int) -> None:
+        if node.is_alive and node.starts == starts:
+            self.world.note(f"{node.host} has not stopped in time")
+            self.world.counts["stops_that_hung"] += 1
+            node.kill(Death.KILL)
+
+    def _resign(self) -> None:
+        node = self._some_controller()
+        if node is not None and node.process is not None:
+            self.world.fault_injected("resignation", node.host)
+            node.process.spawn(node.resign())
 
     def _stop_controller(self) -> None:
         node = self._some_controller()
@@ -228,6 +249,8 @@ class Nemesis:
                 node.disk.stall_until = 0.0
             if node.process is not None:
                 node.process.go_on()
+                if node.is_alive and not node.is_ready and node.controller is not None:
+                    node.kill(Death.KILL)  # it was stopping: no need to wait for it
         absent = self.random.choice(world.brokers) if self.random.random() < 0.5 else None
         for broker in world.brokers:
             if broker.process is not None:

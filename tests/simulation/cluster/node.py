@@ -16,7 +16,10 @@ from uuid import UUID
 from moldau.config import NodeConfig
 from moldau.controller_server.apis import ControllerApis
 from moldau.controller_server.descriptions import ClusterDescriptions
+from moldau.controller_server.leadership import leader_address
 from moldau.controller_server.listener import ControllerListener
+from moldau.controller_server.quorum_settings import controller_registration
+from moldau.controller_server.registration import ControllerRegistrationManager
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.metadata.controller import (
     Controller,
@@ -24,62 +27,37 @@ from moldau.metadata.controller import (
     ControllerSettings,
     SnapshotPolicy,
 )
-from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p70_controller_registration import (
-    ControllerRegistrationRequest,
-    Feature,
-    Listener,
-)
 from moldau.protocol.schema import Message
-from moldau.raft import VoterDescription, VoterEndpoint, VoterSet, read_bootstrap, write_bootstrap
+from moldau.raft import (
+    MetadataLogError,
+    QuorumLog,
+    QuorumStopped,
+    VoterSet,
+    read_bootstrap,
+    write_bootstrap,
+)
+from moldau.raft.request_handler import RaftRequestHandler
+from moldau.runtime.leader_link import LeaderLink
 from moldau.runtime.server import ListenerSpec
+from moldau.storage.faults import DiskFull, LogOffline
 from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
 from tests.simulation.cluster.logs import (
     CLUSTER_ID,
     LISTENER,
     METADATA_DIRECTORY,
-    QuorumAnswers,
+    PORT,
+    controller_config,
+    host_of,
     open_metadata_log,
 )
+from tests.simulation.cluster.network import SimulatedNetwork
 from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 from tests.storage.simulated_disk import DirectoryNode
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World
-
-PORT = 9093
-
-
-def host_of(controller_id: int) -> str:
-    """The name of a controller's machine."""
-    return f"controller-{controller_id}"
-
-
-def directory_of(controller_id: int) -> UUID:
-    """The id of a controller's metadata directory."""
-    return UUID(int=0xC000 + controller_id)
-
-
-def voter_of(controller_id: int) -> VoterDescription:
-    """A controller as the voter set names it."""
-    endpoint = VoterEndpoint(LISTENER, host_of(controller_id), PORT)
-    return VoterDescription(controller_id, directory_of(controller_id), (endpoint,))
-
-
-def controller_config(controller_id: int, **overrides: str) -> NodeConfig:
-    """What an operator would write into the node's file."""
-    values = {
-        "process.roles": "controller",
-        "node.id": str(controller_id),
-        "listeners": f"{LISTENER}://{host_of(controller_id)}:{PORT}",
-        "controller.listener.names": LISTENER,
-        "controller.quorum.bootstrap.servers": f"{host_of(controller_id)}:{PORT}",
-        "log.dirs": METADATA_DIRECTORY,
-        **overrides,
-    }
-    return NodeConfig(values)
 
 
 class LogTap:
@@ -151,7 +129,10 @@ class ControllerNode:
         self.process: Process | None = None
         self.disk: NodeDisk | None = None
         self.controller: Controller | None = None
-        self.log: Any = None
+        self.log: QuorumLog | None = None
+        self._parts: (
+            tuple[ControllerListener, ControllerRegistrationManager, Controller, QuorumLog] | None
+        ) = None
         self.starts = 0
         self.is_ready = False
         self._root = DirectoryNode()
@@ -183,7 +164,7 @@ class ControllerNode:
         assert not self.is_alive, "one process per node"
         self.starts += 1
         self.is_ready = False
-        self.controller = self.log = None
+        self.controller = self.log = self._parts = None
         self._compared_offset = -1
         name = f"{self.host}#{self.starts}"
         process = self.process = Process(self.world.loop, name)
@@ -204,6 +185,40 @@ class ControllerNode:
         assert self.disk is not None
         self.disk.death = death
         self.process.kill()
+
+    def leave(self) -> None:
+        """SIGTERM: an orderly stop, as a node does it; what hangs is killed after a while."""
+        process = self.process
+        assert process is not None
+        if self._parts is not None:
+            self.is_ready = False
+            process.spawn(self._stop(process, *self._parts))
+            self._parts = None
+
+    async def _stop(
+        self,
+        process: Process,
+        listener: ControllerListener,
+        registration: ControllerRegistrationManager,
+        controller: Controller,
+        log: QuorumLog,
+    ) -> None:
+        await registration.close()
+        await listener.close()
+        await controller.close()
+        await log.close()
+        self.world.note(f"{process.name} has stopped in good order")
+        self.world.counts["orderly_stops"] += 1
+        process.kill()
+
+    async def resign(self) -> None:
+        """Hand leadership over, as `moldau quorum transfer-leader` has it done."""
+        if self.log is not None and self.log.is_leader:
+            try:
+                error, _message = await self.log.resign()
+            except QuorumStopped:
+                return
+            self.world.note(f"{self.host} resigned: {error.name}")
 
     def bury(self) -> None:
         """After a death, however it came: what is left on the disk, and the silence of a machine
@@ -237,81 +252,92 @@ class ControllerNode:
 
     async def _run(self, process: Process, disk: NodeDisk) -> None:
         world = self.world
-        config = controller_config(self.controller_id, **world.controller_overrides)
+        config = controller_config(
+            self.controller_id, world.controller_addresses, **world.controller_overrides
+        )
         clock = VirtualClock(world.loop, wall_offset_ms=self.random.randrange(-2_000, 2_000))
         network = world.fabric.port_of(process, self.host)
 
         def on_fatal(reason: str) -> None:
-            world.node_failed(self, process, reason)
+            world.process_failed(process, reason)
 
-        try:
-            bootstrap: list[tuple[Message, int]] = [
-                (record, 0)
-                for record in await disk.offload(read_bootstrap, disk, METADATA_DIRECTORY)
-            ]
-            log = await open_metadata_log(
-                disk,
-                clock,
-                network,
-                on_fatal,
-                node_id=self.controller_id,
-                directory_id=directory_of(self.controller_id),
-                endpoints=voter_of(self.controller_id).endpoints,
-                bootstrap=world.controller_addresses,
-                random=Random(self.random.getrandbits(64)),
-            )
-        except Exception as error:
-            on_fatal(f"start: {error!r}")
-            if world.is_disk_error(error):
-                return
-            raise
-        self.log = log
-        tap: Any = LogTap(log, self, process.name)
-        settings = ControllerSettings.from_node_config(config, CLUSTER_ID)
-        controller = self.controller = Controller(
-            ControllerCore(settings, Random(self.random.getrandbits(64))),
-            tap,
-            clock,
-            node_id=self.controller_id,
-            bootstrap_records=bootstrap,
-            snapshot_policy=SnapshotPolicy(
-                max_bytes=world.snapshot_bytes, interval_ms=world.snapshot_interval_ms
-            ),
-        )
-        descriptions = ClusterDescriptions(
-            config,
-            CLUSTER_ID,
-            image=lambda: controller.committed_image,
-            leader_id=lambda: controller.leader_id,
-            kraft_version=lambda: log.voters.kraft_version,
-        )
-        apis = ControllerApis(controller, QuorumAnswers(log), descriptions)
         listener = ControllerListener(
-            apis,
             clock=clock,
             network=network,
             on_fault=lambda error: world.fault(process, error),
             offload=disk.offload,
         )
         await listener.start([ListenerSpec(LISTENER, "", PORT)])
+        try:
+            log = await open_metadata_log(config, disk, clock, network, on_fatal, self.random)
+            bootstrap: list[tuple[Message, int]] = [
+                (record, 0)
+                for record in await disk.offload(read_bootstrap, disk, METADATA_DIRECTORY)
+            ]
+        except (MetadataLogError, OSError, LogOffline, DiskFull) as error:
+            on_fatal(f"start: {error!r}")
+            return
+        controller = self._make_controller(config, log, clock, process, bootstrap)
+        requests = RaftRequestHandler(log, CLUSTER_ID, clock=clock, listener_name=LISTENER)
+        descriptions = ClusterDescriptions(
+            config,
+            CLUSTER_ID,
+            image=lambda: controller.committed_image,
+            leader_id=lambda: log.leadership.leader_id,
+            kraft_version=lambda: log.voters.kraft_version,
+        )
+        apis = ControllerApis(
+            controller, requests, descriptions, kraft_upgrade=log.upgrade_kraft_version
+        )
+        registration = self._registration(config, controller, log, apis, clock, network)
+        self._parts = (listener, registration, controller, log)
+        self.log = log
+        self.controller = controller
         controller.start()
+        listener.open(apis)
+        log.add_listener(registration)
+        log.on_leadership_change(lambda _leadership: registration.leader_changed())
+        registration.start()
         self.is_ready = True
 
-    def registration(self) -> ControllerRegistrationRequest:
-        """What the node tells the active controller about itself."""
-        return ControllerRegistrationRequest(
-            controller_id=self.controller_id,
-            incarnation_id=UUID(int=(self.controller_id << 32) + self.starts, version=4),
-            zk_migration_ready=False,
-            listeners=[
-                Listener(name=LISTENER, host=self.host, port=PORT, security_protocol=0),
-            ],
-            features=[
-                Feature(
-                    name=name,
-                    min_supported_version=levels.minimum_level,
-                    max_supported_version=levels.maximum_level,
-                )
-                for name, levels in SUPPORTED_FEATURES.items()
-            ],
+    def _make_controller(
+        self,
+        config: NodeConfig,
+        log: QuorumLog,
+        clock: VirtualClock,
+        process: Process,
+        bootstrap: list[tuple[Message, int]],
+    ) -> Controller:
+        tap: Any = LogTap(log, self, process.name)
+        settings = ControllerSettings.from_node_config(config, CLUSTER_ID)
+        return Controller(
+            ControllerCore(settings, Random(self.random.getrandbits(64))),
+            tap,
+            clock,
+            node_id=self.controller_id,
+            bootstrap_records=bootstrap,
+            snapshot_policy=SnapshotPolicy(
+                max_bytes=self.world.snapshot_bytes, interval_ms=self.world.snapshot_interval_ms
+            ),
+        )
+
+    def _registration(
+        self,
+        config: NodeConfig,
+        controller: Controller,
+        log: QuorumLog,
+        apis: ControllerApis,
+        clock: VirtualClock,
+        network: SimulatedNetwork,
+    ) -> ControllerRegistrationManager:
+        request = controller_registration(config)
+        # A simulated process draws its ids from the seed.
+        request.incarnation_id = UUID(int=self.random.getrandbits(128), version=4)
+        return ControllerRegistrationManager(
+            request,
+            image=lambda: controller.committed_image,
+            leader=lambda: leader_address(log.leadership, [LISTENER]),
+            apis=apis,
+            link=LeaderLink(client_id=f"registration-{self.host}", network=network, clock=clock),
+            random=Random(self.random.getrandbits(64)),
         )

@@ -15,13 +15,12 @@ from random import Random
 from typing import Any
 
 from moldau.raft import VoterSet
-from moldau.storage.faults import DiskFull, LogOffline
 from tests.simulation.cluster.brokers import SimulatedBroker
 from tests.simulation.cluster.clients import SimulatedClient
-from tests.simulation.cluster.disk import Death
 from tests.simulation.cluster.ledger import Ledger
+from tests.simulation.cluster.logs import PORT, host_of, voter_of
 from tests.simulation.cluster.network import Fabric
-from tests.simulation.cluster.node import PORT, ControllerNode, voter_of
+from tests.simulation.cluster.node import ControllerNode
 from tests.simulation.cluster.virtual_loop import (
     Deadlock,
     EndlessLoop,
@@ -55,7 +54,7 @@ class Plan:
             controllers=random.choice((1, 3, 3, 3, 3, 5)) if controllers is None else controllers,
             brokers=random.randint(2, 4),
             clients=random.randint(1, 3),
-            chaos_ms=random.uniform(15_000, 40_000),
+            chaos_ms=random.uniform(4_000, 16_000),
         )
 
 
@@ -82,11 +81,11 @@ class World:
         self.expected_disk_faults = False
         self._digest = hashlib.blake2b(digest_size=16)
         self._choose_settings()
+        controller_ids = range(100, 100 + self.plan.controllers)
+        self.controller_addresses = [(host_of(each), PORT) for each in controller_ids]
         self.controllers = [
-            ControllerNode(self, number, self._new_random())
-            for number in range(100, 100 + self.plan.controllers)
+            ControllerNode(self, each, self._new_random()) for each in controller_ids
         ]
-        self.controller_addresses = [(node.host, PORT) for node in self.controllers]
         self.brokers = [
             SimulatedBroker(self, number, self._new_random())
             for number in range(1, 1 + self.plan.brokers)
@@ -104,6 +103,7 @@ class World:
         self.ids_pause_ms = random.choice((1_000.0, 5_000.0))
         self.client_pause_ms = random.choice((100.0, 400.0))
         self.metadata_lag_ms = random.choice((20.0, 300.0))
+        self.observing_brokers = random.choice((0.0, 0.0, 0.5, 1.0))
 
     def _new_random(self) -> Random:
         return Random(self.random.getrandbits(64))
@@ -148,7 +148,7 @@ class World:
             self.violation = self.violation or violation
             raise
 
-    def node_failed(self, node: ControllerNode, process: Process, reason: str) -> None:
+    def process_failed(self, process: Process, reason: str) -> None:
         """A node says that it must not go on: production's process would end."""
         if not process.is_alive:
             return  # it has just crashed inside a disk operation
@@ -158,16 +158,12 @@ class World:
                 "node-stopped", f"{process.name}: {reason}"
             )
         self.counts["given_up"] += 1
-        node.kill(Death.KILL)
+        process.kill()
 
     def fault(self, process: Process, error: BaseException) -> None:
         """An exception that no handler expected."""
         if process.is_alive and not isinstance(error, Violation):
             self.loop.fail(f"{process.name}: unexpected", error)
-
-    def is_disk_error(self, error: BaseException) -> bool:
-        """Whether an injected fault of the disk explains it."""
-        return self.expected_disk_faults and isinstance(error, OSError | DiskFull | LogOffline)
 
     def _after_step(self) -> None:
         if self.violation is not None:
@@ -199,7 +195,7 @@ class World:
             SimulatedClient(self, number, self._new_random()) for number in range(self.plan.clients)
         ]
         await self._until(self._has_active, "no active controller at the start", CALM_START_MS * 4)
-        await self.loop.elapse(2_000)
+        await self.loop.elapse(500)
         if chaos is not None:
             await chaos()
         self.clients_may_act = False

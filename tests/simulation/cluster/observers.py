@@ -1,0 +1,83 @@
+"""A broker's production replica of the metadata log, and its production way to the controller.
+
+Owns: the joining of log, loader and channel, as a broker node does it. Must not: decide anything.
+Invariant: the image it builds is compared with the ledger's after every batch.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from moldau.broker.controller_channel import NetworkControllerChannel
+from moldau.broker.metadata_loader import MetadataLoader
+from moldau.controller_server.leadership import leader_address
+from moldau.metadata.image import Provenance
+from moldau.raft import QuorumLog
+from tests.simulation.cluster.logs import LISTENER, broker_config, open_metadata_log
+from tests.simulation.cluster.virtual_loop import Process, VirtualClock
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster.world import World
+
+
+class Observer:
+    """States: made -> `start` -> following the quorum."""
+
+    def __init__(self, world: World, process: Process, broker_id: int, host: str) -> None:
+        self.world = world
+        self.process = process
+        self.broker_id = broker_id
+        self.host = host
+        self.loader = MetadataLoader(broker_id)
+        self.log: QuorumLog | None = None
+        self.channel: NetworkControllerChannel | None = None
+
+    async def start(self, disk: Any, network: Any, random: Random) -> None:
+        """Open the log and listen. Raises as `QuorumLog.open`."""
+        world = self.world
+        config = broker_config(self.broker_id, self.host, world.controller_addresses)
+        clock = VirtualClock(world.loop)
+        log = self.log = await open_metadata_log(
+            config,
+            disk,
+            clock,
+            network,
+            lambda reason: world.process_failed(self.process, reason),
+            random,
+        )
+        channel = self.channel = NetworkControllerChannel(
+            lambda: leader_address(log.leadership, [LISTENER]),
+            client_id=self.process.name,
+            network=network,
+            clock=clock,
+            request_timeout_ms=2_000,
+        )
+        log.on_leadership_change(lambda _leadership: channel.leader_changed())
+        log.add_listener(self)
+
+    # -- the log's listener ----------------------------------------------------------------------
+
+    def handle_snapshot(self, snapshot: Any) -> None:
+        world = self.world
+        world.guard(world.ledger.on_snapshot, self.process.name, snapshot)
+        provenance = Provenance(
+            snapshot.end_offset - 1, snapshot.leader_epoch, snapshot.last_contained_log_time_ms
+        )
+        self.loader.handle_snapshot(snapshot.records, provenance)
+        self._compare()
+
+    def handle_commit(self, batch: Any) -> None:
+        world = self.world
+        world.guard(world.ledger.on_commit, self.process.name, batch)
+        provenance = Provenance(batch.last_offset, batch.leader_epoch, batch.append_timestamp_ms)
+        self.loader.handle_commit(batch.records, provenance)
+        self._compare()
+
+    def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
+        self.world.note(f"{self.process.name} hears that {leader_id} leads epoch {leader_epoch}")
+
+    def _compare(self) -> None:
+        world, image = self.world, self.loader.image
+        last_offset = image.provenance.last_contained_offset
+        world.guard(world.ledger.compare, self.process.name, image, last_offset)
