@@ -103,7 +103,7 @@ class QuorumDriver:
         self.failure: str | None = None
         self.led_epoch = -1
         """The last epoch whose first batch this replica has appended."""
-        self.leadership_watchers: list[Callable[[Leadership], None]] = []
+        self.leadership_watchers: list[Callable[[Leadership], object]] = []
         self._tokens: set[asyncio.Future[Any]] = set()
         self._sends: set[asyncio.Task[None]] = set()
         self._timer: TimerHandle | None = None

@@ -181,7 +181,7 @@ class QuorumLog:
             observers=tuple(observers),
         )
 
-    def on_leadership_change(self, watcher: Callable[[Leadership], None]) -> None:
+    def on_leadership_change(self, watcher: Callable[[Leadership], object]) -> None:
         """Call `watcher` whenever this replica takes another for the leader, or nobody."""
         self._driver.leadership_watchers.append(watcher)
 

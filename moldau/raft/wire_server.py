@@ -197,7 +197,9 @@ def _fetch_snapshot_request(
         raise _refused(fetch_snapshot.FetchSnapshotResponse, version, ErrorCode.INVALID_REQUEST)
     if topic.name != METADATA_TOPIC or partition.partition != METADATA_PARTITION:
         answer = fetch_snapshot.PartitionSnapshotResponse(
-            index=partition.partition, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            index=partition.partition,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            unaligned_records=b"",
         )
         raise Refused(
             fetch_snapshot.FetchSnapshotResponse(
@@ -337,7 +339,8 @@ def _fetch_response(
         topic.topic = METADATA_TOPIC
     return fetch.FetchResponse(
         responses=[topic],
-        node_endpoints=_nodes(fetch.NodeEndpoint, response, version >= 16, endpoint),
+        # Version 16 has the field for brokers; the quorum's leader uses it from 17 on.
+        node_endpoints=_nodes(fetch.NodeEndpoint, response, version >= 17, endpoint),
     )
 
 
