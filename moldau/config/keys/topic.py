@@ -97,7 +97,7 @@ KEYS = (
         LIST, (), ThrottledReplicas(),
         MEDIUM, TOPIC, IGNORED,
         "Followers whose replication is throttled, as PARTITION:BROKER pairs or *.",
-        note="there is a single node and nothing to replicate yet",
+        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "index.interval.bytes",
@@ -119,7 +119,7 @@ KEYS = (
         LIST, (), ThrottledReplicas(),
         MEDIUM, TOPIC, IGNORED,
         "Replicas whose leader throttles, as PARTITION:BROKER pairs or *.",
-        note="there is a single node and nothing to replicate yet",
+        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "local.retention.bytes",
