@@ -151,19 +151,24 @@ class DelayedFetch(DelayedOperation):
 
     def on_timeout(self) -> None:
         """Answer with what there is, which may be nothing."""
-        self._finish(self.read_all())
+        self._finish(None)
 
     def on_dropped(self) -> None:
         """Stop watching; the request ends without an answer."""
         self._let_go()
         self.context.respond_nothing()
 
-    def _finish(self, outcomes: list[Outcome]) -> None:
-        wait_no_longer(self.manager.fetch_purgatory, self, self.context)
+    def _finish(self, outcomes: list[Outcome] | None) -> None:
+        """Answer, with what there is now when no outcomes are given."""
+        context = self.context
+        wait_no_longer(self.manager.fetch_purgatory, self, context)
         try:
-            self.answer(self, outcomes)
+            self.answer(self, self.read_all() if outcomes is None else outcomes)
         finally:
             self._let_go()
+            if not context.is_answered:
+                # Nobody else would: it waits nowhere any more.
+                context.close("a fetch failed inside the broker")
 
     def _let_go(self) -> None:
         if self.session is None:

@@ -44,6 +44,7 @@ class ProduceOperation(DelayedOperation):
     __slots__ = (
         "_commit_waits",
         "_has_failed",
+        "_is_linked",
         "_is_started",
         "_outstanding_count",
         "_queued_count",
@@ -69,6 +70,7 @@ class ProduceOperation(DelayedOperation):
         self._queued_count = 0
         self._timeout_ms = 0
         self._has_failed = False
+        self._is_linked = False
         self._is_started = False
 
     # -- filling the response --------------------------------------------------------------------
@@ -203,7 +205,8 @@ class ProduceOperation(DelayedOperation):
         if self.is_ended or self.timer is not None:
             return
         purgatory = self.manager.produce_purgatory
-        if not wait_in(purgatory, self, self.context, self._timeout_ms):
+        self._is_linked = wait_in(purgatory, self, self.context, self._timeout_ms)
+        if not self._is_linked:
             self._give_up_waits(ErrorCode.REQUEST_TIMED_OUT)
             if not self._outstanding_count:
                 self._answer()
@@ -227,7 +230,7 @@ class ProduceOperation(DelayedOperation):
     def _answer(self) -> None:
         context = self.context
         manager = self.manager
-        if self.timer is not None:
+        if self._is_linked:
             wait_no_longer(manager.produce_purgatory, self, context)
         self.is_ended = True
         context.throttle(

@@ -342,10 +342,18 @@ class ReplicaManager:
         try:
             while self._ready:
                 ready, self._ready = self._ready, []
-                for fetch in ready:
-                    fetch.complete_if_ready()
+                done_count = 0
+                try:
+                    for fetch in ready:
+                        done_count += 1
+                        fetch.complete_if_ready()
+                finally:
+                    self._ready[:0] = ready[done_count:]
         finally:
             self._is_completing = False
+            if self._ready:
+                # One has failed, and that is told; the others still get their answers.
+                asyncio.get_running_loop().call_soon(self.complete_ready)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that has to leave the loop (recompression, verification); `close` waits for it.

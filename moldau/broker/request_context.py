@@ -98,11 +98,16 @@ class RequestContext:
     def respond(self, message: Message) -> None:
         """Send the response in its turn on the connection; dropped when the client has gone."""
         assert not self.is_answered, "a request is answered once"
-        self.is_answered = True
         if self.throttle_time_ms:
             message.throttle_time_ms = self.throttle_time_ms  # type: ignore[attr-defined]
             self.request.connection.throttle(self.throttle_time_ms)
-        self.request.respond(message)
+        try:
+            self.request.respond(message)
+            self.is_answered = True
+        finally:
+            if not self.is_answered:
+                # Left open, everything behind it on the connection would wait for ever.
+                self.close("an answer failed inside the broker")
 
     def respond_nothing(self) -> None:
         """Finish a request whose sender expects no response (acks=0)."""

@@ -141,6 +141,8 @@ class OutgoingStream:
         """Send a file region after everything queued before, and release it when sent."""
         if self._closed or not region.length:
             region.release()
+            if self._queue and not self._blocked:
+                self._pump()  # what `write_before_region` left to a region's turn
             return
         if self._can_sendfile and region.file.fileno() >= 0 and self._direct is None:
             self._switching = True

@@ -300,6 +300,8 @@ class Server:
     def wait_for_memory(self, connection: ServerConnection) -> None:
         """Wake the connection when frames have been released."""
         self._memory_waiters.append(connection)
+        # It may be free again: frames that came with the one that waits have been answered since.
+        self.on_memory_released()
 
     def on_memory_released(self) -> None:
         """Some frame's memory is free again."""

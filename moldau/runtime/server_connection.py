@@ -216,8 +216,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.wait_for_memory(self)
 
     def eof_received(self) -> bool:
-        # Nobody waits for answers any more; a half-closed Kafka connection has no meaning.
-        self._finish()
+        # Nobody waits for answers any more; a half-closed Kafka connection has no meaning. Nor does
+        # what the transport still holds: a peer that reads none of it would stay for ever.
+        self._abort()
         return False
 
     def pause_writing(self) -> None:
@@ -394,6 +395,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         for frame in self._backlog:
             self._reader.release(frame)
         self._backlog.clear()
+        self._server.on_memory_released()
 
     def _finish(self) -> None:
         """Drop everything that belongs to the connection; unanswered requests keep their frames."""
@@ -404,8 +406,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._throttle_timer.cancel()
             self._throttle_timer = None
         self._stream.detach()
-        self._drop_backlog()
         self._reader.close()
+        self._drop_backlog()
         for request in self._requests:
             if request.is_done:
                 request.discard()
@@ -413,4 +415,3 @@ class ServerConnection(asyncio.BufferedProtocol):
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
             callback(self)
-        self._server.on_memory_released()

@@ -10,6 +10,7 @@ import pytest
 
 from moldau.broker.authorizer import AllowAllAuthorizer, Operation
 from moldau.broker.delayed_fetch import DelayedFetch
+from moldau.broker.partition import Partition
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (
     FetchPartition,
@@ -503,3 +504,45 @@ async def test_topic_stats(broker: DataPath) -> None:
     stats = broker.manager.topic_stats.of("t")
     assert stats.bytes_out.count == len(found.records)
     assert (stats.fetch_requests.count, stats.failed_fetch_requests.count) == (2, 1)
+
+
+async def test_a_fetch_that_cannot_be_answered_costs_its_connection_and_nobody_elses(
+    broker: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is answered in the turn of a producer; others wait for the same records behind it."""
+    broker.create_topic("t")
+    connections = [FakeConnection() for _ in range(3)]
+    waiting = [
+        broker.send(fetch({("t", 0): 0}, max_wait_ms=10_000), 12, each) for each in connections
+    ]
+    broken = waiting[0]
+
+    def respond(message: Any, **_: Any) -> None:
+        raise OSError("the test says so")
+
+    monkeypatch.setattr(broken, "respond", respond)
+    with pytest.raises(OSError, match="the test says so"):
+        broker.send(produce({("t", 0): batch()}), 12, FakeConnection())
+    assert broken.connection.is_closed
+    await until(lambda: all(request.is_answered for request in waiting))
+    for request in waiting[1:]:
+        assert fetched_values(only(request.response)) == [b"value"]
+        assert not request.connection.is_closed
+    assert len(broker.manager.fetch_purgatory) == 0
+
+
+async def test_a_fetch_that_cannot_be_read_when_its_time_is_up_ends_too(
+    broker: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t")
+    request = broker.send(fetch({("t", 0): 0}, max_wait_ms=500), 12)
+
+    def read(*_: Any, **__: Any) -> None:
+        raise OSError("the test says so")
+
+    monkeypatch.setattr(Partition, "read", read)
+    with pytest.raises(OSError, match="the test says so"):
+        broker.clock.advance(600)
+    assert request.connection.is_closed
+    assert request.is_answered
+    assert len(broker.manager.fetch_purgatory) == 0

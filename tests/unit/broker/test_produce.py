@@ -283,6 +283,7 @@ async def test_request_timed_out(broker: DataPath) -> None:
     broker.clock.advance(30)
     assert only(request.response).error_code == ErrorCode.REQUEST_TIMED_OUT
     assert broker.partition("t").produce_waits == {}
+    assert not any(broker.connection.state.values()), "nothing stays linked to the connection"
     broker.partition("t").follower_fetched(2, 3)
     assert broker.manager.produce_purgatory.expired_count == 1
 

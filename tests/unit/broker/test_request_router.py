@@ -80,6 +80,7 @@ class Slow:
         self.release = asyncio.Event()
         self.running = 0
         self.error: BaseException | None = None
+        self.cluster_id: Any = "x"
 
     async def answer(self, services: Any, context: Any, request: Any) -> Any:
         self.running += 1
@@ -91,7 +92,7 @@ class Slow:
             raise self.error
         from moldau.protocol.messages.p60_describe_cluster import DescribeClusterResponse
 
-        return DescribeClusterResponse(cluster_id="x")
+        return DescribeClusterResponse(cluster_id=self.cluster_id)
 
 
 def slow_router(monkeypatch: pytest.MonkeyPatch) -> tuple[RequestRouter, Slow, list[BaseException]]:
@@ -140,6 +141,20 @@ async def test_a_fault_closes_its_connection_only(monkeypatch: pytest.MonkeyPatc
     await until(lambda: request.is_answered)
     assert request.connection.is_closed
     assert faults == [slow.error]
+
+
+async def test_an_answer_that_does_not_fit_the_wire_closes_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not answering at all would hold up everything behind it for ever."""
+    router, slow, faults = slow_router(monkeypatch)
+    slow.cluster_id = 7
+    request = describe()
+    router(request)  # type: ignore[arg-type]
+    slow.release.set()
+    await until(lambda: request.is_answered)
+    assert request.connection.is_closed
+    assert len(faults) == 1
 
 
 async def test_close_waits_for_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:

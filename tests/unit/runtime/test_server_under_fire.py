@@ -1,0 +1,311 @@
+"""Whatever peers, handlers and memory do: every accepted request is answered, in order, once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moldau.protocol.framing import ReceiveMemory
+from moldau.runtime import outgoing
+from moldau.runtime.files import File, FileRegion
+from moldau.runtime.filesystem import OsFilesystem
+from moldau.runtime.request import Request
+from moldau.runtime.server import ServerLimits
+from moldau.runtime.server_connection import ServerConnection
+
+from .conftest import Harness, Peer, response, until
+
+FILE_BYTES = 2_000_000
+MEMORY_LIMIT_BYTES = 300_000
+REQUESTS_PER_PEER = 50
+PEER_COUNT = 4
+
+NOW, SOON, LATER, OFF_THE_LOOP = "now", "soon", "later", "off the loop"
+ORDER = struct.Struct(">B")
+QUIET, LOUD = 0, 1
+
+
+@pytest.fixture
+def contents() -> bytes:
+    return random.Random(1).randbytes(FILE_BYTES)
+
+
+@pytest.fixture
+def filesystem() -> Iterator[OsFilesystem]:
+    instance = OsFilesystem()
+    yield instance
+    instance.close()
+
+
+@pytest.fixture
+def segment(filesystem: OsFilesystem, tmp_path: Path, contents: bytes) -> File:
+    file = filesystem.open(str(tmp_path / "0.log"), create=True)
+    file.append(contents)
+    return file
+
+
+@pytest.fixture
+async def faults() -> AsyncIterator[list[dict[str, Any]]]:
+    """What reached the loop's exception handler: in a node, the end of it."""
+    found: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: found.append(context))
+    yield found
+    assert found == []
+
+
+class Answerer:
+    """A handler with moods: answers now, later, from elsewhere, in any form, out of order."""
+
+    def __init__(
+        self, dice: random.Random, filesystem: OsFilesystem, segment: File, contents: bytes
+    ) -> None:
+        self._dice = dice
+        self._filesystem = filesystem
+        self._segment = segment
+        self._contents = contents
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.promised: dict[tuple[int, int], bytes] = {}
+
+    def __call__(self, request: Request) -> None:
+        dice, loop = self._dice, asyncio.get_running_loop()
+        if dice.random() < 0.1:
+            request.connection.throttle(dice.uniform(0.5, 4))
+        parts = self._parts(request)
+        if request.body[0] == QUIET:
+            answer = request.respond_nothing
+        else:
+            self.promised[request.connection.client_port, request.correlation_id] = b"".join(
+                part.read() if isinstance(part, FileRegion) else bytes(part) for part in parts
+            )
+
+            def answer() -> None:
+                request.respond_parts(response(request, *parts))
+
+        when = dice.choices([NOW, SOON, LATER, OFF_THE_LOOP], [6, 2, 2, 1])[0]
+        if when is not NOW and dice.random() < 0.5:
+            request.release_body()
+        if when is NOW:
+            answer()
+        elif when is SOON:
+            loop.call_soon(answer)
+        elif when is LATER:
+            loop.call_later(dice.uniform(0, 0.02), answer)
+        else:
+            task = loop.create_task(self._elsewhere(answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _elsewhere(self, answer: Any) -> None:
+        await self._filesystem.offload(lambda: None)
+        answer()
+
+    def _parts(self, request: Request) -> list[Any]:
+        dice = self._dice
+        parts: list[Any] = []
+        for _ in range(dice.choice([0, 1, 1, 2, 4])):
+            kind = dice.randrange(3)
+            if kind == 0:
+                parts.append(dice.randbytes(dice.choice([0, 1, 100, 5_000, 90_000])))
+                continue
+            size = dice.choice([0, 1, 1000, 64 * 1024, 150_000, 700_000])
+            parts.append(
+                FileRegion(
+                    self._segment, dice.randrange(FILE_BYTES - size), size, is_cold=kind == 2
+                )
+            )
+        return parts
+
+
+async def dawdle(dice: random.Random) -> None:
+    """Now and then, let the others have many turns."""
+    if dice.random() < 0.1:
+        for _ in range(dice.randrange(300)):
+            await asyncio.sleep(0)
+
+
+async def talk(peer: Peer, dice: random.Random, answerer: Answerer) -> int:
+    """Send and read at once, each by fits and starts; how many answers were right."""
+    loud: list[int] = []
+    frames: list[bytes] = []
+    for number in range(REQUESTS_PER_PEER):
+        kind = QUIET if dice.random() < 0.1 else LOUD
+        size = dice.choice([0, 10, 10, 200, 20_000, 64 * 1024, 70_000, 250_000])
+        frames.append(peer.request(number, ORDER.pack(kind) + bytes(size)))
+        if kind == LOUD:
+            loud.append(number)
+
+    async def send() -> None:
+        waiting = b""
+        for frame in frames:
+            waiting += frame
+            while waiting and dice.random() < 0.7:
+                cut = dice.choice([1, 3, 7, len(waiting), len(waiting), len(waiting)])
+                peer.send(waiting[:cut])
+                waiting = waiting[cut:]
+                await peer.writer.drain()
+            await dawdle(dice)
+        peer.send(waiting)
+
+    sending = asyncio.create_task(send())
+    port = peer.writer.get_extra_info("sockname")[1]
+    for number in loud:
+        await dawdle(dice)
+        correlation_id, body = await peer.receive()
+        assert correlation_id == number
+        assert body == answerer.promised.pop((port, number))
+    await sending
+    return len(loud)
+
+
+@pytest.mark.parametrize("sends", ["sendfile", "copy"])
+@pytest.mark.parametrize("memory_limit_bytes", [MEMORY_LIMIT_BYTES, 2**30])
+async def test_every_request_is_answered_in_order(
+    harness: Harness,
+    filesystem: OsFilesystem,
+    segment: File,
+    contents: bytes,
+    faults: list[dict[str, Any]],
+    sends: str,
+    memory_limit_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    if sends == "copy":
+        monkeypatch.setattr(outgoing, "_HAS_SENDFILE", False)
+    monkeypatch.setattr(outgoing, "is_in_page_cache", lambda *_: dice.random() < 0.3)
+    answerer = Answerer(dice, filesystem, segment, contents)
+    memory = ReceiveMemory(memory_limit_bytes, poison=True)
+    server = await harness.server(
+        answerer,
+        memory=memory,
+        limits=ServerLimits(
+            send_buffer_bytes=dice.choice([8_192, 1 << 20]),
+            receive_buffer_bytes=dice.choice([8_192, 1 << 20]),
+        ),
+        offload=filesystem.offload,
+    )
+    peers = [await harness.peer(server) for _ in range(PEER_COUNT)]
+    talks = [talk(peer, random.Random(dice.random()), answerer) for peer in peers]
+    counts = await asyncio.gather(*talks)
+    assert sum(counts) > PEER_COUNT * REQUESTS_PER_PEER / 2
+    await until(lambda: all(each.in_flight_count == 0 for each in server.connections))
+    assert memory.reserved_bytes == 0
+    assert all(each._pause_reasons == 0 for each in server.connections)
+    assert server.connection_count == PEER_COUNT
+
+
+async def test_peers_that_vanish_leave_nothing_and_hold_nobody_up(
+    harness: Harness,
+    filesystem: OsFilesystem,
+    segment: File,
+    contents: bytes,
+    faults: list[dict[str, Any]],
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    answerer = Answerer(dice, filesystem, segment, contents)
+    memory = ReceiveMemory(MEMORY_LIMIT_BYTES, poison=True)
+    server = await harness.server(answerer, memory=memory, offload=filesystem.offload)
+    steady = asyncio.create_task(
+        talk(await harness.peer(server), random.Random(dice.random()), answerer)
+    )
+    for _ in range(30):
+        peer = await harness.peer(server)
+        frame = peer.request(1, ORDER.pack(LOUD) + bytes(dice.choice([10, 70_000, 200_000])))
+        stream = frame * dice.randrange(1, 90)
+        peer.send(stream[: dice.randrange(len(stream))])
+        await dawdle(dice)
+        peer.close()
+    assert await steady > 0
+    await until(lambda: server.connection_count == 1)
+    await until(lambda: memory.reserved_bytes == 0)
+
+
+def echo(request: Request) -> None:
+    request.respond_parts(response(request, request.body))
+
+
+def receive_at_once(connection: ServerConnection, data: bytes) -> None:
+    """What the transport does when all of it is there in one piece."""
+    with memoryview(connection.get_buffer(-1)) as buffer:
+        assert len(buffer) > len(data)
+        buffer[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
+async def test_memory_that_is_free_again_before_anybody_waits_for_it(harness: Harness) -> None:
+    """1. two frames fill the memory, 2. the third in the same bytes is too large for what is left,
+    3. the handler answers the two and nothing else is on its way that could wake the third.
+    """
+    server = await harness.server(echo, memory=ReceiveMemory(100_000, poison=True))
+    peer = await harness.peer(server)
+    await until(lambda: server.connection_count == 1)
+    (connection,) = server.connections
+    small = [peer.request(number, bytes(60_000)) for number in (1, 2)]
+    large = peer.request(3, bytes(100_000))
+    receive_at_once(connection, b"".join(small) + large[:1_000])
+    peer.send(large[1_000:])
+    assert [(await peer.receive())[0] for _ in range(3)] == [1, 2, 3]
+    assert server.memory.reserved_bytes == 0
+
+
+async def test_memory_of_requests_that_will_not_be_handled_is_for_others(harness: Harness) -> None:
+    waiting: list[Request] = []
+
+    def handler(request: Request) -> None:
+        if request.correlation_id == 9:
+            echo(request)
+            return
+        waiting.append(request)
+        request.connection.throttle(60_000)
+
+    server = await harness.server(handler, memory=ReceiveMemory(100_000, poison=True))
+    closing = await harness.peer(server)
+    closing.send(*(closing.request(number, bytes(60_000)) for number in range(3)))
+    await until(lambda: server.memory.is_exhausted)
+    (connection,) = server.connections
+    other = await harness.peer(server)
+    other.send(other.request(9, bytes(150_000)))
+    await until(lambda: any(each is not connection for each in server._memory_waiters))
+    connection.begin_closing()
+    assert (await other.receive())[0] == 9
+    assert len(waiting) == 1
+
+
+async def test_an_empty_region_holds_no_bytes_back(harness: Harness, segment: File) -> None:
+    def handler(request: Request) -> None:
+        request.respond_parts(response(request, FileRegion(segment, 5, 0, is_cold=True)))
+
+    peer = await harness.peer(await harness.server(handler))
+    peer.send(peer.request(1))
+    assert await peer.receive() == (1, b"")
+
+
+async def test_a_peer_that_only_ends_its_own_side_does_not_hold_up_the_end(
+    harness: Harness,
+) -> None:
+    """Its answers are in the transport's buffer, and it reads none of them."""
+    answer = bytes(3_000_000)
+
+    def handler(request: Request) -> None:
+        request.respond_parts(response(request, answer))
+
+    server = await harness.server(handler, limits=ServerLimits(send_buffer_bytes=8_192))
+    peer = await harness.peer(server)
+    peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    peer.send(peer.request(1), peer.request(2))
+    await until(lambda: server.bytes_sent > 0)
+    peer.writer.write_eof()
+    await until(lambda: server.connection_count == 0)
+    async with asyncio.timeout(20):
+        await server.close(0)
+    assert server.connection_count == 0
