@@ -274,9 +274,7 @@ class ControllerCore:
             self.cluster_control.stay(broker_id)
         self._sweep_if_needed()
 
-    def _note_steps(
-        self, request: Message, result: ControllerResult[Any]
-    ) -> ControllerResult[Any]:
+    def _note_steps(self, request: Message, result: ControllerResult[Any]) -> ControllerResult[Any]:
         if result.resume is None:
             self.abandon(request)
         elif result.leaving is not None:
