@@ -19,7 +19,11 @@ from moldau.config import (
 from moldau.controller_server.request_context import ControllerRequestContext
 from moldau.controller_server.resource_requests import may_see_config
 from moldau.metadata.authorizer import Operation
-from moldau.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
+from moldau.metadata.features import (
+    KRAFT_VERSION,
+    SUPPORTED_FEATURES,
+    supports_controller_registration,
+)
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
@@ -138,7 +142,13 @@ class ClusterDescriptions:
                 error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                 error_message=f"endpoint type {request.endpoint_type} is unknown; 2 is controllers",
             )
-        controllers = self._image().cluster.controllers
+        image = self._image()
+        if not supports_controller_registration(image.features.metadata_level):
+            return DescribeClusterResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                error_message="controllers do not register at this metadata.version",
+            )
+        controllers = image.cluster.controllers
         response = DescribeClusterResponse(
             error_message=None,
             endpoint_type=CONTROLLER_ENDPOINTS,

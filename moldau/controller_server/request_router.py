@@ -165,7 +165,8 @@ class ControllerRequestRouter:
     @property
     def request_count(self) -> int:
         """Requests that run or wait."""
-        return len(self._peer_calls) + len(self._client_calls) + len(self._waiting)
+        running = len(self._peer_calls) + len(self._client_calls)
+        return len(self._early) + running + len(self._waiting)
 
     async def close(self) -> None:
         """Drop the requests that wait, and end those that run: waiting fetches may wait long."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from moldau.broker.controller_channel import (
     DEFAULT_TIMEOUT_MS,
+    RETRY_BACKOFF_MS,
     ControllerChannel,
     ControllerUnavailable,
     ForwardedClient,
@@ -25,7 +26,7 @@ from moldau.broker.metadata_loader import MetadataLoader
 from moldau.broker.producer_ids import ProducerIdBlock, ProducerIdsUnavailable
 from moldau.controller_server import QuorumNode, RequestUndelivered
 from moldau.metadata.image import Provenance
-from moldau.protocol.error_responses import has_error
+from moldau.protocol.error_responses import error_codes, has_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p55_describe_quorum import (
     DescribeQuorumRequest,
@@ -164,7 +165,7 @@ class LoaderFeed:
 
 
 async def follow_metadata(
-    quorum: QuorumNode, channel: InProcessControllerChannel, loader: MetadataLoader
+    quorum: QuorumNode, channel: ControllerChannel, loader: MetadataLoader
 ) -> None:
     """Feed the loader from now on; returns when it has everything that was committed by now.
 
@@ -172,21 +173,35 @@ async def follow_metadata(
         ControllerUnavailable: the quorum does not answer, or the log was not read in time.
     """
     await quorum.subscribe(LoaderFeed(loader))
-    request = DescribeQuorumRequest(
-        topics=[TopicData(topic_name=METADATA_TOPIC, partitions=[PartitionData(partition_index=0)])]
-    )
-    response = await channel.send(request, INTERNAL_PRINCIPAL)
-    high_watermark = response.topics[0].partitions[0].high_watermark
+    what = "the quorum has not said how far its log is committed"
     try:
         async with asyncio.timeout(CATCH_UP_TIMEOUT_S):
+            high_watermark = await _high_watermark(channel)
+            what = f"of {high_watermark} metadata records not all were read"
             await loader.wait_until(
                 lambda image: image.provenance.last_contained_offset >= high_watermark - 1
             )
     except TimeoutError:
         read = loader.last_applied_offset + 1
         raise ControllerUnavailable(
-            f"of {high_watermark} metadata records {read} were read in {CATCH_UP_TIMEOUT_S:.0f} s"
+            f"{what} in {CATCH_UP_TIMEOUT_S:.0f} s; {read} are here"
         ) from None
+
+
+async def _high_watermark(channel: ControllerChannel) -> int:
+    """What is committed, as the quorum's leader knows it; asks until one does."""
+    request = DescribeQuorumRequest(
+        topics=[TopicData(topic_name=METADATA_TOPIC, partitions=[PartitionData(partition_index=0)])]
+    )
+    while True:
+        response = await channel.send(
+            request, INTERNAL_PRINCIPAL, timeout_ms=int(CATCH_UP_TIMEOUT_S * 1000)
+        )
+        if not any(error_codes(response)):
+            high_watermark: int = response.topics[0].partitions[0].high_watermark
+            return high_watermark
+        # It leads no more, or not yet for certain.
+        await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
 
 
 class ProducerIdBlocks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +9,12 @@ import pytest
 from moldau.broker.controller_channel import ControllerUnavailable
 from moldau.broker.metadata_loader import MetadataLoader
 from moldau.broker.node import quorum_link
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p55_describe_quorum import (
+    DescribeQuorumResponse,
+    PartitionDataResponse,
+    TopicDataResponse,
+)
 
 
 async def test_a_log_that_is_not_read_in_time_is_told_in_words(
@@ -20,12 +25,19 @@ async def test_a_log_that_is_not_read_in_time_is_told_in_words(
             """Deliver nothing."""
 
     class Channel:
-        async def send(self, request: object, principal: str) -> Any:
-            partition = SimpleNamespace(high_watermark=7)
-            return SimpleNamespace(topics=[SimpleNamespace(partitions=[partition])])
+        """Answers first that it does not lead."""
 
-    monkeypatch.setattr(quorum_link, "CATCH_UP_TIMEOUT_S", 0.0)
+        def __init__(self) -> None:
+            self.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
+
+        async def send(self, request: object, principal: str, *, timeout_ms: int) -> Any:
+            partition = PartitionDataResponse(error_code=self.errors.pop(0), high_watermark=7)
+            return DescribeQuorumResponse(topics=[TopicDataResponse(partitions=[partition])])
+
+    monkeypatch.setattr(quorum_link, "RETRY_BACKOFF_MS", 0)
+    monkeypatch.setattr(quorum_link, "CATCH_UP_TIMEOUT_S", 0.5)
     quorum: Any = Silent()
     channel: Any = Channel()
-    with pytest.raises(ControllerUnavailable, match="of 7 metadata records 0 were read"):
+    with pytest.raises(ControllerUnavailable, match="of 7 metadata records not all"):
         await quorum_link.follow_metadata(quorum, channel, MetadataLoader(1))
+    assert channel.errors == []

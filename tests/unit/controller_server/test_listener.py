@@ -44,6 +44,7 @@ from moldau.protocol.messages.p45_alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
@@ -55,7 +56,9 @@ from moldau.protocol.messages.p70_controller_registration import (
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
+from moldau.raft import RAFT_APIS
 from moldau.runtime.connection import Connection, ConnectionLost
+from moldau.runtime.server import ListenerSpec
 from tests.unit.controller_server.harness import (
     LISTENER,
     OTHER_NODE,
@@ -313,6 +316,27 @@ async def test_the_quorum_is_asked_with_version_and_address(start: Start, api_ke
     assert asked == [(kind, version, "127.0.0.1") for version in range(lowest, highest + 1)]
 
 
+def test_the_quorum_answers_for_what_is_sent_to_it() -> None:
+    assert QUORUM_APIS == RAFT_APIS
+    assert set(CLUSTER_OPERATION) >= QUORUM_APIS
+
+
+async def test_what_comes_before_the_log_is_open_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_router, "MAX_EARLY_REQUESTS", 1)
+    bench = ControllerBench(None)
+    await bench.listener.start([ListenerSpec(LISTENER, "127.0.0.1", 0)])
+    early = asyncio.ensure_future(bench.connect())
+    await until(lambda: bench.listener.router.request_count == 1, "it waits")
+    with pytest.raises(ConnectionLost):
+        await bench.connect()
+    bench.controller.start()
+    bench.log.lead(1, 1)
+    bench.listener.open(bench.apis)
+    connection = await asyncio.wait_for(early, 10)
+    assert (await connection.send(registration(1))).error_code == ErrorCode.NONE
+    await bench.close()
+
+
 # -- permission ----------------------------------------------------------------------------------
 
 
@@ -423,6 +447,63 @@ async def test_envelopes_that_cannot_be_served(start: Start) -> None:
         answer = await connection.send(envelope)
         assert answer.error_code == error, what
     assert unwrap(await connection.send(good), topics("a"), 7)
+
+
+# -- kraft.version ------------------------------------------------------------------------------
+
+
+def features(*levels: tuple[str, int], validate_only: bool = False) -> UpdateFeaturesRequest:
+    updates = [FeatureUpdateKey(feature=name, max_version_level=level) for name, level in levels]
+    return UpdateFeaturesRequest(feature_updates=updates, validate_only=validate_only)
+
+
+async def test_kraft_version_is_raised_together_with_other_features(start: Start) -> None:
+    bench = await start()
+    connection = await bench.connect()
+    bench.kraft_version = 0
+    both = (("kraft.version", 1), ("share.version", 1))
+
+    def levels() -> tuple[int, int]:
+        image = bench.controller.committed_image
+        return bench.kraft_version, image.features.level("share.version")
+
+    response = await connection.send(features(*both, validate_only=True))
+    assert (response.error_code, levels()) == (ErrorCode.NONE, (0, 0)), "only validated"
+    bad = await connection.send(features(("kraft.version", 1), ("share.version", 99)))
+    assert (bad.error_code, levels()) == (ErrorCode.INVALID_UPDATE_VERSION, (0, 0)), "all or none"
+    response = await connection.send(features(*both), api_version=1)
+    assert (response.error_code, levels()) == (ErrorCode.NONE, (1, 1))
+    assert {each.feature for each in response.results} == {"kraft.version", "share.version"}
+    again = await connection.send(features(("kraft.version", 1)))
+    assert again.error_code == ErrorCode.NONE
+    for wrong in ((("kraft.version", 0),), (("kraft.version", 2),), (("kraft.version", 1),) * 2):
+        response = await connection.send(features(*wrong))
+        assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION, wrong
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_CONTROLLER),
+        (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT),
+    ],
+)
+async def test_a_quorum_that_does_not_upgrade_leaves_the_other_features(
+    start: Start, error: ErrorCode, told: ErrorCode
+) -> None:
+    bench = await start()
+    connection = await bench.connect()
+    bench.kraft_version, bench.kraft_upgrade_error = 0, error
+    response = await connection.send(features(("kraft.version", 1), ("share.version", 1)))
+    assert response.error_code == told
+    assert bench.controller.committed_image.features.level("share.version") == 0
+
+
+async def test_a_standby_does_not_answer_for_kraft_version(start: Start) -> None:
+    bench = await start(leads=False)
+    connection = await bench.connect()
+    response = await connection.send(features(("kraft.version", 1)))
+    assert response.error_code == ErrorCode.NOT_CONTROLLER
 
 
 # -- limits and nonsense -------------------------------------------------------------------------
