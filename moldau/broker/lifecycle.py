@@ -131,6 +131,7 @@ class BrokerLifecycle:
         self._fenced_pause_ms = float(CATCH_UP_PAUSE_MS)
         self._is_fenced = True
         self._problem = ""
+        self._must_register = False
 
     def move_to(self, state: BrokerState) -> None:
         """Enter `state`; an illegal transition is a broken invariant."""
@@ -144,16 +145,7 @@ class BrokerLifecycle:
             RegistrationRefused: the controller said no for good.
             ControllerUnavailable: nobody answered within the registration timeout.
         """
-        request = BrokerRegistrationRequest(
-            broker_id=self._description.broker_id,
-            cluster_id=self._description.cluster_id,
-            incarnation_id=self._incarnation_id,
-            listeners=list(self._description.listeners),
-            features=list(self._description.features),
-            rack=self._description.rack,
-            log_dirs=list(self._description.log_directory_ids),
-            previous_broker_epoch=self._description.previous_broker_epoch,
-        )
+        request = self._registration_request()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._registration_timeout_ms / 1000
         while True:
@@ -179,6 +171,26 @@ class BrokerLifecycle:
                 raise ControllerUnavailable(f"registration did not succeed in time: {words}")
             self._report(f"not registered yet: {words}")
             await asyncio.sleep(RETRY_MS / 1000)
+
+    def _registration_request(self) -> BrokerRegistrationRequest:
+        return BrokerRegistrationRequest(
+            broker_id=self._description.broker_id,
+            cluster_id=self._description.cluster_id,
+            incarnation_id=self._incarnation_id,
+            listeners=list(self._description.listeners),
+            features=list(self._description.features),
+            rack=self._description.rack,
+            log_dirs=list(self._description.log_directory_ids),
+            previous_broker_epoch=self._description.previous_broker_epoch,
+        )
+
+    def refresh_registration(self) -> None:
+        """Send the registration of this incarnation again before the next heartbeat: the epoch
+        stays, what it says of the broker is brought up to date.
+        """
+        if not self._must_register:
+            self._must_register = True
+            self._wake.set()
 
     def start_heartbeats(self) -> None:
         """Begin to beat; the first beat leaves at once."""
@@ -215,6 +227,8 @@ class BrokerLifecycle:
 
     async def _beat(self) -> None:
         while not self._may_stop.is_set():
+            if self._must_register:
+                await self._register_again()
             request = BrokerHeartbeatRequest(
                 broker_id=self._description.broker_id,
                 broker_epoch=self.broker_epoch,
@@ -234,6 +248,24 @@ class BrokerLifecycle:
             else:
                 pause_ms = self._take_heartbeat(response)
             await self._pause(pause_ms)
+
+    async def _register_again(self) -> None:
+        """One attempt; the next heartbeat makes another one if the metadata still asks for it."""
+        self._must_register = False
+        try:
+            response: BrokerRegistrationResponse = await self._controller.send(
+                self._registration_request(), PRINCIPAL, timeout_ms=self._heartbeat_interval_ms
+            )
+        except ControllerUnavailable as problem:
+            self._must_register = True
+            self._report(f"registration not refreshed: {problem}")
+            return
+        error = ErrorCode.of(response.error_code)
+        if error is ErrorCode.NONE:
+            self.broker_epoch = response.broker_epoch
+        else:
+            self._must_register = error.retriable
+            self._report(f"registration not refreshed: {error.name}")
 
     def _take_heartbeat(self, response: BrokerHeartbeatResponse) -> float:
         """Act on one answer and say how long to wait before the next beat, in milliseconds."""

@@ -16,6 +16,8 @@ from moldau.broker.lifecycle import (
     BrokerState,
     RegistrationRefused,
 )
+from moldau.broker.registration_tracker import RegistrationTracker
+from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p62_broker_registration import (
     BrokerRegistrationRequest,
@@ -25,6 +27,7 @@ from moldau.protocol.messages.p63_broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
 )
+from moldau.protocol.metadata_records import FeatureLevelRecord, RegisterBrokerRecord
 from moldau.protocol.schema import Message
 
 
@@ -206,6 +209,40 @@ async def test_a_void_registration_is_told_once_and_not_replaced(
     assert told == [
         f"heartbeat refused, {code.name}: this registration is void, restart the broker"
     ]
+
+
+async def test_a_registration_is_refreshed_under_the_same_incarnation() -> None:
+    """metadata.version learns of log directories while the broker runs (KIP-858)."""
+    controller = ScriptedController()
+    broker = await running(controller)
+    tracker = RegistrationTracker(1, broker.refresh_registration)
+    asked: list[int] = []
+
+    def refuse() -> Message:
+        asked.append(1)
+        raise ControllerUnavailable("failing over")
+
+    def accept() -> Message:
+        asked.append(2)
+        return BrokerRegistrationResponse(broker_epoch=17)
+
+    controller.registrations = [refuse, accept]
+    record = RegisterBrokerRecord(broker_id=1, broker_epoch=17, log_dirs=[])
+    for level in (7, 17):
+        delta = MetadataDelta(MetadataImage.EMPTY)
+        delta.replay(FeatureLevelRecord(name="metadata.version", feature_level=level))
+        delta.replay(record)
+        tracker.on_metadata_update(delta, delta.apply(Provenance()))
+        await controller.beats(3)
+        assert asked == ([] if level == 7 else [1, 2])
+    record.log_dirs = [uuid.UUID(int=9)]
+    delta = MetadataDelta(MetadataImage.EMPTY)
+    delta.replay(FeatureLevelRecord(name="metadata.version", feature_level=17))
+    delta.replay(record)
+    tracker.on_metadata_update(delta, delta.apply(Provenance()))
+    controller.registrations = [lambda: pytest.fail("there is nothing to refresh")]
+    await controller.beats(2)
+    await broker.stop()
 
 
 async def test_registration_gives_up_with_the_controllers_reason() -> None:
