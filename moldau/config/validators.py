@@ -116,6 +116,23 @@ class NonEmptyString:
         return "a non-empty string"
 
 
+class BindAddress:
+    """`HOST:PORT`, without a host for every interface, or nothing at all."""
+
+    __slots__ = ()
+    _PATTERN = re.compile(r"(?:\[[^\[\]\s]+\]|[^\[\]:\s]*):(\d{1,5})", re.ASCII)
+    _MAX_PORT = 65_535
+
+    def accepts(self, value: Any) -> bool:
+        """Whether the string is empty or names a host (IPv6 in brackets) and a port."""
+        match = self._PATTERN.fullmatch(value)
+        return not value or (match is not None and int(match[1]) <= self._MAX_PORT)
+
+    def describe(self) -> str:
+        """The rule in words."""
+        return "HOST:PORT (port 0 for any, IPv6 addresses in brackets), or empty"
+
+
 class ThrottledReplicas:
     """`partition:broker` pairs, or `*` alone for all of them (KIP-73)."""
 

@@ -20,7 +20,7 @@ from moldau.config.keys.words import (
     STATIC,
     STRING,
 )
-from moldau.config.validators import ListOf, OneOf, Range
+from moldau.config.validators import BindAddress, ListOf, OneOf, Range
 
 # fmt: off
 KEYS = (
@@ -68,7 +68,7 @@ KEYS = (
     ),
     ConfigKey(
         "moldau.http.listener",
-        STRING, "", None,
+        STRING, "", BindAddress(),
         MEDIUM, STATIC, SERVED,
         (
             "Our own: HOST:PORT for metrics, health and read-only JSON over HTTP; empty switches "

@@ -339,6 +339,21 @@ def test_limits_per_client_address():
             node_with({"max.connections.per.ip.overrides": bad})
 
 
+@pytest.mark.parametrize(
+    "address", ["", ":0", "127.0.0.1:8080", "node-1.example:65535", "[::1]:80", "[fe80::1%eth0]:1"]
+)
+def test_an_address_to_bind_to(address):
+    assert node_with({"moldau.http.listener": address})["moldau.http.listener"] == address
+
+
+@pytest.mark.parametrize(
+    "address", [":", "host", "host:", "host:65536", "host:-1", "host:٣", "::1:80", "a b:1", "[]:1"]
+)
+def test_what_nobody_can_bind_to_is_refused(address):
+    with pytest.raises(ConfigError, match=r"moldau\.http\.listener=.*: must be HOST:PORT"):
+        node_with({"moldau.http.listener": address})
+
+
 def test_log_dir_stands_in_for_log_dirs():
     assert node_with({"log.dirs": None, "log.dir": "one"}).log_directories == ("one",)
     assert node(metadata_log_dir="meta").metadata_log_directory == "meta"
