@@ -251,7 +251,13 @@ class QuorumDriver:
         assert len(self._sends) < MAX_SENDS, "a peer is asked a few things at a time"
         task = asyncio.get_running_loop().create_task(self._exchange(effect), name="metadata-send")
         self._sends.add(task)
-        task.add_done_callback(self._sends.discard)
+        task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sends.discard(task)
+        # A request that is never answered would be waited for without end.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_broken(error)
 
     async def _exchange(self, effect: Send) -> None:
         response = await self._peers.request(effect.destination, effect.request, effect.timeout_ms)

@@ -29,8 +29,10 @@ from moldau.raft.core.messages import (
     KraftVersionResponse,
     PeerRequest,
     PeerResponse,
+    VoteRequest,
+    VoteResponse,
 )
-from moldau.raft.core.values import Destination
+from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.raft.wire import decode_response, encode_request
 from moldau.runtime.clock import ManualClock
 from tests.storage.simulated_filesystem import SimulatedFilesystem
@@ -69,6 +71,8 @@ class Network:
         self.tamper: Callable[[int, Any], None] | None = None
         """Told the asking node and the decoded answer, which it may change."""
         self.requests: list[tuple[int, int, PeerRequest]] = []
+        self.votes: list[tuple[int, int, ReplicaKey]] = []
+        """Every vote that was given: voter, epoch, candidate."""
 
     def isolate(self, node_id: int) -> None:
         for other in self.quorum.nodes:
@@ -132,7 +136,15 @@ class Peers:
         if self._network.tamper is not None:
             self._network.tamper(self._node_id, decoded)
         try:
-            return decode_response(request, decoded, LISTENER)
+            response = decode_response(request, decoded, LISTENER)
+            if (
+                isinstance(request, VoteRequest)
+                and isinstance(response, VoteResponse)
+                and response.vote_granted
+                and not request.pre_vote
+            ):
+                self._network.votes.append((target, request.leader_epoch, request.candidate))
+            return response
         except RemoteProtocolError:
             return None
 
