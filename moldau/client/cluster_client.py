@@ -156,7 +156,12 @@ class ClusterClient:
         return self.metadata
 
     async def _find_controllers(self) -> None:
+        """Who they are and which one is active. Where they do not register (an old metadata
+        version, or none yet) that stays unknown: then any of those that were named is tried.
+        """
         response = await self.ask_any(DescribeClusterRequest(endpoint_type=EndpointType.CONTROLLER))
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            return
         raise_for(response.error_code, response.error_message, "find the controllers")
         self.metadata.update_controllers(response)
 
@@ -232,8 +237,14 @@ class ClusterClient:
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         bootstrap = [parse_address(server) for server in self.config.addresses]
         candidates = list(dict.fromkeys([*known, *bootstrap]))
-        # Those that are connected first, those that failed lately last.
+        # Those that are connected first, those that failed lately last; of controllers any one,
+        # since only the active one has all the answers.
         now_ms = self._clock.monotonic_ms()
+        if self.config.asks_controllers:
+            self._random.shuffle(candidates)
+            return sorted(
+                candidates, key=lambda address: self._failures.get(address, (0, now_ms))[1] > now_ms
+            )
         return sorted(
             candidates,
             key=lambda address: (
