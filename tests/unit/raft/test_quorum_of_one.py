@@ -234,6 +234,42 @@ async def test_a_listener_may_pause(filesystem: SimulatedFilesystem) -> None:
     await log.close()
 
 
+async def test_a_listener_that_pauses_and_resumes_while_it_is_read_for(
+    filesystem: SimulatedFilesystem,
+) -> None:
+    log = await open_log(filesystem)
+    first = Listener()
+    log.add_listener(first)
+    for index in range(50):
+        append(log, f"t{index}")
+    await settled(log, first)
+    gate = filesystem.offload_gate = asyncio.Event()
+    listener = Listener()
+    subscription = log.add_listener(listener)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    for _ in range(3):  # the reader waits for the disk meanwhile
+        subscription.pause()
+        await asyncio.sleep(0)
+        subscription.resume()
+    readers = [task for task in asyncio.all_tasks() if task.get_name() == "metadata-catch-up"]
+    assert len(readers) == 1
+    gate.set()
+    await settled(log, listener)
+    assert listener.names == first.names
+    filesystem.offload_gate = None
+    append(log, "live again")
+    await settled(log, listener)
+    assert listener.names[-1] == "live again"
+    subscription.pause()
+    subscription.resume()
+    subscription.resume()
+    append(log, "once")
+    await settled(log, listener)
+    assert listener.names[-2:] == ["live again", "once"]
+    await log.close()
+
+
 async def test_a_failed_flush_commits_nothing_ever_again(filesystem: SimulatedFilesystem) -> None:
     fatal: list[str] = []
     log = await open_log(filesystem, on_fatal=fatal.append)

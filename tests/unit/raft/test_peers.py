@@ -1,0 +1,258 @@
+"""A quorum of three over sockets: connections made, lost, refused, silent, closed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p18_api_versions import (
+    ApiVersion,
+    ApiVersionsResponse,
+    SupportedFeatureKey,
+)
+from moldau.protocol.metadata_records import TopicRecord
+from moldau.protocol.registry import request_class
+from moldau.raft import (
+    RAFT_APIS,
+    ConnectionPeers,
+    MetadataLogSettings,
+    QuorumLog,
+    RaftRequestHandler,
+    VoterDescription,
+    VoterEndpoint,
+    VoterSet,
+    write_bootstrap,
+)
+from moldau.raft.core.messages import (
+    BeginQuorumEpochRequest,
+    FetchRequest,
+    KraftVersionRequest,
+    KraftVersionResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from moldau.raft.core.values import Destination, ReplicaKey
+from moldau.runtime.clock import SystemClock
+from moldau.runtime.network import AsyncioNetwork
+from moldau.runtime.request import Request
+from moldau.runtime.server import ListenerSpec, Server
+from moldau.testing.waiting import wait_until_async
+from tests.storage.simulated_filesystem import SimulatedFilesystem
+
+from .fixtures import DIRECTORY, Listener
+from .quorums import CLUSTER_ID, LISTENER
+
+FAST = {
+    "election_timeout_ms": 150,
+    "election_backoff_max_ms": 100,
+    "fetch_timeout_ms": 600,
+    "request_timeout_ms": 600,
+}
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    async def holds() -> object:
+        return condition()
+
+    await wait_until_async(holds, what=what)
+
+
+class Host:
+    """A controller's listener: answers for whatever handler it has at the moment."""
+
+    def __init__(self) -> None:
+        self.handler: RaftRequestHandler | None = None
+        self.server = Server(self._on_request)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.is_silent = False
+        self.served = frozenset(RAFT_APIS)
+        self.vote_version = 2
+
+    async def start(self) -> int:
+        await self.server.start([ListenerSpec(LISTENER, "127.0.0.1", 0)])
+        return self.server.port(LISTENER)
+
+    def _on_request(self, request: Request) -> None:
+        if self.is_silent:
+            return
+        task = asyncio.ensure_future(self._answer(request))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _answer(self, request: Request) -> None:
+        message: Any
+        message, _ = request_class(request.api_key).decode(request.body, request.api_version)
+        if request.api_key == ApiKey.API_VERSIONS:
+            request.respond(self._versions())
+            return
+        if self.handler is None:
+            request.close("nobody is at home")
+            return
+        request.respond(await self.handler.handle(message, request.api_version, "127.0.0.1"))
+
+    def _versions(self) -> ApiVersionsResponse:
+        highest = {key: request_class(key).MAX_VERSION for key in self.served}
+        highest[ApiKey.VOTE] = self.vote_version
+        return ApiVersionsResponse(
+            api_keys=[
+                ApiVersion(api_key=key, min_version=0, max_version=version)
+                for key, version in sorted({**highest, ApiKey.API_VERSIONS: 4}.items())
+            ],
+            supported_features=[
+                SupportedFeatureKey(name="kraft.version", min_version=0, max_version=1)
+            ],
+        )
+
+
+def connection_peers(node_id: int) -> ConnectionPeers:
+    return ConnectionPeers(
+        AsyncioNetwork(),
+        SystemClock(),
+        cluster_id=CLUSTER_ID,
+        client_id=f"raft-client-{node_id}",
+        listener_name=LISTENER,
+    )
+
+
+@asynccontextmanager
+async def host() -> AsyncIterator[tuple[Host, Destination]]:
+    each = Host()
+    port = await each.start()
+    try:
+        yield each, Destination(1, "127.0.0.1", port)
+    finally:
+        await each.server.close(graceful_ms=0)
+
+
+VOTE = VoteRequest(ReplicaKey(1, UUID(int=1)), ReplicaKey(2, UUID(int=2)), 3, 2, 10, pre_vote=True)
+FETCH = FetchRequest(ReplicaKey(1, UUID(int=1)), 3, 0, 0, max_wait_ms=100)
+
+
+async def test_three_over_sockets() -> None:
+    seed = 31
+    print(f"seed {seed}")
+    hosts = {node_id: Host() for node_id in (1, 2, 3)}
+    endpoints = {
+        node_id: VoterEndpoint(LISTENER, "127.0.0.1", await each.start())
+        for node_id, each in hosts.items()
+    }
+    voters = VoterSet(
+        tuple(VoterDescription(each, UUID(int=each), (endpoints[each],)) for each in hosts), 1
+    )
+    logs: dict[int, QuorumLog] = {}
+    listeners: dict[int, Listener] = {}
+    fatal: list[str] = []
+
+    async def open_node(node_id: int, filesystem: SimulatedFilesystem) -> None:
+        log = await QuorumLog.open(
+            filesystem,
+            SystemClock(),
+            MetadataLogSettings(
+                metadata_directory=DIRECTORY,
+                node_id=node_id,
+                directory_id=UUID(int=node_id),
+                endpoints=(endpoints[node_id],),
+                segment_bytes=8 * 1024 * 1024,
+                segment_index_bytes=4096,
+                **FAST,  # type: ignore[arg-type]
+            ),
+            fatal.append,
+            peers=connection_peers(node_id),
+            dice=random.Random(seed + node_id),
+        )
+        logs[node_id] = log
+        hosts[node_id].handler = RaftRequestHandler(
+            log, CLUSTER_ID, clock=SystemClock(), listener_name=LISTENER
+        )
+        listeners[node_id] = Listener()
+        log.add_listener(listeners[node_id])
+
+    async def leader() -> int:
+        await until(lambda: any(log.is_leader for log in logs.values()), "a leader")
+        return next(node_id for node_id, log in logs.items() if log.is_leader)
+
+    async def append(name: str) -> None:
+        """As a client does: until a leader has taken it."""
+        while True:
+            log = logs[await leader()]
+            error, _ = log.append([(TopicRecord(name=name), 0)], leader_epoch=log.leader_epoch)
+            if error is ErrorCode.NONE:
+                return
+
+    for node_id in hosts:
+        filesystem = SimulatedFilesystem()
+        write_bootstrap(filesystem, DIRECTORY, [], voters, now_ms=5)
+        await open_node(node_id, filesystem)
+    await append("a")
+    await until(lambda: all("a" in each.names for each in listeners.values()), "a everywhere")
+    first = await leader()
+    await logs.pop(first).close()
+    hosts[first].handler = None
+    await append("b")
+    await until(lambda: all("b" in listeners[each].names for each in logs), "b on both")
+    assert fatal == []
+    for log in list(logs.values()):
+        await log.close()
+    for each in hosts.values():
+        await each.server.close(graceful_ms=0)
+
+
+async def test_a_peer_that_is_not_there_or_says_nothing() -> None:
+    peers = connection_peers(1)
+    async with host() as (there, destination):
+        assert await peers.request(destination, VOTE, 5_000) is None, "closed without an answer"
+        there.is_silent = True
+        assert await peers.request(destination, VOTE, 50) is None
+        assert await peers.request(destination, FETCH, 50) is None
+        there.is_silent = False
+        answer = await peers.request(destination, KraftVersionRequest(), 5_000)
+        assert answer == KraftVersionResponse(ErrorCode.NONE, 0, 1), "and it is spoken to again"
+    assert await peers.request(destination, VOTE, 1_000) is None
+    await peers.close()
+    assert await peers.request(destination, VOTE, 1_000) is None
+
+
+async def test_a_peer_of_an_older_release() -> None:
+    peers = connection_peers(1)
+    async with host() as (older, destination):
+        older.vote_version = 1
+        answer = await peers.request(destination, VOTE, 5_000)
+        assert answer == VoteResponse(ErrorCode.UNSUPPORTED_VERSION, -1, VOTE.leader_epoch)
+    await peers.close()
+    peers = connection_peers(1)
+    async with host() as (broker, destination):
+        broker.served = frozenset({ApiKey.FETCH})
+        begin = BeginQuorumEpochRequest(1, 3, ReplicaKey(2, UUID(int=2)))
+        assert await peers.request(destination, begin, 5_000) is None, "it does not serve that"
+    await peers.close()
+
+
+async def test_closing_ends_what_waits() -> None:
+    peers = connection_peers(1)
+    async with host() as (silent, destination):
+        silent.is_silent = True
+        waiting = [
+            asyncio.ensure_future(peers.request(destination, request, 60_000))
+            for request in (VOTE, FETCH, VOTE)
+        ]
+        await asyncio.sleep(0)
+        await peers.close()
+        assert await asyncio.gather(*waiting) == [None, None, None]
+
+
+async def test_what_waits_for_one_peer_is_bounded() -> None:
+    peers = connection_peers(1)
+    async with host() as (silent, destination):
+        silent.is_silent = True
+        waiting = [
+            asyncio.ensure_future(peers.request(destination, VOTE, 60_000)) for _ in range(40)
+        ]
+        await until(lambda: sum(each.done() for each in waiting) == 8, "those over the limit")
+        await peers.close()
+        assert await asyncio.gather(*waiting) == [None] * 40

@@ -1,0 +1,153 @@
+"""The quorum's APIs: descriptions, voters, and what a replica that is gone answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p55_describe_quorum as describe
+from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
+from moldau.protocol.messages.p80_add_raft_voter import Listener as NewVoterListener
+from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest
+from moldau.protocol.registry import response_class
+from moldau.protocol.types import ZERO_UUID
+from moldau.raft import RAFT_APIS
+from moldau.raft.wire import encode_request
+
+from .quorums import CLUSTER_ID, Node, Quorum
+from .test_wire import REQUESTS
+
+
+async def ask(quorum: Quorum, node: Node, request: Any, version: int | None = None) -> Any:
+    """The answer, as it comes out of its bytes."""
+    handler = node.handler
+    assert handler is not None
+    api_version = type(request).MAX_VERSION if version is None else version
+    task = asyncio.ensure_future(handler.handle(request, api_version, "127.0.0.1"))
+    await quorum.until(task.done)
+    response = task.result()
+    assert type(response) is response_class(request.API_KEY)
+    back, _ = type(response).decode(response.to_bytes(api_version), api_version)
+    return back
+
+
+def described(*partitions: int, topic: str = "__cluster_metadata") -> Any:
+    return describe.DescribeQuorumRequest(
+        topics=[
+            describe.TopicData(
+                topic_name=topic,
+                partitions=[describe.PartitionData(partition_index=each) for each in partitions],
+            )
+        ]
+    )
+
+
+def new_voter(node: Node, **changes: Any) -> AddRaftVoterRequest:
+    request = AddRaftVoterRequest(
+        cluster_id=CLUSTER_ID,
+        timeout_ms=10_000,
+        voter_id=node.node_id,
+        voter_directory_id=node.directory_id,
+        listeners=[NewVoterListener(name="CONTROLLER", host=f"host{node.node_id}", port=9093)],
+    )
+    for name, value in changes.items():
+        setattr(request, name, value)
+    return request
+
+
+async def test_describe_quorum_in_every_version() -> None:
+    async with Quorum(1, 2, 3, seed=21) as quorum:
+        leader = await quorum.leader()
+        await quorum.add(9, is_controller=False).start()
+        leader.append("a")
+        await quorum.converged("a")
+        await quorum.until(lambda: len(leader.running.status().observers) == 1)
+        follower = next(node for node in quorum.nodes.values() if node is not leader)
+        for version in (0, 1, 2):
+            answer = await ask(quorum, leader, described(0), version)
+            assert answer.error_code == 0
+            (partition,) = answer.topics[0].partitions
+            assert partition.error_code == 0
+            assert (partition.leader_id, partition.leader_epoch) == (
+                leader.node_id,
+                leader.running.leader_epoch,
+            )
+            assert partition.high_watermark == leader.running.log_end_offset
+            assert sorted(each.replica_id for each in partition.current_voters) == [1, 2, 3]
+            assert [each.replica_id for each in partition.observers] == [9]
+            now_ms = quorum.clock.now_ms()
+            for each in [*partition.current_voters, *partition.observers]:
+                directory_id = quorum.nodes[each.replica_id].directory_id
+                assert each.replica_directory_id == (directory_id if version >= 2 else ZERO_UUID)
+                assert each.log_end_offset == leader.running.log_end_offset
+                if version >= 1:
+                    assert now_ms - 5_000 < each.last_fetch_timestamp <= now_ms
+                    assert now_ms - 5_000 < each.last_caught_up_timestamp <= now_ms
+            expected = ["host1", "host2", "host3"] if version >= 2 else []
+            assert [node.listeners[0].host for node in answer.nodes] == expected
+            (partition,) = (await ask(quorum, follower, described(0), version)).topics[0].partitions
+            assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        answer = await ask(quorum, leader, described(0, 1))
+        assert [each.error_code for each in answer.topics[0].partitions] == [
+            ErrorCode.NONE,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        answer = await ask(quorum, leader, described(0, topic="orders"))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_voters_are_added_and_removed_by_request() -> None:
+    async with Quorum(1, 2, 3, seed=22) as quorum:
+        leader = await quorum.leader()
+        leader.append("a")
+        late = quorum.add(4)
+        await late.start()
+        await quorum.converged("a")
+        follower = next(node for node in quorum.nodes.values() if node is not leader)
+
+        async def refused(node: Node, request: Any) -> ErrorCode:
+            answer = await ask(quorum, node, request)
+            assert answer.error_message
+            return ErrorCode(answer.error_code)
+
+        invalid = ErrorCode.INVALID_REQUEST
+        assert await refused(follower, new_voter(late)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (
+            await refused(leader, new_voter(late, cluster_id="another"))
+            is ErrorCode.INCONSISTENT_CLUSTER_ID
+        )
+        assert await refused(leader, new_voter(late, voter_directory_id=ZERO_UUID)) is invalid
+        assert await refused(leader, new_voter(late, voter_id=-1)) is invalid
+        assert await refused(leader, new_voter(late, listeners=[])) is invalid
+        other = [NewVoterListener(name="OTHER", host="host4", port=9093)]
+        assert await refused(leader, new_voter(late, listeners=other)) is invalid
+        assert await refused(leader, new_voter(follower)) is ErrorCode.DUPLICATE_VOTER
+        answer = await ask(quorum, leader, new_voter(late, cluster_id=None))
+        assert (answer.error_code, answer.error_message) == (0, None)
+        assert len(leader.running.voters.voters) == 4
+        gone = RemoveRaftVoterRequest(
+            cluster_id=CLUSTER_ID, voter_id=4, voter_directory_id=UUID(int=1)
+        )
+        assert await refused(leader, gone) is ErrorCode.VOTER_NOT_FOUND
+        gone.voter_directory_id = late.directory_id
+        answer = await ask(quorum, leader, gone)
+        assert (answer.error_code, answer.error_message) == (0, None)
+        assert len(leader.running.voters.voters) == 3
+
+
+async def test_whoever_is_closed_says_so_to_every_request() -> None:
+    async with Quorum(1, seed=23) as quorum:
+        node = quorum.nodes[1]
+        handler = node.handler
+        await node.stop()
+        node.handler = handler
+        for request in REQUESTS.values():
+            message, version = encode_request(request, lambda c: c.MAX_VERSION, CLUSTER_ID)
+            answer = await ask(quorum, node, message, version)
+            assert answer.error_code == ErrorCode.BROKER_NOT_AVAILABLE
+        assert len(RAFT_APIS) == len({type(each) for each in REQUESTS.values()}) + 3
+        answer = await ask(quorum, node, described(0))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        node.handler = None
