@@ -61,6 +61,8 @@ class Fetching:
             return float("inf")
         wake_ms = state.requests.ready_ms(leader, FetchRequest)
         if state.now_ms < wake_ms:
+            if not state.requests.has_failed(leader, FetchRequest):
+                return wake_ms
             # The leader did not answer well: somebody else may know another one.
             return min(wake_ms, self.poll_discovery())
         state.send(leader, self._fetch_request(state.settings.fetch_max_wait_ms))
@@ -191,7 +193,7 @@ class Fetching:
             following.leader_high_watermark = response.high_watermark
             is_news = self.advance_high_watermark()
             if not is_news and took_ms is not None and took_ms < state.settings.retry_backoff_ms:
-                state.requests.back_off(send, state.now_ms)  # a leader that does not let us wait
+                state.requests.pause(send, state.now_ms)  # a leader that does not let us wait
 
     def _leader_has_answered(self, following: Following) -> None:
         state = self._state
@@ -216,7 +218,7 @@ class Fetching:
         if ours.leader_epoch == diverging.leader_epoch:
             end_offset = min(end_offset, diverging.end_offset)
         if end_offset >= state.log.log_end_offset:
-            state.requests.back_off(send, state.now_ms)  # nothing diverges there
+            state.requests.pause(send, state.now_ms)  # nothing diverges there
             return
         if end_offset < state.high_watermark:
             state.stop(
@@ -238,7 +240,7 @@ class Fetching:
         """Only a snapshot of more than what is known committed here: all below it can go then."""
         state = self._state
         if snapshot_id.end_offset <= state.high_watermark or snapshot_id.leader_epoch < 0:
-            state.requests.back_off(send, state.now_ms)
+            state.requests.pause(send, state.now_ms)
             return
         following.download = Download(snapshot_id)
 
@@ -336,7 +338,7 @@ class Fetching:
         if following is not None:
             following.download = None
             following.is_busy = False
-            self._back_off_leader(following)
+            self._pause_fetches(following)
 
     def append_refused(self) -> None:
         """What the leader sent was damaged: ask it again, not at once."""
@@ -344,12 +346,11 @@ class Fetching:
         if following is not None:
             following.is_busy = False
             following.leader_high_watermark = UNKNOWN_OFFSET
-            self._back_off_leader(following)
+            self._pause_fetches(following)
 
-    def _back_off_leader(self, following: Following) -> None:
-        state = self._state
-        request = self._fetch_request(0)
-        state.requests.back_off(Send(following.destination, request, 0.0), state.now_ms)
+    def _pause_fetches(self, following: Following) -> None:
+        fetch = Send(following.destination, self._fetch_request(0), 0.0)
+        self._state.requests.pause(fetch, self._state.now_ms)
 
     # -- telling the leader about itself ------------------------------------------------------
 

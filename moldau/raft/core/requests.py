@@ -76,6 +76,10 @@ class RequestLedger:
         self._failures[kind] = min(failures + 1, 30)
         self._not_before_ms[kind] = now_ms + factor * self._retry_backoff_ms
 
+    def pause(self, send: Send, now_ms: float) -> None:
+        """It was answered well, but there is nothing to gain by asking again at once."""
+        self._not_before_ms[send.destination, type(send.request)] = now_ms + self._retry_backoff_ms
+
     def is_awaited(self, destination: Destination, request: type[PeerRequest]) -> bool:
         """Whether such a request is under way."""
         return (destination, request) in self._awaited

@@ -33,6 +33,7 @@ from moldau.raft.core.effects import (
 )
 from moldau.raft.core.messages import FetchResponse, FetchSnapshotResponse, PeerResponse
 from moldau.raft.core.settings import QuorumSettings
+from moldau.raft.core.settings import Random as RandomPort
 from moldau.raft.core.values import (
     Destination,
     ElectionState,
@@ -41,6 +42,7 @@ from moldau.raft.core.values import (
     SnapshotId,
 )
 from moldau.raft.core.voters import VoterDescription, VoterEndpoint, VoterSet
+from tests.unit.raft.core.transcript import effect_line
 
 
 def directory(node_id: int, disk: int = 0) -> UUID:
@@ -349,9 +351,10 @@ class Cluster:
         observers: tuple[int, ...] = (),
         seed: int = 1,
         controllers: tuple[int, ...] | None = None,
+        random: RandomPort | None = None,
     ) -> None:
         self.now_ms = 1_000.0
-        self.random = Random(seed)
+        self.random: RandomPort = random or Random(seed)
         self.chunk_bytes = 200
         self.controllers = controllers
         self.requests: list[InFlight] = []
@@ -391,6 +394,7 @@ class Cluster:
     # -- what must always hold ----------------------------------------------------------------
 
     def trace(self, replica: Replica, effect: Effect) -> None:
+        self.lines.append(f"{replica.node_id} {effect_line(effect)}")
         if isinstance(effect, AppendEpochStart):
             known = self.leaders.setdefault(effect.leader_epoch, replica.node_id)
             assert known == replica.node_id, f"two leaders in epoch {effect.leader_epoch}"
@@ -509,3 +513,18 @@ class Cluster:
                 if leader.core.high_watermark > leader.core.epoch_start_offset:
                     return leader
         raise AssertionError("no leader in 25 virtual seconds")
+
+    def elect_another(self, than: int) -> Replica:
+        """Run until somebody else leads a later epoch and has committed in it."""
+        for _ in range(100):
+            self.run_for(250)
+            for each in self.live():
+                core = each.core
+                assert core is not None
+                if (
+                    each.node_id != than
+                    and core.role is Role.LEADER
+                    and core.high_watermark > core.epoch_start_offset
+                ):
+                    return each
+        raise AssertionError("no other leader in 25 virtual seconds")

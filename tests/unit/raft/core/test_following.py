@@ -1,0 +1,355 @@
+"""What a follower does with the leader's answers, and with none (KIP-595, 1166)."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.raft.core import Role
+from moldau.raft.core.effects import (
+    AdvanceHighWatermark,
+    AppendFetched,
+    Persist,
+    Stop,
+    Truncate,
+)
+from moldau.raft.core.messages import (
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchResponse,
+    VoteRequest,
+)
+from moldau.raft.core.values import ElectionState, EpochEnd, ReplicaKey
+from tests.unit.raft.core.harness import Record, endpoints, key, voter_set
+from tests.unit.raft.core.solo import ELECTION_TIMEOUT_MS, FETCH_TIMEOUT_MS, Solo
+
+
+def records(*values: object, epoch: int = 1) -> bytes:
+    return pickle.dumps([Record(epoch, value) for value in values])
+
+
+def follower(*held: Record, epoch: int = 1) -> Solo:
+    solo = Solo(records=held)
+    solo.follow(2, epoch)
+    return solo
+
+
+def fetches(solo: Solo) -> list[FetchRequest]:
+    return [request for node_id, request in solo.sent(FetchRequest) if node_id == 2]
+
+
+def test_begin_quorum_epoch_makes_a_follower_durably() -> None:
+    solo = Solo()
+    response = solo.begin(2, 3, key(1))
+    assert isinstance(response, BeginQuorumEpochResponse)
+    assert (response.error, response.leader_id) == (ErrorCode.NONE, 2)
+    assert solo.role is Role.FOLLOWER
+    assert solo.replica.election == ElectionState(3, 2, None)
+    assert fetches(solo)[-1].leader_epoch == 3
+
+
+def test_begin_quorum_epoch_of_an_older_epoch_is_fenced() -> None:
+    solo = follower(epoch=4)
+    response = solo.begin(3, 3)
+    assert isinstance(response, BeginQuorumEpochResponse)
+    assert response.error is ErrorCode.FENCED_LEADER_EPOCH
+    assert (response.leader_id, response.leader_epoch) == (2, 4)
+
+
+def test_a_second_leader_in_one_epoch_is_refused() -> None:
+    solo = follower(epoch=4)
+    response = solo.begin(3, 4)
+    assert isinstance(response, BeginQuorumEpochResponse)
+    assert response.error is ErrorCode.INVALID_REQUEST
+    assert solo.core.leadership.leader_id == 2
+
+
+def test_begin_quorum_epoch_for_another_disk_is_obeyed_and_refused_kip_853() -> None:
+    solo = Solo()
+    response = solo.begin(2, 3, ReplicaKey(1, key(1, disk=5).directory_id))
+    assert isinstance(response, BeginQuorumEpochResponse)
+    assert response.error is ErrorCode.INVALID_VOTER_KEY
+    assert solo.role is Role.FOLLOWER, "there is a leader all the same"
+
+
+def test_the_endpoints_in_the_request_are_used() -> None:
+    solo = Solo()
+    solo.ask_begin_with(2, 1, "elsewhere7")
+    assert solo.sent_hosts(FetchRequest)[-1] == "elsewhere7"
+
+
+def test_fetched_records_are_appended_and_the_next_fetch_acknowledges_them() -> None:
+    solo = follower()
+    solo.fetched(records=records("a", "b"), high_watermark=0)
+    assert [record.value for record in solo.replica.log.records] == ["a", "b"]
+    assert len(fetches(solo)) == 1
+    assert (fetches(solo)[0].fetch_offset, fetches(solo)[0].last_fetched_epoch) == (2, 1)
+
+
+def test_no_fetch_before_the_flush() -> None:
+    solo = follower()
+    (request,) = fetches(solo)
+    in_flight = solo.cluster.requests.pop(-1)
+    response = FetchResponse(ErrorCode.NONE, 2, 1, high_watermark=2, records=records("a", "b"))
+    assert in_flight.send.request == request
+    effects = solo.core.on_response(in_flight.send, response, solo.now_ms)
+    assert [type(each) for each in effects] == [AppendFetched]
+    solo.replica.log.append(Record(1, "a"), Record(1, "b"))
+    assert solo.core.on_appended(solo.now_ms) == []
+    assert solo.core.tick(solo.now_ms + 100) == []
+    assert solo.core.high_watermark == 0, "not durable here yet"
+    solo.replica.log.flush()
+    solo.replica.run(solo.core.on_flushed(1, solo.now_ms))
+    assert solo.core.high_watermark == 1
+    assert fetches(solo) == []
+    solo.replica.run(solo.core.on_flushed(2, solo.now_ms))
+    assert solo.core.high_watermark == 2
+    assert fetches(solo)[0].fetch_offset == 2
+
+
+def test_the_high_watermark_is_the_leaders_up_to_the_own_end_and_never_goes_back() -> None:
+    solo = follower()
+    solo.fetched(records=records("a"), high_watermark=5)
+    assert solo.core.high_watermark == 1
+    solo.fetched(records=records("b", "c"), high_watermark=2)
+    assert solo.core.high_watermark == 2
+    solo.fetched(high_watermark=1)
+    assert solo.core.high_watermark == 2
+    advanced = [
+        each.high_watermark for each in solo.effects if isinstance(each, AdvanceHighWatermark)
+    ]
+    assert advanced == [1, 2]
+
+
+def test_the_fetch_tells_the_high_watermark_kip_1166() -> None:
+    solo = follower()
+    solo.fetched(records=records("a"), high_watermark=1)
+    assert fetches(solo)[0].high_watermark == 1
+
+
+def test_an_answer_to_an_earlier_question_is_not_used() -> None:
+    solo = follower()
+    in_flight = solo.cluster.requests[-1]
+    solo.fetched(records=records("a"), high_watermark=0)
+    late = FetchResponse(ErrorCode.NONE, 2, 1, high_watermark=1, records=records("a"))
+    solo.again(in_flight.send, late)
+    assert solo.replica.log.log_end_offset == 1
+
+
+def test_an_answer_of_an_earlier_epoch_is_not_used() -> None:
+    solo = follower()
+    in_flight = solo.cluster.requests[-1]
+    solo.follow(3, 2)
+    solo.again(in_flight.send, FetchResponse(ErrorCode.NONE, 2, 1, records=records("a")))
+    assert solo.replica.log.log_end_offset == 0
+    assert solo.core.leadership.leader_id == 3
+
+
+def test_a_high_watermark_of_an_earlier_leader_is_forgotten() -> None:
+    solo = follower()
+    solo.fetched(records=records("a"), high_watermark=9)
+    solo.follow(3, 2)
+    in_flight = [each for each in solo.cluster.requests if each.send.destination.node_id == 3][-1]
+    solo.again(
+        in_flight.send,
+        FetchResponse(ErrorCode.NONE, 3, 2, high_watermark=1, records=records("b", epoch=2)),
+    )
+    assert solo.replica.log.log_end_offset == 2
+    assert solo.core.high_watermark == 1
+
+
+# Truncation
+
+
+def test_a_diverging_epoch_truncates_to_its_end_in_the_own_log() -> None:
+    solo = follower(Record(1, "a"), Record(1, "b"), Record(2, "c"), Record(3, "d"), epoch=5)
+    solo.fetched(diverging=EpochEnd(2, 9), high_watermark=4)
+    assert solo.of(Truncate) == [Truncate(3)]
+    assert solo.core.high_watermark == 0, "nothing is known to be the same yet"
+    solo.wait(0)
+    assert (fetches(solo)[0].fetch_offset, fetches(solo)[0].last_fetched_epoch) == (3, 2)
+
+
+def test_a_diverging_epoch_truncates_to_its_end_in_the_leaders_log() -> None:
+    solo = follower(Record(1, "a"), Record(1, "b"), Record(1, "c"), epoch=5)
+    solo.fetched(diverging=EpochEnd(1, 2))
+    assert solo.of(Truncate) == [Truncate(2)]
+
+
+def test_a_diverging_epoch_that_the_own_log_lacks() -> None:
+    solo = follower(Record(1, "a"), Record(4, "b"), Record(4, "c"), epoch=5)
+    solo.fetched(diverging=EpochEnd(3, 7))
+    assert solo.of(Truncate) == [Truncate(1)]
+
+
+def test_truncation_below_the_high_watermark_stops_the_node() -> None:
+    solo = follower()
+    solo.fetched(records=records("a", "b"), high_watermark=2)
+    solo.fetched(diverging=EpochEnd(1, 1))
+    assert solo.of(Truncate) == []
+    (stop,) = solo.of(Stop)
+    assert isinstance(stop, Stop)
+    assert "below the high watermark 2" in stop.reason
+    assert solo.core.is_stopped
+    assert solo.core.next_tick_ms() is None
+
+
+def test_truncation_undoes_the_voters_of_the_removed_records_kip_853() -> None:
+    held = (Record(1, "start", voter_set(1, 2, 3)), Record(1, "voters", voter_set(1, 2, 3, 4)))
+    solo = follower(*held, epoch=2)
+    assert len(solo.core.voters.voters) == 4
+    solo.fetched(diverging=EpochEnd(1, 1))
+    assert solo.core.voters == voter_set(1, 2, 3)
+
+
+def test_voters_take_effect_when_appended_kip_853() -> None:
+    solo = follower()
+    data = pickle.dumps([Record(1, "start", voter_set(1, 2, 3, 4))])
+    solo.fetched(records=data, high_watermark=0)
+    assert solo.core.voters == voter_set(1, 2, 3, 4)
+    assert solo.core.high_watermark == 0
+
+
+def test_a_leader_whose_truncation_would_change_nothing_is_not_asked_at_once() -> None:
+    solo = follower(Record(1, "a"), epoch=2)
+    solo.fetched(diverging=EpochEnd(1, 5))
+    assert solo.of(Truncate) == []
+    assert fetches(solo) == []
+    solo.wait(20)
+    assert len(fetches(solo)) == 1
+
+
+def test_a_damaged_batch_is_asked_for_again_after_a_backoff() -> None:
+    solo = follower()
+    in_flight = solo.cluster.requests.pop(-1)
+    response = FetchResponse(ErrorCode.NONE, 2, 1, high_watermark=2, records=records("a", "b"))
+    solo.core.on_response(in_flight.send, response, solo.now_ms)
+    solo.replica.log.append(Record(1, "a"))
+    solo.core.on_appended(solo.now_ms)
+    solo.core.on_append_refused("checksum", solo.now_ms)
+    solo.replica.flush()
+    assert fetches(solo) == []
+    solo.wait(20)
+    assert fetches(solo)[0].fetch_offset == 1
+
+
+# Leaders that are silent, gone, or elsewhere
+
+
+def test_a_silent_leader_is_given_up_after_the_fetch_timeout() -> None:
+    solo = follower()
+    solo.fetched()
+    solo.wait(FETCH_TIMEOUT_MS - 1)
+    assert solo.role is Role.FOLLOWER
+    solo.wait(1)
+    assert solo.role is Role.PROSPECTIVE
+
+
+def test_every_good_answer_starts_the_fetch_timeout_anew() -> None:
+    solo = follower()
+    for _ in range(4):
+        solo.wait(2_000)
+        solo.fetched()
+    assert solo.role is Role.FOLLOWER
+
+
+def test_an_error_does_not() -> None:
+    solo = follower()
+    solo.wait(2_000)
+    solo.respond(FetchRequest, 2, FetchResponse(ErrorCode.BROKER_NOT_AVAILABLE, 2, 1))
+    solo.wait(126)
+    assert solo.role is Role.PROSPECTIVE
+
+
+def test_an_observer_without_a_leader_looks_for_another() -> None:
+    solo = Solo(node_id=9)
+    solo.follow(2, 1)
+    solo.wait(FETCH_TIMEOUT_MS)
+    assert solo.role is Role.UNATTACHED
+    assert solo.sent(VoteRequest) == []
+    assert solo.sent(FetchRequest)[-1][1].max_wait_ms == 0
+
+
+def test_a_failed_fetch_is_repeated_and_others_are_asked_meanwhile() -> None:
+    solo = follower()
+    solo.respond(FetchRequest, 2, None)
+    others = [node_id for node_id, request in solo.sent(FetchRequest) if node_id != 2]
+    assert others
+    solo.wait(20)
+    assert len(fetches(solo)) == 1
+
+
+def test_an_answer_that_names_a_newer_leader_is_believed() -> None:
+    solo = follower()
+    newer = FetchResponse(ErrorCode.FENCED_LEADER_EPOCH, 3, 6, leader_endpoints=endpoints(3))
+    solo.respond(FetchRequest, 2, newer)
+    assert solo.role is Role.FOLLOWER
+    assert solo.replica.election == ElectionState(6, 3, None)
+    assert solo.sent(FetchRequest)[-1][0] == 3
+
+
+def test_the_leader_is_found_by_fetches_to_whoever_may_know_it() -> None:
+    solo = Solo(node_id=9)
+    (asked, request) = solo.sent(FetchRequest)[0]
+    assert request.max_wait_ms == 0
+    found = FetchResponse(ErrorCode.FENCED_LEADER_EPOCH, 1, 4, leader_endpoints=endpoints(1))
+    solo.respond(FetchRequest, asked, found)
+    assert solo.role is Role.FOLLOWER
+    assert solo.sent(FetchRequest)[-1][0] == 1
+    assert solo.replica.election.leader_epoch == 4
+
+
+def test_a_silent_replica_does_not_stop_the_search() -> None:
+    solo = Solo(node_id=9)
+    solo.wait(600)
+    assert sorted(node_id for node_id, _ in solo.sent(FetchRequest)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("successors", "after_ms"), [((1, 3), 0), ((3, 1), 1_000), ((3, 4, 1), 1_000), ((3, 1, 4), 500)]
+)
+def test_a_resigning_leader_is_followed_by_its_successors_in_order(
+    successors: tuple[int, ...], after_ms: float
+) -> None:
+    solo = follower()
+    solo.fetched()
+    request = EndQuorumEpochRequest(2, 1, tuple(key(each) for each in successors), endpoints(2))
+    response = solo.ask(request)
+    assert isinstance(response, EndQuorumEpochResponse)
+    assert response.error is ErrorCode.NONE
+    if after_ms:
+        solo.wait(after_ms - 1)
+        assert solo.role is Role.FOLLOWER
+        solo.wait(1)
+    assert solo.role is Role.PROSPECTIVE
+
+
+def test_end_quorum_epoch_of_an_older_epoch_is_fenced() -> None:
+    solo = follower(epoch=4)
+    response = solo.ask(EndQuorumEpochRequest(3, 3, (key(1),)))
+    assert isinstance(response, EndQuorumEpochResponse)
+    assert response.error is ErrorCode.FENCED_LEADER_EPOCH
+    assert solo.role is Role.FOLLOWER
+
+
+def test_hearsay_does_not_bring_a_resigned_leader_back() -> None:
+    solo = follower()
+    solo.fetched()
+    solo.ask(EndQuorumEpochRequest(2, 1, (key(1), key(3)), endpoints(2)))
+    assert solo.role is Role.PROSPECTIVE
+    for node_id in (2, 3):
+        solo.refuse(node_id, leader_id=2)
+    assert solo.role is Role.UNATTACHED
+    assert solo.core.leadership.leader_id == -1
+
+
+def test_a_follower_that_was_no_leader_persists_nothing_while_it_fetches() -> None:
+    solo = follower()
+    persisted = len(solo.of(Persist))
+    solo.fetched(records=records("a"), high_watermark=1)
+    solo.wait(ELECTION_TIMEOUT_MS)
+    assert len(solo.of(Persist)) == persisted
