@@ -24,6 +24,7 @@ CLIENT = ForwardedClient("10.1.2.3", "client")
 QUICK = {
     "controller_quorum_election_timeout_ms": "300",
     "controller_quorum_fetch_timeout_ms": "600",
+    "broker_session_timeout_ms": "1500",
 }
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -16,6 +17,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p62_broker_registration import Feature, Listener
+from moldau.protocol.schema import Message
 from tests.unit.controller_server.quorum_cluster import BROKER, CLIENT, CONTROLLERS, Cluster
 from tests.unit.metadata.builders import CLUSTER_ID, directory_id
 
@@ -28,9 +30,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     await made.stop()
 
 
-def broker_lifecycle(cluster: Cluster) -> BrokerLifecycle:
+def broker_lifecycle(cluster: Cluster, channel: Any = None) -> BrokerLifecycle:
     return BrokerLifecycle(
-        cluster.channel,
+        channel or cluster.channel,
         BrokerDescription(
             broker_id=BROKER,
             cluster_id=CLUSTER_ID,
@@ -85,6 +87,39 @@ async def test_requests_get_through_while_the_active_controller_changes(cluster:
         lambda image: image.cluster.controllers[first].incarnation_id != incarnation
     )
     assert await cluster.create("after") is ErrorCode.NONE
+    await lifecycle.stop()
+
+
+async def test_a_broker_that_stood_still_is_fenced_and_comes_back(cluster: Cluster) -> None:
+    """SIGSTOP for longer than its session: same registration, same epoch, in again by itself."""
+    may_send = asyncio.Event()
+    may_send.set()
+
+    class Stoppable:
+        async def send(self, request: Message, principal: str, *, timeout_ms: int = 0) -> Any:
+            await may_send.wait()
+            return await cluster.channel.send(request, principal, timeout_ms=timeout_ms)
+
+    lifecycle = broker_lifecycle(cluster, Stoppable())
+    lifecycle.move_to(BrokerState.STARTING)
+    await lifecycle.register()
+    lifecycle.start_heartbeats()
+    await asyncio.wait_for(lifecycle.wait_unfenced(), 30)
+
+    def fenced(wanted: bool) -> Callable[[MetadataImage], bool]:
+        return lambda image: image.cluster.brokers[BROKER].fenced is wanted
+
+    await cluster.metadata.until(fenced(False))
+    may_send.clear()
+    await cluster.metadata.until(fenced(True))
+    may_send.set()
+    await cluster.metadata.until(fenced(False))
+    broker = cluster.metadata.image.cluster.brokers[BROKER]
+    assert broker.broker_epoch == lifecycle.broker_epoch
+    lifecycle.move_to(BrokerState.RECOVERY)
+    lifecycle.move_to(BrokerState.RUNNING)
+    assert await lifecycle.begin_controlled_shutdown(30_000), "it leads nothing and may go at once"
+    await cluster.metadata.until(fenced(True))
     await lifecycle.stop()
 
 
