@@ -34,7 +34,6 @@ def run_node(arguments: Sequence[str] | None, signals: StopSignals) -> int:
         overrides = _overrides(options.override)
         options.create_topic = [_topic(text) for text in options.create_topic]
         config = NodeConfig.load(options.config, overrides, os.environ)
-        _refuse_unserved_roles(config)
         configure_logging(config["moldau.log.format"], config["moldau.log.level"])
     except (ConfigError, ValueError) as error:
         return _refuse(str(error), status=2)
@@ -48,22 +47,6 @@ def run_node(arguments: Sequence[str] | None, signals: StopSignals) -> int:
     finally:
         if options.remove_on_exit:
             shutil.rmtree(options.remove_on_exit, ignore_errors=True)
-
-
-def _refuse_unserved_roles(config: NodeConfig) -> None:
-    """The one place that keeps nodes from starting in roles that the node cannot play yet."""
-    if not (config.is_broker and config.is_controller):
-        raise ConfigError(
-            "process.roles",
-            config.text("process.roles"),
-            "must be broker,controller: only one combined node is served yet",
-        )
-    if len(config.quorum_voters) > 1:
-        raise ConfigError(
-            "controller.quorum.voters",
-            config.text("controller.quorum.voters"),
-            "must be this node alone: only one combined node is served yet",
-        )
 
 
 async def _serve(config: NodeConfig, options: argparse.Namespace, signals: StopSignals) -> int:

@@ -22,7 +22,7 @@ from moldau.broker.faults import FaultHandler
 from moldau.broker.http.server import HttpListener
 from moldau.broker.lifecycle import BrokerState, RegistrationRefused
 from moldau.broker.metadata_loader import MetadataLoader
-from moldau.broker.node.broker_part import BrokerPart
+from moldau.broker.node.broker_part import BrokerPart, format_address
 from moldau.broker.node.formatting import (
     FormatError,
     FormatPlan,
@@ -31,10 +31,12 @@ from moldau.broker.node.formatting import (
 )
 from moldau.broker.node.quorum_link import (
     INTERNAL_PRINCIPAL,
+    ControllerRouter,
     InProcessControllerChannel,
+    LeaderRelay,
     follow_metadata,
 )
-from moldau.broker.node.settings import http_address
+from moldau.broker.node.settings import http_address, server_limits
 from moldau.broker.services import BrokerServices
 from moldau.config import ConfigError, NodeConfig
 from moldau.controller_server import QuorumNode
@@ -63,10 +65,10 @@ class NodeStartError(Exception):
 
 
 class Node:
-    """One combined node. States: made → `start` → serving → `stop`.
+    """One node, a broker, a controller or both. States: made → `start` → serving → `stop`.
 
     Args:
-        config: checked configuration with the roles broker and controller.
+        config: checked configuration.
         on_fatal: told once, from any thread, when the node must not go on.
     """
 
@@ -81,22 +83,24 @@ class Node:
         self._metadata = MetadataLoader(config.node_id)
         self._directories: LogDirectories | None = None
         self._quorum: QuorumNode | None = None
-        self._channel: InProcessControllerChannel | None = None
+        self._channel: ControllerRouter | None = None
         self._broker: BrokerPart | None = None
         self._http: HttpListener | None = None
         self._lag = LoopLagMonitor(
             self._clock, self._registry.histogram("kafka.server:type=DataLoop,name=LagMs")
         )
+        self._is_serving = False
         self._background: set[asyncio.Task[None]] = set()
         self._registry.gauge(
             "kafka.controller:type=KafkaController,name=ActiveControllerCount",
-            lambda: float(self._quorum is not None),
+            lambda: float(self._quorum is not None and self._quorum.is_active_controller),
         )
 
     # -- start -----------------------------------------------------------------------------------
 
     async def start(self, *, format_if_needed: bool = False) -> None:
-        """Bring everything up; returns when clients are answered.
+        """Bring everything up; returns when the broker's clients are answered. A controller does
+        not wait for the others of its quorum.
 
         Raises:
             NodeStartError: configuration, directories, addresses or metadata do not allow it.
@@ -107,7 +111,9 @@ class Node:
         try:
             directories = self._open_directories(format_if_needed)
             channel = await self._start_quorum(directories)
-            await self._start_broker(directories, channel)
+            if self._config.is_broker:
+                await self._start_broker(directories, channel)
+            self._is_serving = True
             serving.set()
             await http
         except (
@@ -126,9 +132,13 @@ class Node:
 
     @property
     def address(self) -> str:
-        """`host:port` of the first broker listener, as advertised."""
-        assert self._broker is not None, "started"
-        return self._broker.address
+        """`host:port` of the first listener, a broker's before a controller's, as advertised."""
+        if self._broker is not None:
+            return self._broker.address
+        assert self._quorum is not None, "started"
+        endpoint = self._config.advertised_controller_listeners[0]
+        port = endpoint.port or self._quorum.port(endpoint.listener_name)
+        return format_address(endpoint._replace(port=port))
 
     def after_start(self) -> None:
         """What can wait until the node serves: memory housekeeping, prettier logs, metrics."""
@@ -181,19 +191,31 @@ class Node:
     def _is_formatted(self, paths: list[str]) -> bool:
         return any(self._filesystem.exists(os.path.join(path, META_PROPERTIES)) for path in paths)
 
-    async def _start_quorum(self, directories: LogDirectories) -> InProcessControllerChannel:
+    async def _start_quorum(self, directories: LogDirectories) -> ControllerRouter:
         quorum = QuorumNode(
             self._config,
             cluster_id=directories.online[0].cluster_id,
             directory_id=self._metadata_directory_id(directories),
             on_fatal=self._on_fatal,
             exception_handler=self._on_fault.from_loop,
+            limits=server_limits(self._config),
         )
         self._quorum = quorum
         await quorum.start()
-        self._channel = InProcessControllerChannel(quorum)
-        await follow_metadata(quorum, self._channel, self._metadata)
-        return self._channel
+        relay = LeaderRelay(asyncio.get_running_loop())
+        channel = self._channel = ControllerRouter(
+            relay.leader,
+            node_id=self._config.node_id,
+            in_process=InProcessControllerChannel(quorum) if self._config.is_controller else None,
+            client_id=f"broker-{self._config.node_id}",
+            clock=self._clock,
+            request_timeout_ms=self._config.get_int("controller.socket.timeout.ms"),
+        )
+        relay.on_change = channel.leader_changed
+        await quorum.watch_leader(relay.publish)
+        if self._config.is_broker:
+            await follow_metadata(quorum, channel, self._metadata)
+        return channel
 
     def _metadata_directory_id(self, directories: LogDirectories) -> uuid.UUID:
         wanted = os.path.abspath(self._config.metadata_log_directory)
@@ -203,9 +225,7 @@ class Node:
         reason = directories.offline.get(wanted, "it is not one of log.dirs")
         raise NodeStartError(f"metadata.log.dir {wanted} cannot be used: {reason}")
 
-    async def _start_broker(
-        self, directories: LogDirectories, channel: InProcessControllerChannel
-    ) -> None:
+    async def _start_broker(self, directories: LogDirectories, channel: ControllerRouter) -> None:
         broker = BrokerPart(
             self._config,
             directories=directories,
@@ -245,10 +265,13 @@ class Node:
     async def stop(self) -> None:
         """Stop the broker, then what it stands on; idempotent."""
         self._lag.stop()
+        self._is_serving = False
         if self._broker is not None:
             await self._broker.stop()
         if self._http is not None:
             await self._http.close()
+        if self._channel is not None:
+            await self._channel.close()
         if self._quorum is not None:
             await self._quorum.stop()
         if self._directories is not None:
@@ -264,7 +287,9 @@ class Node:
         return None if self._broker is None else self._broker.server
 
     def _is_ready(self) -> bool:
-        return self._broker is not None and self._broker.state is BrokerState.RUNNING
+        if self._config.is_broker:
+            return self._broker is not None and self._broker.state is BrokerState.RUNNING
+        return self._is_serving
 
     async def _enhance_logs(self) -> None:
         """structlog costs more than the rest of the start: import it beside the loop."""
