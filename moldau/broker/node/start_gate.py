@@ -1,16 +1,18 @@
 """Holds back requests while the node is not ready to answer them.
 
 A listener must be bound before the broker can register its port, and clients may come at once. Owns
-the requests that came early. Invariant: they are handed on in the order they came, before any later
-one.
+the requests that came early. Invariants: they are handed on in the order they came, before any
+later one; one that fails costs its own connection, not the start of the node.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from moldau.protocol.errors import RemoteProtocolError
 from moldau.runtime.request import Request
 
 MAX_EARLY_REQUESTS: Final = 10_000
@@ -34,11 +36,29 @@ class StartGate:
             request.close("the node is starting, and too many requests wait already")
 
     def open(self) -> None:
-        """Hand on what waits; from now on nothing is held back."""
-        self._is_open = True
+        """Hand on what waits, each in a turn of its own; afterwards nothing is held back."""
+        loop = asyncio.get_running_loop()
         while self._early:
-            request = self._early.popleft()
-            if request.is_connection_lost:
-                request.discard()
-            else:
-                self._handler(request)
+            loop.call_soon(self._hand_on, self._early.popleft())
+        loop.call_soon(self._handed_on)
+
+    def _handed_on(self) -> None:
+        if self._early:
+            self.open()  # those that came meanwhile
+        else:
+            self._is_open = True
+
+    def _hand_on(self, request: Request) -> None:
+        if request.is_connection_lost:
+            request.discard()
+            return
+        reason = "a request failed inside the node"
+        is_taken = False
+        try:
+            self._handler(request)
+            is_taken = True
+        except RemoteProtocolError as error:
+            reason = f"malformed request: {error}"
+        finally:
+            if not is_taken:
+                request.close(reason)
