@@ -24,7 +24,7 @@ from moldau.testing.layout import (
     LayoutError,
     check_counts,
 )
-from moldau.testing.node_process import NodeFailed, NodeProcess
+from moldau.testing.node_process import NodeFailed, NodeProcess, wait_ready_together
 from moldau.testing.ports import NoFreePort, PortHolder
 from moldau.testing.watchdog import Watchdog
 
@@ -290,8 +290,7 @@ class Cluster:
     def _start_all(self) -> None:
         for node in self._nodes.values():
             node.start()
-        for node in self._nodes.values():
-            node.wait_ready()
+        wait_ready_together(self._nodes.values())
 
     def _stop_together(self, node_ids: Iterable[int]) -> None:
         nodes = [self._nodes[node_id] for node_id in node_ids if node_id in self._nodes]

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ COMPLAINT_PREFIX: Final = "moldau: "
 START_DEADLINE_S: Final = 30.0
 STOP_DEADLINE_S: Final = 30.0
 LOG_TAIL_BYTES: Final = 8_192
+POLL_INTERVAL_S: Final = 0.1
 
 
 class NodeFailed(RuntimeError):
@@ -130,17 +131,16 @@ class NodeProcess:
         assert process is not None, "started"
         end = time.monotonic() + deadline_s
         while True:
-            remaining_s = end - time.monotonic()
-            if remaining_s <= 0:
-                raise NodeFailed(f"node not ready within {deadline_s} s\n{self.log_tail()}")
-            if not select.select([self.output], [], [], remaining_s)[0]:
-                continue
             address = self.take_address()
             if address is not None:
                 return address
             if self._output_ended:
                 code = process.wait()
                 raise NodeFailed(f"node ended with status {code}\n{self.log_tail()}")
+            remaining_s = end - time.monotonic()
+            if remaining_s <= 0:
+                raise NodeFailed(f"node not ready within {deadline_s} s\n{self.log_tail()}")
+            select.select([self.output], [], [], remaining_s)
 
     def ask_to_stop(self) -> None:
         """SIGTERM without waiting for the end; nothing when it does not run."""
@@ -222,3 +222,24 @@ class NodeProcess:
         process.stdout.close()
         if self._watchdog is not None:
             self._watchdog.ended(process.pid)
+
+
+def wait_ready_together(nodes: Iterable[NodeProcess], deadline_s: float = START_DEADLINE_S) -> None:
+    """Wait until all of them are ready, which may need one another.
+
+    Raises:
+        NodeFailed: one ended, or the deadline passed; the text has the end of its log.
+    """
+    waiting = list(nodes)
+    end = time.monotonic() + deadline_s
+    while waiting:
+        waiting = [node for node in waiting if node.take_address() is None]
+        for node in waiting:
+            if not node.running:
+                node.wait_ready()  # says how it ended
+            if time.monotonic() >= end:
+                raise NodeFailed(
+                    f"{node.config_path}: not ready within {deadline_s} s\n{node.log_tail()}"
+                )
+        if waiting:
+            select.select([node.output for node in waiting], [], [], POLL_INTERVAL_S)

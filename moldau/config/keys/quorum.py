@@ -155,9 +155,8 @@ KEYS = (
     ConfigKey(
         "controller.socket.timeout.ms",
         INT, 30_000, None,
-        MEDIUM, STATIC, IGNORED,
+        MEDIUM, STATIC, SERVED,
         "How long a broker waits on a connection to the controller.",
-        note="each request to the controller has its own time limit",
     ),
     ConfigKey(
         "early.start.listeners",
