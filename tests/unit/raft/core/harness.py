@@ -496,6 +496,13 @@ class Cluster:
         self[node_id].crash(power_loss=power_loss)
         self.fail_waiting(node_id)
 
+    def wipe(self, node_id: int) -> None:
+        """A new disk, formatted for the same node, and a new start."""
+        replica = self[node_id]
+        replica.disk += 1
+        replica.log, replica.election, replica.base = MemoryLog(), ElectionState(), VoterSet((), 1)
+        replica.start()
+
     def leader(self) -> Replica:
         """The one leader of the highest epoch."""
         leaders = [each for each in self.live() if each.role is Role.LEADER]
