@@ -114,7 +114,14 @@ def registration(broker_id: int, /, **changes: Any) -> BrokerRegistrationRequest
 class CoreDriver:
     """An active controller core whose appends are committed by hand."""
 
-    def __init__(self, *, node_id: int = 100, features: bool = True, **overrides: str) -> None:
+    def __init__(
+        self,
+        *,
+        node_id: int = 100,
+        features: bool = True,
+        release: str | None = None,
+        **overrides: str,
+    ) -> None:
         overrides.setdefault("node.id", str(node_id))
         config = node_config(**overrides)
         settings = ControllerSettings.from_node_config(config, CLUSTER_ID)
@@ -122,7 +129,9 @@ class CoreDriver:
         self.log_end_offset = 0
         self.now_ms = 0.0
         self.appended: list[Message] = []
-        levels = initial_feature_levels() if features else {}
+        levels = initial_feature_levels(release=release) if features else {}
+        if levels.get("metadata.version", 30) < 23:
+            levels["eligible.leader.replicas.version"] = 0
         records = self.core.activate(1, feature_records(levels), monotonic_ms=self.now_ms)
         self.append(records)
 

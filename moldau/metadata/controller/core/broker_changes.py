@@ -9,6 +9,7 @@ over is found by the next one in the index.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 from uuid import UUID
@@ -36,13 +37,22 @@ class Step(NamedTuple):
 
 
 class PartitionChanger:
-    """Makes the records of one decision; remembers each topic's rules while it does.
+    """Makes the records of one decision; remembers topics' rules and who is live while it does,
+    since nothing of that changes before the records are applied.
 
     `may_lead` tells whether a broker counts as live in this decision; the directory of its replica
     is looked at besides.
     """
 
-    __slots__ = ("_election", "_may_lead", "_rules_by_topic", "_settings", "_state")
+    __slots__ = (
+        "_default_directory",
+        "_election",
+        "_live",
+        "_may_lead",
+        "_rules_by_topic",
+        "_settings",
+        "_state",
+    )
 
     def __init__(
         self,
@@ -58,6 +68,8 @@ class PartitionChanger:
         self._may_lead = state.is_active if may_lead is None else may_lead
         self._election = election
         self._rules_by_topic: dict[UUID, ElectionRules] = {}
+        self._live: dict[int, bool] = {}
+        self._default_directory = partial(default_directory, state)
 
     def change(
         self,
@@ -67,10 +79,12 @@ class PartitionChanger:
         target: PartitionTarget = UNCHANGED,
     ) -> VersionedRecord | None:
         """The record that takes a partition to its target, None when it is there already."""
-        state, may_lead = self._state, self._may_lead
+        state, live = self._state, self._live
 
         def is_acceptable(broker_id: int) -> bool:
-            return may_lead(broker_id) and state.has_online_directory(partition, broker_id)
+            if broker_id not in live:
+                live[broker_id] = self._may_lead(broker_id)
+            return live[broker_id] and state.has_online_directory(partition, broker_id)
 
         return change_partition(
             topic.topic_id,
@@ -79,7 +93,7 @@ class PartitionChanger:
             target,
             is_acceptable,
             self._rules(topic),
-            lambda broker_id: default_directory(state, broker_id),
+            self._default_directory,
         )
 
     def step(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.metadata.controller.core.result import VersionedRecord
@@ -54,8 +54,7 @@ class ElectionRules:
     metadata_level: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionTarget:
+class PartitionTarget(NamedTuple):
     """What a partition is to become; None leaves a part as it is.
 
     `lost` are brokers that may have lost flushed data (an unclean stop): they are not in `isr`,

@@ -9,10 +9,12 @@ not fenced.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from moldau.metadata.controller.core.result import Refusal
 from moldau.protocol.errors import ErrorCode
+
+T = TypeVar("T")
 
 
 class Random(Protocol):
@@ -21,7 +23,7 @@ class Random(Protocol):
     def randrange(self, stop: int, /) -> int:
         """A number from 0 to `stop` - 1."""
 
-    def shuffle(self, x: list[int], /) -> None:
+    def shuffle(self, x: list[T], /) -> None:
         """Put a list in any order."""
 
     def randbytes(self, n: int, /) -> bytes:
@@ -37,7 +39,9 @@ class UsableBroker(NamedTuple):
 
 
 class _Ring:
-    """Brokers dealt in turn: partition n starts one broker further than partition n - 1."""
+    """Brokers dealt in turn: a partition starts one broker further than the one before it that
+    took from here.
+    """
 
     __slots__ = ("_brokers", "_dealt", "_round", "_start")
 
@@ -48,6 +52,7 @@ class _Ring:
         self._dealt = 0
 
     def shuffle(self, random: Random) -> None:
+        """Put the brokers in another order."""
         random.shuffle(self._brokers)
 
     def deal(self, partition_round: int) -> int | None:
@@ -74,6 +79,11 @@ class _Rack:
         broker_id = self.unfenced.deal(partition_round)
         return self.fenced.deal(partition_round) if broker_id is None else broker_id
 
+    def shuffle(self, random: Random) -> None:
+        """Put the brokers in another order."""
+        self.fenced.shuffle(random)
+        self.unfenced.shuffle(random)
+
 
 def place_replicas(
     random: Random,
@@ -84,9 +94,9 @@ def place_replicas(
 ) -> list[list[int]]:
     """Replicas of new partitions, the preferred leader first.
 
-    Racks take turns partition by partition, and so do the brokers inside a rack; once every
-    unfenced broker has come first, all are shuffled, so that followers do not always meet the same
-    leaders.
+    Racks take turns partition by partition, and so do the brokers inside a rack; once there are as
+    many partitions as unfenced brokers, racks and brokers are shuffled, so that followers do not
+    always meet the same leaders.
 
     Raises:
         Refusal: INVALID_REPLICATION_FACTOR, too few brokers or none that is not fenced.
@@ -99,16 +109,16 @@ def place_replicas(
     unfenced_count = sum(not broker.fenced for broker in brokers)
     first_rack = random.randrange(len(racks))
     placements: list[list[int]] = []
-    since_shuffle = 0
-    for partition_round in range(1, partition_count + 1):
-        if since_shuffle == unfenced_count:
+    partition_round = 0
+    for _ in range(partition_count):
+        if partition_round == unfenced_count > 1:
+            random.shuffle(racks)
             for rack in racks:
-                rack.unfenced.shuffle(random)
-                rack.fenced.shuffle(random)
-            since_shuffle = 0
+                rack.shuffle(random)
+            partition_round = 0
         placements.append(_place_one(racks, first_rack, partition_round, replication_factor))
         first_rack = (first_rack + 1) % len(racks)
-        since_shuffle += 1
+        partition_round += 1
     return placements
 
 

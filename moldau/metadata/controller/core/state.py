@@ -109,10 +109,12 @@ class ControllerState:
         if broker is None or broker_id not in partition.replicas:
             return False
         directory = partition.directory(broker_id)
+        if directory in broker.directories:
+            return True
         if directory == LOST_DIRECTORY:
             return False
-        known = not broker.directories or directory in broker.directories
-        return known or directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
+        is_believed = not broker.directories
+        return is_believed or directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
 
     def partition(self, topic_id: UUID, partition_index: int) -> PartitionRegistration | None:
         """A partition by its topic's id."""
