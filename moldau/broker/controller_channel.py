@@ -91,6 +91,8 @@ _LANES: Final = {
     ApiKey.BROKER_HEARTBEAT: "heartbeat",
     ApiKey.ALTER_PARTITION: "alter-partition",
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: "directory-assignments",
+    ApiKey.ADD_RAFT_VOTER: "voters",  # waits until the new voter has caught up
+    ApiKey.REMOVE_RAFT_VOTER: "voters",
 }
 _CLIENTS_LANE: Final = "forwarding"
 

@@ -30,7 +30,7 @@ from moldau.controller_server.quorum_thread import (
 )
 from moldau.controller_server.registration import ControllerRegistrationManager
 from moldau.controller_server.request_context import ControllerRequestContext
-from moldau.metadata.authorizer import Authorizer
+from moldau.metadata.authorizer import AllowAllAuthorizer, Authorizer
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.metadata.controller import (
     Controller,
@@ -278,11 +278,14 @@ class QuorumNode:
         client_host: str = "127.0.0.1",
         client_id: str | None = None,
         api_version: int | None = None,
+        is_forwarded: bool = False,
     ) -> Any:
         """This node's controller's response to a request.
 
         Args:
             principal, client_host, client_id: the client's, when its request is passed on.
+            is_forwarded: whether it is a client's, whose permissions count; what this process asks
+                for itself is always permitted.
             api_version: what the response will be encoded as, None for the latest.
 
         Raises:
@@ -297,6 +300,7 @@ class QuorumNode:
             timeout_ms=timeout_ms,
             client_host=client_host,
             api_version=api_version,
+            authorizer=(is_forwarded and self._authorizer) or AllowAllAuthorizer(),
         )
         try:
             return await self._thread.run(apis.handle(request, context))

@@ -66,6 +66,7 @@ class InProcessControllerChannel:
                 client_host=sender.host,
                 client_id=sender.client_id,
                 api_version=sender.api_version,
+                is_forwarded=client is not None,
             )
         except RequestUndelivered as problem:
             raise ControllerUnavailable(str(problem)) from problem

@@ -141,10 +141,11 @@ class ControllerBench:
         self.faults: list[BaseException] = []
         self.kraft_version = 1
         self.kraft_upgrade_error = ErrorCode.NONE
+        self.core = ControllerCore(
+            ControllerSettings.from_node_config(self.config, CLUSTER_ID), random.Random(3)
+        )
         self.controller = Controller(
-            ControllerCore(
-                ControllerSettings.from_node_config(self.config, CLUSTER_ID), random.Random(3)
-            ),
+            self.core,
             self.log,
             self.clock,
             node_id=1,

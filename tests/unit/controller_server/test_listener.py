@@ -321,6 +321,12 @@ def test_the_quorum_answers_for_what_is_sent_to_it() -> None:
     assert set(CLUSTER_OPERATION) >= QUORUM_APIS
 
 
+async def test_the_active_controller_decides_all_that_is_sent_to_it(start: Start) -> None:
+    bench = await start()
+    for api_key in ACTIVE_CONTROLLER_APIS:
+        assert bench.core.handles(request_class(api_key)()), api_key.name
+
+
 async def test_what_comes_before_the_log_is_open_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_router, "MAX_EARLY_REQUESTS", 1)
     bench = ControllerBench(None)

@@ -14,7 +14,8 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.node.quorum_link import LeaderRelay
+from moldau.broker.controller_channel import ForwardedClient
+from moldau.broker.node.quorum_link import InProcessControllerChannel, LeaderRelay
 from moldau.controller_server import (
     CONTROLLER_APIS,
     LoopRelay,
@@ -26,6 +27,7 @@ from moldau.controller_server import (
 )
 from moldau.controller_server import quorum_node as quorum_node_module
 from moldau.controller_server import quorum_thread as quorum_thread_module
+from moldau.metadata.authorizer import Operation, ResourceType
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
 from moldau.protocol.error_responses import error_response
@@ -35,6 +37,7 @@ from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTop
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationRequest
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
+from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.registry import request_class, response_class
 from moldau.raft import (
     CommittedBatch,
@@ -48,6 +51,7 @@ from moldau.raft import (
 from moldau.runtime.connection import Connection
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.network import AsyncioNetwork
+from tests.unit.controller_server.harness import Deny
 from tests.unit.metadata.builders import CLUSTER_ID, golden, node_config, registration
 
 DIRECTORY_ID = UUID(int=0x5F9D)
@@ -236,6 +240,26 @@ async def test_describe_quorum(directory: Path) -> None:
     assert bad.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert response.nodes[0].listeners[0].port == node.port("CONTROLLER")
     response.to_bytes(2)
+    await node.stop()
+
+
+async def test_in_process_too_a_clients_permissions_count(directory: Path) -> None:
+    config = node_config(log_dirs=str(directory), listeners=LISTENERS)
+    node = QuorumNode(
+        config,
+        cluster_id=CLUSTER_ID,
+        directory_id=DIRECTORY_ID,
+        on_fatal=pytest.fail,
+        authorizer=Deny((Operation.ALTER, ResourceType.CLUSTER)),
+    )
+    await node.start()
+    channel = InProcessControllerChannel(node)
+    request = UnregisterBrokerRequest(broker_id=99)
+    client = ForwardedClient("10.1.2.3", "client", 0)
+    refused = await channel.send(request, "User:alice", client=client)
+    assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    own = await channel.send(request, "User:broker")
+    assert own.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
     await node.stop()
 
 
