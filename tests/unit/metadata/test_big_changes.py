@@ -25,6 +25,11 @@ from moldau.protocol.messages.p19_create_topics import (
     CreateTopicsRequest,
 )
 from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest
+from moldau.protocol.messages.p44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from moldau.protocol.messages.p56_alter_partition import (
     AlterPartitionRequest,
     PartitionData,
@@ -36,7 +41,7 @@ from moldau.protocol.metadata_records import PartitionChangeRecord
 from moldau.protocol.schema import Message
 from moldau.runtime.clock import ManualClock
 
-from .builders import CLUSTER_ID, node_config, registration
+from .builders import CLUSTER_ID, CoreDriver, node_config, registration
 from .test_controller import HandLog
 
 PARTITIONS = 10
@@ -325,3 +330,54 @@ async def test_electing_everywhere_answers_for_all_steps(bench: Bench) -> None:
     assert bench.led_by(1) == PARTITIONS
     await bench.controller.close()
     assert bench.clock.timer_count == 0
+
+
+async def test_a_leaders_many_reports_come_in_batches_with_one_answer(bench: Bench) -> None:
+    before = len(bench.log.appended)
+    topic_id = bench.core.state.image.topics.topics_by_name["t"].topic_id
+    broker = bench.core.state.broker(1)
+    assert broker is not None
+    reports = [PartitionData(partition_index=index, new_isr=[1]) for index in range(PARTITIONS)]
+    reports[4].leader_epoch = 9
+    bench.submit(
+        AlterPartitionRequest(
+            broker_id=1,
+            broker_epoch=broker.broker_epoch,
+            topics=[TopicData(topic_id=topic_id, partitions=reports)],
+        )
+    )
+    bench.clock.advance(0)
+    assert bench.sizes_since(before) == [3, 2, 3, 1]
+    bench.log.commit()
+    (answer,) = bench.answers
+    (topic,) = answer.topics
+    codes = [each.error_code for each in topic.partitions]
+    assert codes == [ErrorCode.NOT_CONTROLLER if index == 4 else 0 for index in range(PARTITIONS)]
+    assert [each.isr for each in bench.partitions] == [
+        (1, 2) if index == 4 else (1,) for index in range(PARTITIONS)
+    ]
+
+
+def test_too_many_configuration_changes_for_one_batch_are_refused() -> None:
+    driver = CoreDriver()
+    driver.join(1)
+    resources = [
+        AlterConfigsResource(
+            resource_type=32,
+            resource_name=f"group{number}",
+            configs=[
+                AlterableConfig(name=key, config_operation=0, value=value)
+                for key, value in (
+                    ("consumer.session.timeout.ms", "45000"),
+                    ("consumer.heartbeat.interval.ms", "5000"),
+                )
+            ],
+        )
+        for number in range(5_001)
+    ]
+    response = driver.ask(IncrementalAlterConfigsRequest(resources=resources))
+    assert {each.error_code for each in response.responses} == {ErrorCode.POLICY_VIOLATION}
+    assert not driver.appended
+    response = driver.ask(IncrementalAlterConfigsRequest(resources=resources[:5_000]))
+    assert {each.error_code for each in response.responses} == {ErrorCode.NONE}
+    assert len(driver.appended) == 10_000

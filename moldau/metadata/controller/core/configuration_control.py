@@ -23,7 +23,12 @@ from moldau.metadata.controller.core.eligible_leaders import (
     check_min_insync_replicas,
     clear_eligible_leaders,
 )
-from moldau.metadata.controller.core.result import ControllerResult, Refusal, VersionedRecord
+from moldau.metadata.controller.core.result import (
+    MAX_RECORDS_PER_REQUEST,
+    ControllerResult,
+    Refusal,
+    VersionedRecord,
+)
 from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.image import ConfigResourceType
@@ -34,7 +39,6 @@ from moldau.protocol.metadata_records import ConfigRecord
 from moldau.protocol.topic_names import topic_name_problem
 
 MAX_CONFIG_TEXT_BYTES: Final = 32_767
-MAX_RECORDS_PER_RESOURCE: Final = 10_000
 
 
 class ConfigOperation(IntEnum):
@@ -106,6 +110,11 @@ def _alter(
                 "resource_name": resource.resource_name,
             }
         )
+    if len(records) > MAX_RECORDS_PER_REQUEST:
+        too_many = f"the request makes {len(records)} records, too many for one batch"
+        for outcome in outcomes:
+            outcome.update(error_code=ErrorCode.POLICY_VIOLATION, error_message=too_many)
+        records = []
     return outcomes, records
 
 
@@ -121,7 +130,7 @@ def _check_resource(state: ControllerState, resource: Any, repeated: set[tuple[i
     keys = [each.name for each in resource.configs]
     if len(set(keys)) != len(keys):
         raise Refusal(ErrorCode.INVALID_REQUEST, "a key is given more than once")
-    if len(keys) > MAX_RECORDS_PER_RESOURCE:
+    if len(keys) > MAX_RECORDS_PER_REQUEST:
         raise Refusal(ErrorCode.POLICY_VIOLATION, f"{len(keys)} keys are too many at once")
     if resource_type == ConfigResourceType.TOPIC:
         problem = topic_name_problem(name)

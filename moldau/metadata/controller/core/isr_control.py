@@ -9,11 +9,12 @@ ISR, and only live brokers under their current broker epoch get into one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from uuid import UUID
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from moldau.metadata.controller.core.broker_changes import PartitionChanger
 from moldau.metadata.controller.core.leader_election import PartitionTarget
+from moldau.metadata.controller.core.partition_index import PartitionKey
 from moldau.metadata.controller.core.result import ControllerResult, VersionedRecord
 from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
@@ -38,34 +39,55 @@ UNCHECKED_BROKER_EPOCH = -1
 def alter_partition(
     state: ControllerState, settings: ControllerSettings, request: AlterPartitionRequest
 ) -> ControllerResult[AlterPartitionResponse]:
-    """Take over ISRs and recovery states; each partition on its own."""
-    response = AlterPartitionResponse()
-    result = ControllerResult(response)
+    """Take over ISRs and recovery states; each partition on its own.
+
+    A leader reports all its partitions at once, which after the loss of a follower may be a great
+    many: they are taken over in steps.
+    """
     leader = state.broker(request.broker_id)
     if leader is None or leader.broker_epoch != request.broker_epoch:
-        response.error_code = ErrorCode.STALE_BROKER_EPOCH
-        return result
-    changer = PartitionChanger(state, settings)
-    seen: set[tuple[UUID, int]] = set()
+        return ControllerResult(AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+    response = AlterPartitionResponse()
+    pending: list[tuple[TopicDataResponse, PartitionData]] = []
     for wanted_topic in request.topics:
         answers = TopicDataResponse(topic_id=wanted_topic.topic_id)
         response.topics.append(answers)
-        topic = state.image.topics.topics_by_id.get(wanted_topic.topic_id)
-        for wanted in wanted_topic.partitions:
-            key = (wanted_topic.topic_id, wanted.partition_index)
-            error = ErrorCode.UNKNOWN_TOPIC_ID
-            if topic is not None:
-                error = _check(state, topic, request.broker_id, wanted)
-                if error is ErrorCode.NONE and key in seen:
-                    error = ErrorCode.INVALID_REQUEST  # its partition epoch is taken already
-            if topic is None or error is not ErrorCode.NONE:
-                answers.partitions.append(_refused(wanted, error))
-                continue
-            seen.add(key)
-            answer, record = _alter(changer, topic, wanted)
-            answers.partitions.append(answer)
-            if record is not None:
-                result.records.append(record)
+        pending += [(answers, wanted) for wanted in wanted_topic.partitions]
+    return _step(state, settings, request.broker_id, response, iter(pending), set())
+
+
+def _step(
+    state: ControllerState,
+    settings: ControllerSettings,
+    broker_id: int,
+    response: AlterPartitionResponse,
+    pending: Iterator[tuple[TopicDataResponse, PartitionData]],
+    seen: set[PartitionKey],
+) -> ControllerResult[AlterPartitionResponse]:
+    result = ControllerResult(response)
+    changer = PartitionChanger(state, settings)
+    looked_at = 0
+    for answers, wanted in islice(pending, settings.max_changes_per_step):
+        looked_at += 1
+        topic = state.image.topics.topics_by_id.get(answers.topic_id)
+        key = (answers.topic_id, wanted.partition_index)
+        error = ErrorCode.UNKNOWN_TOPIC_ID
+        if topic is not None:
+            error = _check(state, topic, broker_id, wanted)
+            if error is ErrorCode.NONE and key in seen:
+                error = ErrorCode.INVALID_REQUEST  # its partition epoch is taken already
+        if topic is None or error is not ErrorCode.NONE:
+            answers.partitions.append(_refused(wanted, error))
+            continue
+        seen.add(key)
+        answer, record = _alter(changer, topic, wanted)
+        answers.partitions.append(answer)
+        if record is not None:
+            result.records.append(record)
+    if looked_at == settings.max_changes_per_step:
+        result.resume = lambda log_end_offset, now_ms: _step(
+            state, settings, broker_id, response, pending, seen
+        )
     return result
 
 
