@@ -208,7 +208,7 @@ class MoldauQuorum(QuorumProcesses):
     name = "Moldau"
 
     def storage_command(self) -> Sequence[str]:
-        return [sys.executable, "-m", "moldau", "storage"]
+        return [sys.executable, "-m", "moldau.cli.main", "storage"]
 
     def node_command(self) -> Sequence[str]:
         return [sys.executable, "-m", "moldau.broker"]
