@@ -56,11 +56,16 @@ class NodeDisk(SimulatedFilesystem):
         self.settings = settings
         self.death = Death.KILL
         self.stall_until = 0.0
+        self.crash_on: str | None = None
+        """Die before the next change of a file whose path contains this."""
         process.on_kill.append(self._process_died)
 
     def changing(
         self, name: str, path: str, write: tuple[FileNode, int, bytes] | None = None
     ) -> None:
+        if self.crash_on is not None and self.crash_on in path:
+            self.crash_on = None
+            self.crash_at = self.operation_count + self._random.randrange(0, 3)
         try:
             super().changing(name, path, write)
         except SimulatedCrash:

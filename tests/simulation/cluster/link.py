@@ -84,6 +84,10 @@ class ControllerLink:
             raise Undecided("not the active controller, or not any more")
         return response
 
+    def look_elsewhere(self) -> None:
+        """The controller that answered last is of no use."""
+        self._look_elsewhere(self._connection)
+
     async def _connected(self) -> Connection:
         async with self._connecting:
             if self._connection is None or self._connection.is_closed:

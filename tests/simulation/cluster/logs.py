@@ -30,51 +30,57 @@ def host_of(controller_id: int) -> str:
     return f"controller-{controller_id}"
 
 
-def directory_of(node_id: int) -> UUID:
-    """The id of a node's metadata directory."""
-    return UUID(int=0xC000 + node_id)
+def directory_of(node_id: int, wipe_count: int = 0) -> UUID:
+    """The id of a node's metadata directory; a wiped disk gets another."""
+    return UUID(int=0xC000_0000 + (wipe_count << 16) + node_id)
 
 
-def voter_of(controller_id: int) -> VoterDescription:
+def voter_of(controller_id: int, wipe_count: int = 0) -> VoterDescription:
     """A controller as the voter set names it."""
     endpoint = VoterEndpoint(LISTENER, host_of(controller_id), PORT)
-    return VoterDescription(controller_id, directory_of(controller_id), (endpoint,))
+    return VoterDescription(controller_id, directory_of(controller_id, wipe_count), (endpoint,))
 
 
-def controller_config(
-    controller_id: int, controllers: Sequence[tuple[str, int]], **overrides: str
-) -> NodeConfig:
+def static_quorum(controllers: Sequence[tuple[int, str, int]]) -> dict[str, str]:
+    """The keys of a quorum whose voters are configured (kraft.version 0)."""
+    return {
+        "controller.quorum.bootstrap.servers": "",
+        "controller.quorum.voters": ",".join(
+            f"{node_id}@{host}:{port}" for node_id, host, port in controllers
+        ),
+    }
+
+
+def dynamic_quorum(controllers: Sequence[tuple[int, str, int]]) -> dict[str, str]:
+    """The keys of a quorum whose voters are in its log."""
+    return {
+        "controller.quorum.bootstrap.servers": ",".join(
+            f"{host}:{port}" for _node_id, host, port in controllers
+        )
+    }
+
+
+def controller_config(controller_id: int, overrides: dict[str, str]) -> NodeConfig:
     """What an operator would write into a controller's file."""
-    return _config(
-        "controller",
-        controller_id,
-        f"{LISTENER}://{host_of(controller_id)}:{PORT}",
-        controllers,
-        **overrides,
-    )
+    listener = f"{LISTENER}://{host_of(controller_id)}:{PORT}"
+    return _config("controller", controller_id, listener, overrides)
 
 
-def broker_config(broker_id: int, host: str, controllers: Sequence[tuple[str, int]]) -> NodeConfig:
+def broker_config(broker_id: int, host: str, overrides: dict[str, str]) -> NodeConfig:
     """What an operator would write into a broker's file."""
-    return _config("broker", broker_id, f"PLAINTEXT://{host}:9092", controllers)
+    return _config("broker", broker_id, f"PLAINTEXT://{host}:9092", overrides)
 
 
-def _config(
-    role: str, node_id: int, listeners: str, controllers: Sequence[tuple[str, int]], **more: str
-) -> NodeConfig:
-    return NodeConfig(
-        {
-            "process.roles": role,
-            "node.id": str(node_id),
-            "listeners": listeners,
-            "controller.listener.names": LISTENER,
-            "controller.quorum.bootstrap.servers": ",".join(
-                f"{host}:{port}" for host, port in controllers
-            ),
-            "log.dirs": METADATA_DIRECTORY,
-            **more,
-        }
-    )
+def _config(role: str, node_id: int, listeners: str, overrides: dict[str, str]) -> NodeConfig:
+    values = {
+        "process.roles": role,
+        "node.id": str(node_id),
+        "listeners": listeners,
+        "controller.listener.names": LISTENER,
+        "log.dirs": METADATA_DIRECTORY,
+        **overrides,
+    }
+    return NodeConfig({key: value for key, value in values.items() if value})
 
 
 async def open_metadata_log(
@@ -84,6 +90,7 @@ async def open_metadata_log(
     network: Any,
     on_fatal: Callable[[str], None],
     random: Random,
+    directory_id: UUID,
 ) -> QuorumLog:
     """A replica of the quorum on simulated ports. Raises as `QuorumLog.open`."""
     peers = ConnectionPeers(
@@ -94,7 +101,7 @@ async def open_metadata_log(
         listener_name=LISTENER,
     )
     settings = replace(
-        metadata_log_settings(config, directory_of(config.node_id)),
+        metadata_log_settings(config, directory_id),
         segment_bytes=SEGMENT_BYTES,
         segment_index_bytes=INDEX_BYTES,
         retention_bytes=RETENTION_BYTES,

@@ -6,6 +6,204 @@ Invariant: what a mutation returns undoes it completely.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
-MUTATIONS: dict[str, Callable[[], Callable[[], None]]] = {}
+from moldau.metadata.controller.controller import Controller
+from moldau.metadata.controller.core import cluster_control, producer_id_control
+from moldau.metadata.controller.core.broker_changes import Step
+from moldau.metadata.controller.core.cluster_control import ClusterControl
+from moldau.metadata.controller.core.controller_core import ControllerCore
+from moldau.raft.core.effects import Persist
+from moldau.raft.log_store import LogStore
+from moldau.raft.quorum_driver import QuorumDriver
+from moldau.raft.quorum_log import QuorumLog
+from moldau.raft.snapshot_store import SnapshotStore
+
+Undo = Callable[[], None]
+
+
+def _replaced(owner: Any, name: str, replacement: Any) -> Undo:
+    original = getattr(owner, name)
+    setattr(owner, name, replacement)
+    return lambda: setattr(owner, name, original)
+
+
+# -- the controller --------------------------------------------------------------------------------
+
+
+def answer_before_commit() -> Undo:
+    """A request is answered as soon as its records are in the leader's own log."""
+    original = Controller._take_over
+
+    def take_over(self: Any, request: Any, result: Any, waiting: Any) -> None:
+        committed, self._committed_offset = self._committed_offset, 2**62
+        try:
+            original(self, request, result, waiting)
+        finally:
+            self._committed_offset = committed
+
+    return _replaced(Controller, "_take_over", take_over)
+
+
+def sessions_unchecked() -> Undo:
+    """Nobody looks whether a broker has fallen silent."""
+    return _replaced(Controller, "_check_sessions", lambda self: None)
+
+
+def fenced_stays_in_isr() -> Undo:
+    """A broker is fenced, and its partitions are left as they are."""
+    return _replaced(cluster_control, "leaving_step", lambda *_a, **_k: Step([], is_last=True))
+
+
+def unclean_start_is_clean() -> Undo:
+    """A broker that lost its unflushed records keeps its places in ISR and ELR."""
+    original = cluster_control.leaving_step
+
+    def leaving_step(state: Any, settings: Any, broker_id: int, *, is_clean: bool) -> Step:
+        return original(state, settings, broker_id, is_clean=True)
+
+    return _replaced(cluster_control, "leaving_step", leaving_step)
+
+
+def deposed_keeps_state() -> Undo:
+    """A controller that leads no more keeps what it appended and nobody committed."""
+    original = ControllerCore.deactivate
+
+    def deactivate(self: Any) -> None:
+        image = self.state.image
+        original(self)
+        self.state.reset(image)
+
+    return _replaced(ControllerCore, "deactivate", deactivate)
+
+
+def producer_ids_twice() -> Undo:
+    """Half of each block of producer ids is handed out again."""
+
+    def allocate(state: Any, request: Any) -> Any:
+        result = original(state, request)
+        for record, _version in result.records:
+            record.next_producer_id -= 500
+        return result
+
+    from moldau.metadata.controller.core import controller_core
+
+    original = producer_id_control.allocate_producer_ids
+    return _replaced(controller_core, "allocate_producer_ids", allocate)
+
+
+def second_broker_epoch() -> Undo:
+    """The broker epoch is not the offset of the registration, but the one after it."""
+    original = ClusterControl.register_broker
+
+    def register(self: Any, request: Any, *, log_end_offset: int, now_ms: float) -> Any:
+        last = max(
+            (each.broker_epoch for each in self._state.image.cluster.brokers.values()), default=9
+        )
+        return original(self, request, log_end_offset=last, now_ms=now_ms)
+
+    return _replaced(ClusterControl, "register_broker", register)
+
+
+# -- the log ---------------------------------------------------------------------------------------
+
+
+def persist_in_the_background() -> Undo:
+    """Votes and epochs are written after the answers that reflect them have left."""
+    original = QuorumDriver._do
+
+    async def do(self: Any, effect: Any) -> None:
+        if isinstance(effect, Persist):
+            task = asyncio.get_running_loop().create_task(self.store.persist(effect.state))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            return
+        await original(self, effect)
+
+    return _replaced(QuorumDriver, "_do", do)
+
+
+def votes_forgotten() -> Undo:
+    """Election states never reach the disk."""
+
+    async def persist(self: Any, state: Any) -> None:
+        self._files.quorum_state = state
+
+    return _replaced(LogStore, "persist", persist)
+
+
+def unflushed_counts() -> Undo:
+    """What is appended counts as flushed: for the leader itself, and in a follower's next fetch."""
+    original = QuorumDriver.on_appended
+
+    def on_appended(self: Any, voters: Any) -> None:
+        original(self, voters)
+        end_offset = self._log.log_end_offset
+        self.events.add_effects(self.core.on_flushed(end_offset, self.now_ms()))
+
+    return _replaced(QuorumDriver, "on_appended", on_appended)
+
+
+def delivered_before_commit() -> Undo:
+    """Listeners hear of what is in the leader's own log, committed or not."""
+    original = QuorumDriver.on_appended
+
+    def on_appended(self: Any, voters: Any) -> None:
+        original(self, voters)
+        if self.led_epoch == self.core.leader_epoch:
+            self.delivery.advance(max(self._log.log_end_offset, self.delivery.high_watermark))
+
+    undo = _replaced(QuorumDriver, "on_appended", on_appended)
+    advance = QuorumDriver._do
+
+    async def do(self: Any, effect: Any) -> None:
+        if type(effect).__name__ == "AdvanceHighWatermark":
+            if effect.high_watermark > self.delivery.high_watermark:
+                self.delivery.advance(effect.high_watermark)
+            return
+        await advance(self, effect)
+
+    undo_advance = _replaced(QuorumDriver, "_do", do)
+    return lambda: (undo_advance(), undo())[0]
+
+
+def trimmed_before_snapshot() -> Undo:
+    """The log is trimmed first, and the snapshot that stands for it is finished afterwards."""
+    original = SnapshotStore.write
+
+    async def write(self: Any, snapshot_id: Any, *arguments: Any, **options: Any) -> None:
+        self._log.roll()
+        self._log.delete_records(snapshot_id.end_offset)
+        await original(self, snapshot_id, *arguments, **options)
+
+    return _replaced(SnapshotStore, "write", write)
+
+
+def deposed_appends() -> Undo:
+    """Who has led an epoch goes on appending in it, whoever leads now."""
+
+    def may_append(self: Any, leader_epoch: int) -> bool:
+        return bool(self._driver.led_epoch == leader_epoch and self._driver.failure is None)
+
+    return _replaced(QuorumLog, "_may_append", may_append)
+
+
+MUTATIONS: dict[str, Callable[[], Undo]] = {
+    mutation.__name__.replace("_", "-"): mutation
+    for mutation in (
+        answer_before_commit,
+        sessions_unchecked,
+        fenced_stays_in_isr,
+        unclean_start_is_clean,
+        deposed_keeps_state,
+        producer_ids_twice,
+        second_broker_epoch,
+        persist_in_the_background,
+        votes_forgotten,
+        unflushed_counts,
+        delivered_before_commit,
+        trimmed_before_snapshot,
+        deposed_appends,
+    )
+}

@@ -32,9 +32,11 @@ class Nemesis:
         self._acts: list[tuple[float, Callable[[], None]]] = [
             (3, self._kill_controller),
             (3, self._crash_in_operation),
+            (3, self._crash_on_file),
             (0.5, self._kill_all_controllers),
             (1.5, self._controller_leaves),
             (1, self._resign),
+            (1, self._replace_voter),
             (2, self._stop_controller),
             (3, self._partition),
             (2, self._one_way),
@@ -94,6 +96,15 @@ class Nemesis:
             self.world.fault_injected(f"{death.value} inside a disk operation", node.host)
             node.disk.crash_soon(self.random.randrange(1, 60), death)
 
+    def _crash_on_file(self) -> None:
+        """Die around the next change of a certain file: a vote, a snapshot, the log."""
+        node = self._some_controller()
+        if node is not None and node.disk is not None:
+            node.disk.death = self.random.choice(DEATHS)
+            node.disk.crash_on = self.random.choice(("quorum-state", ".checkpoint", ".log"))
+            line = f"{node.host} {node.disk.crash_on}"
+            self.world.fault_injected(f"{node.disk.death.value} at a file", line)
+
     def controller_died(self, node: ControllerNode) -> None:
         """Told of every death: it is started again after a while."""
         node.bury()
@@ -101,7 +112,7 @@ class Nemesis:
         self._later(5.0 if self.is_over else wait_ms, self._start_controller, node)
 
     def _start_controller(self, node: ControllerNode) -> None:
-        if not node.is_alive:
+        if not node.is_alive and not node.is_held:
             node.start()
             assert node.disk is not None
             if not self.is_over and self.random.random() < 0.15:
@@ -127,6 +138,12 @@ class Nemesis:
         if node is not None and node.process is not None:
             self.world.fault_injected("resignation", node.host)
             node.process.spawn(node.resign())
+
+    def _replace_voter(self) -> None:
+        operator = self.world.operator
+        if not self.world.has_static_voters and not operator.is_busy:
+            self.world.fault_injected("voter replaced")
+            operator.replace_one()
 
     def _stop_controller(self) -> None:
         node = self._some_controller()
@@ -245,17 +262,18 @@ class Nemesis:
         for node in world.controllers:
             if node.disk is not None:
                 node.disk.faults.clear()
-                node.disk.crash_at = None
+                node.disk.crash_at = node.disk.crash_on = None
                 node.disk.stall_until = 0.0
             if node.process is not None:
                 node.process.go_on()
                 if node.is_alive and not node.is_ready and node.controller is not None:
                     node.kill(Death.KILL)  # it was stopping: no need to wait for it
-        absent = self.random.choice(world.brokers) if self.random.random() < 0.5 else None
+        absent = self.random.choice(world.brokers) if self.random.random() < 0.7 else None
         for broker in world.brokers:
             if broker.process is not None:
                 broker.process.go_on()
-            if broker is absent and len(world.brokers) > 1:
+            if broker is absent:
+                world.note(f"{broker.host} stays away")
                 broker.kill()
             elif not broker.is_alive or broker.is_leaving:
                 broker.kill()

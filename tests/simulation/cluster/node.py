@@ -33,6 +33,7 @@ from moldau.raft import (
     MetadataLogError,
     QuorumLog,
     QuorumStopped,
+    VoterDescription,
     VoterSet,
     read_bootstrap,
     write_bootstrap,
@@ -50,6 +51,7 @@ from tests.simulation.cluster.logs import (
     controller_config,
     host_of,
     open_metadata_log,
+    voter_of,
 )
 from tests.simulation.cluster.network import SimulatedNetwork
 from tests.simulation.cluster.virtual_loop import Process, VirtualClock
@@ -125,7 +127,7 @@ class ControllerNode:
         self.controller_id = controller_id
         self.host = host_of(controller_id)
         self.random = random
-        self.disk_settings = DiskSettings()
+        self.disk_settings = DiskSettings(slow_call=world.slow_calls)
         self.process: Process | None = None
         self.disk: NodeDisk | None = None
         self.controller: Controller | None = None
@@ -134,9 +136,17 @@ class ControllerNode:
             tuple[ControllerListener, ControllerRegistrationManager, Controller, QuorumLog] | None
         ) = None
         self.starts = 0
+        self.is_held = False
+        """Somebody works on the machine: nobody else starts it."""
         self.is_ready = False
         self._root = DirectoryNode()
+        self.wipe_count = 0
         self._compared_offset = -1
+
+    @property
+    def voter(self) -> VoterDescription:
+        """This node as the voter set names it."""
+        return voter_of(self.controller_id, self.wipe_count)
 
     @property
     def is_alive(self) -> bool:
@@ -239,6 +249,13 @@ class ControllerNode:
             state += f", at {offset}, takes {self.controller.leader_id} for the leader"
         return f"{self.host}: {state}" + (", active" if self.is_active else "")
 
+    def wipe(self) -> None:
+        """The disk is replaced, and formatted as of a node that joins later."""
+        assert not self.is_alive
+        self.wipe_count += 1
+        self._root = DirectoryNode()
+        self.format(VoterSet())
+
     def check_image(self, who: str) -> None:
         """The controller's committed image is the ledger's at that offset."""
         assert self.controller is not None
@@ -253,7 +270,7 @@ class ControllerNode:
     async def _run(self, process: Process, disk: NodeDisk) -> None:
         world = self.world
         config = controller_config(
-            self.controller_id, world.controller_addresses, **world.controller_overrides
+            self.controller_id, {**world.quorum_keys, **world.controller_overrides}
         )
         clock = VirtualClock(world.loop, wall_offset_ms=self.random.randrange(-2_000, 2_000))
         network = world.fabric.port_of(process, self.host)
@@ -269,7 +286,9 @@ class ControllerNode:
         )
         await listener.start([ListenerSpec(LISTENER, "", PORT)])
         try:
-            log = await open_metadata_log(config, disk, clock, network, on_fatal, self.random)
+            log = await open_metadata_log(
+                config, disk, clock, network, on_fatal, self.random, self.voter.directory_id
+            )
             bootstrap: list[tuple[Message, int]] = [
                 (record, 0)
                 for record in await disk.offload(read_bootstrap, disk, METADATA_DIRECTORY)

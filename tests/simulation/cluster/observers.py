@@ -14,7 +14,12 @@ from moldau.broker.metadata_loader import MetadataLoader
 from moldau.controller_server.leadership import leader_address
 from moldau.metadata.image import Provenance
 from moldau.raft import QuorumLog
-from tests.simulation.cluster.logs import LISTENER, broker_config, open_metadata_log
+from tests.simulation.cluster.logs import (
+    LISTENER,
+    broker_config,
+    directory_of,
+    open_metadata_log,
+)
 from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 
 if TYPE_CHECKING:
@@ -36,7 +41,7 @@ class Observer:
     async def start(self, disk: Any, network: Any, random: Random) -> None:
         """Open the log and listen. Raises as `QuorumLog.open`."""
         world = self.world
-        config = broker_config(self.broker_id, self.host, world.controller_addresses)
+        config = broker_config(self.broker_id, self.host, world.quorum_keys)
         clock = VirtualClock(world.loop)
         log = self.log = await open_metadata_log(
             config,
@@ -45,6 +50,7 @@ class Observer:
             network,
             lambda reason: world.process_failed(self.process, reason),
             random,
+            directory_of(self.broker_id),
         )
         channel = self.channel = NetworkControllerChannel(
             lambda: leader_address(log.leadership, [LISTENER]),

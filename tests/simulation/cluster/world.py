@@ -18,9 +18,10 @@ from moldau.raft import VoterSet
 from tests.simulation.cluster.brokers import SimulatedBroker
 from tests.simulation.cluster.clients import SimulatedClient
 from tests.simulation.cluster.ledger import Ledger
-from tests.simulation.cluster.logs import PORT, host_of, voter_of
+from tests.simulation.cluster.logs import PORT, dynamic_quorum, host_of, static_quorum
 from tests.simulation.cluster.network import Fabric
 from tests.simulation.cluster.node import ControllerNode
+from tests.simulation.cluster.operator import Operator
 from tests.simulation.cluster.virtual_loop import (
     Deadlock,
     EndlessLoop,
@@ -83,6 +84,9 @@ class World:
         self._choose_settings()
         controller_ids = range(100, 100 + self.plan.controllers)
         self.controller_addresses = [(host_of(each), PORT) for each in controller_ids]
+        quorum = [(each, host_of(each), PORT) for each in controller_ids]
+        self.has_static_voters = self.random.random() < 0.25
+        self.quorum_keys = (static_quorum if self.has_static_voters else dynamic_quorum)(quorum)
         self.controllers = [
             ControllerNode(self, each, self._new_random()) for each in controller_ids
         ]
@@ -91,6 +95,7 @@ class World:
             for number in range(1, 1 + self.plan.brokers)
         ]
         self.clients: list[SimulatedClient] = []
+        self.operator = Operator(self, self._new_random())
 
     def _choose_settings(self) -> None:
         random = self.random
@@ -103,6 +108,7 @@ class World:
         self.ids_pause_ms = random.choice((1_000.0, 5_000.0))
         self.client_pause_ms = random.choice((100.0, 400.0))
         self.metadata_lag_ms = random.choice((20.0, 300.0))
+        self.slow_calls = random.choice((0.0, 0.01, 0.1))
         self.observing_brokers = random.choice((0.0, 0.0, 0.5, 1.0))
 
     def _new_random(self) -> Random:
@@ -185,7 +191,9 @@ class World:
             self.loop.dispose()
 
     async def _phases(self, chaos: Callable[[], Any] | None) -> None:
-        voters = VoterSet(tuple(voter_of(node.controller_id) for node in self.controllers), 1)
+        voters = VoterSet(tuple(node.voter for node in self.controllers), 1)
+        if self.has_static_voters:
+            voters = VoterSet()
         for node in self.controllers:
             node.format(voters)
             node.start()
@@ -240,7 +248,11 @@ class World:
         return bool(self.active())
 
     def _is_quiet(self) -> bool:
-        if len(self.active()) != 1:
+        if len(self.active()) != 1 or self.operator.is_busy:
+            return False
+        voters = [node.log.voters for node in self.active() if node.log is not None]
+        wanted = {node.controller_id for node in self.controllers}
+        if any({each.voter_id for each in known.voters} != wanted for known in voters):
             return False
         brokers = self.ledger.image.cluster.brokers
         unfenced = {broker_id for broker_id, broker in brokers.items() if not broker.fenced}
