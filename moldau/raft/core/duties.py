@@ -141,7 +141,7 @@ class Reported:
 
 @dataclass(slots=True)
 class Leading:
-    """A leader's. `begun` is when each voter last acknowledged BeginQuorumEpoch; `reported` is what
+    """A leader's. `begun` is when each voter last answered BeginQuorumEpoch; `reported` is what
     voters have said about themselves at kraft.version 0.
     """
 

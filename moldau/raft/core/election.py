@@ -168,7 +168,7 @@ class Elections:
             self._give_up()
             return None
         if state.role is Role.CANDIDATE:
-            if campaign.is_hopeless and not campaign.is_backing_off:
+            if (campaign.is_lost or campaign.is_hopeless) and not campaign.is_backing_off:
                 campaign.is_backing_off = True
                 state.lost_elections_count += 1
                 state.deadline_ms = min(state.deadline_ms, state.now_ms + self._backoff_ms())

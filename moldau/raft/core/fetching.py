@@ -21,10 +21,16 @@ from moldau.raft.core.messages import (
 )
 from moldau.raft.core.state import QuorumState
 from moldau.raft.core.values import NO_NODE, Destination, EpochEnd, SnapshotId
-from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterSet
+from moldau.raft.core.voters import (
+    LATEST_KRAFT_VERSION,
+    VoterDescription,
+    VoterEndpoint,
+    VoterSet,
+)
 
 UPDATE_VOTER_FETCH_TIMEOUTS = 3
 """How many fetch timeouts lie between two reports of a voter about itself."""
+UNNAMED_LISTENER = "CONTROLLER"
 DISCOVERIES_PER_ELECTION_TIMEOUT = 4
 """How many replicas in turn are asked for the leader while none of them answers."""
 
@@ -140,11 +146,13 @@ class Fetching:
         from_leader = response.leader_id == send.destination.node_id or (
             succeeded and response.leader_id != NO_NODE
         )
+        leader_endpoints = response.leader_endpoints
+        if succeeded and state.destination_of(response.leader_id, leader_endpoints) is None:
+            # It leads, and does not say where: there, where it has answered.
+            reached = send.destination
+            leader_endpoints = (VoterEndpoint(UNNAMED_LISTENER, reached.host, reached.port),)
         state.learn(
-            response.leader_id,
-            response.leader_epoch,
-            response.leader_endpoints,
-            from_leader=from_leader,
+            response.leader_id, response.leader_epoch, leader_endpoints, from_leader=from_leader
         )
         following = state.following
         if following is None or response.leader_epoch != state.leader_epoch:

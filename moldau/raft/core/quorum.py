@@ -164,13 +164,14 @@ class QuorumCore:
                 break
             before = state.transitions_count
             wake_ms = self._poll()
+            if not state.is_stopped:
+                self._announce()  # also what another step ends at once: a listener must hear of it
             if state.transitions_count == before:
                 self._next_tick_ms = wake_ms
                 break
         else:
             raise AssertionError(f"{state.local} does not settle in role {state.role}")
         if not state.is_stopped:
-            self._announce()
             self._finish_shutdown()
         if state.wants_tick:
             self._next_tick_ms = state.now_ms

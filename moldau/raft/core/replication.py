@@ -420,5 +420,5 @@ class Replication:
         leading = state.leading
         if leading is None or request.leader_epoch != state.leader_epoch:
             return
-        if acknowledged and request.voter is not None:
+        if response is not None and request.voter is not None:
             leading.begun[request.voter] = state.now_ms
