@@ -31,6 +31,8 @@ from moldau.raft.values import CommittedBatch, MetadataLogError
 from moldau.runtime.clock import Clock
 from moldau.storage.append import AppendOrigin, AppendResult
 from moldau.storage.faults import DiskFull, LogOffline
+from moldau.storage.flush_job import FlushJob
+from moldau.storage.segment import LogSegment
 
 INLINE_READ_BYTES: Final = 64 * 1024
 """Records near the end of the log are in the page cache: reading this many of them is cheaper than
@@ -48,6 +50,37 @@ class FollowerAppend:
     voters: list[VotersAt] = field(default_factory=list)
     has_appended: bool = False
     refusal: str | None = None
+
+
+class RecordsFlush(FlushJob):
+    """As the job it is made of, without the indexes and the directory."""
+
+    __slots__ = ()
+
+    def __init__(self, job: FlushJob) -> None:
+        super().__init__(
+            job.filesystem,
+            job.directory,
+            job.offset,
+            job.leader_epoch_cache,
+            job.truncation_count,
+        )
+        self.files = job.files
+
+    def run(self) -> None:
+        """Sync the records; a new leader epoch is written with them. Never raises."""
+        if self.leader_epoch_cache.is_dirty:
+            super().run()
+            return
+        try:
+            for file in self.files:
+                file.fdatasync()
+        except OSError as error:
+            self.failure = error
+        finally:
+            for file in self.files:
+                file.release()
+            self.files.clear()
 
 
 class LogStore:
@@ -76,6 +109,8 @@ class LogStore:
         self._on_flushed = on_flushed
         self._on_failure = on_failure
         self._flush_task: asyncio.Task[None] | None = None
+        self._synced: tuple[LogSegment, int] | None = None
+        """The active segment, and how often the log had been cut, when everything was synced."""
 
     async def persist(self, state: ElectionState) -> None:
         """Make the election state durable. Raises: OSError."""
@@ -218,14 +253,28 @@ class LogStore:
 
     async def _flush(self) -> None:
         try:
-            while (job := self._log.start_flush()) is not None:
+            while (job := self._start_flush()) is not None:
+                now = self._log.active_segment, self._log.truncation_count
                 await self._offload(job.run)
                 self._log.finish_flush(job)
+                self._synced = now
                 self._on_flushed()
         except (LogOffline, DiskFull) as error:
             self._on_failure(str(error))
         finally:
             self._flush_task = None
+
+    def _start_flush(self) -> FlushJob | None:
+        """Once the active segment has a durable name, its records are all that a commit needs: a
+        start after a crash makes the indexes anew. Raises: LogOffline, DiskFull.
+        """
+        job = self._log.start_flush()
+        active = self._log.active_segment
+        if job is None or self._synced != (active, self._log.truncation_count):
+            return job
+        indexes = {active.offset_index.path, active.time_index.path}
+        is_plain = len(job.files) == 1 and set(job.paths) == indexes
+        return RecordsFlush(job) if is_plain else job
 
     # -- for peers -------------------------------------------------------------------------------
 

@@ -251,6 +251,7 @@ class QuorumLog:
         except LogOffline as problem:
             self._driver.fail(str(problem))
             return ()
+        self._driver.store.flush_soon()  # the segment that has just ended, with its indexes
         return self._core.on_snapshot_written(self._driver.now_ms()) if counts else ()
 
     # -- requests --------------------------------------------------------------------------------
