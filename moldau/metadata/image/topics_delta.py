@@ -17,7 +17,6 @@ from moldau.metadata.image.topics import TopicImage, TopicsImage
 from moldau.metadata.image.values import (
     MIGRATING_DIRECTORY,
     NO_LEADER_CHANGE,
-    UNASSIGNED_DIRECTORY,
     PartitionRegistration,
 )
 from moldau.protocol.metadata_records import (
@@ -241,8 +240,9 @@ def merge_partition_change(
     if record.directories is not None:
         directories = tuple(record.directories)
     elif record.replicas is not None:
+        # Written before there were directories (KIP-858): what a snapshot of that time makes.
         known = dict(zip(old.replicas, old.directories, strict=True))
-        directories = tuple(known.get(replica, UNASSIGNED_DIRECTORY) for replica in replicas)
+        directories = tuple(known.get(replica, MIGRATING_DIRECTORY) for replica in replicas)
     if len(directories) != len(replicas):
         raise InvalidMetadataRecord(f"replicas and directories differ in number: {record}")
     changes_leader = record.leader != NO_LEADER_CHANGE

@@ -74,6 +74,10 @@ class Checker:
             for holders in self.holders.values():
                 holders.discard(broker_id)
 
+    def copy_of_holders(self) -> dict[tuple[UUID, int], set[int]]:
+        """The model as it is now, for going back to."""
+        return {key: set(holders) for key, holders in self.holders.items()}
+
     @property
     def _counts_eligible_leaders(self) -> bool:
         return self.standby.state.eligible_leader_replicas_enabled

@@ -79,7 +79,9 @@ class World:
         overrides = {} if release.startswith("4") else {"eligible.leader.replicas.version": 0}
         levels = initial_feature_levels(overrides, release=release)
         self._bootstrap = feature_records(levels)
-        self._uncommitted: list[int] = []
+        self._uncommitted: list[tuple[int, dict[tuple[UUID, int], set[int]]]] = []
+        self._committed_holders: dict[tuple[UUID, int], set[int]] = {}
+        self.lost_batches = 0
         self.lead()
 
     @property
@@ -90,6 +92,7 @@ class World:
 
     def lead(self) -> None:
         self.epoch += 1
+        self.log_end_offset += 1  # the quorum's own record of a new leader
         records = self.core.activate(self.epoch, self._bootstrap, monotonic_ms=self.now_ms)
         self.append(records)
 
@@ -100,16 +103,35 @@ class World:
         last_offset = self.log_end_offset - 1
         self.checker.on_batch(records, last_offset)
         self.core.on_appended(records, last_offset, 1_000)
-        self._uncommitted.append(last_offset)
+        self._uncommitted.append((last_offset, self.checker.copy_of_holders()))
 
     def fail_over(self) -> None:
-        """Another controller leads, which has everything: here it is this one again."""
-        for last_offset in self._uncommitted:
+        """This controller leads no more, and then again; what it had not committed may be lost."""
+        keeps = len(self._uncommitted)
+        if self.random.random() < 0.5:
+            keeps = self.random.randrange(keeps + 1)
+        for last_offset, _holders in self._uncommitted[:keeps]:
             self.core.on_committed((), Provenance(last_offset, self.epoch, 1_000))
-        self._uncommitted.clear()
+        lost = self._uncommitted[keeps:]
         self.pending.clear()
         self.core.deactivate()
+        if lost:
+            self.lost_batches += len(lost)
+            self._forget_lost_batches(keeps)
+        self._uncommitted.clear()
+        self._committed_holders = self.checker.copy_of_holders()
         self.lead()
+
+    def _forget_lost_batches(self, kept: int) -> None:
+        """The checker starts over from a snapshot of what was committed."""
+        holders = self._uncommitted[kept - 1][1] if kept else self._committed_holders
+        image = self.core.committed_image
+        self.checker = Checker(self.settings)
+        records = [record for record, _version in image.write()]
+        self.checker.standby.load_snapshot(records, image.provenance)
+        require(self.checker.image.digest() == image.digest(), "a snapshot loses something")
+        self.checker.holders = holders
+        self.log_end_offset = image.provenance.last_contained_offset + 1
 
     def ask(self, request: Message, then: Callable[[Any], None] = lambda _response: None) -> None:
         result = self.core.handle(request, log_end_offset=self.log_end_offset, now_ms=self.now_ms)

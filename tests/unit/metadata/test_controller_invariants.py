@@ -35,16 +35,18 @@ MAX_SEEDS_PER_MUTATION: Final = 120
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, 10))
 def test_no_history_breaks_an_invariant(first_seed: int) -> None:
-    refusals = batches = 0
+    refusals = epochs = lost = 0
     for seed in range(first_seed, first_seed + 10):
         try:
             world = run(seed, EVENTS)
         except Violation as violation:
             pytest.fail(f"seed {seed}: {violation}")
         refusals += world.refusals
-        batches += world.epoch
+        epochs += world.epoch
+        lost += world.lost_batches
     assert refusals > 50, "stale requests were tried"
-    assert batches > 10, "leadership changed"
+    assert epochs > 10, "leadership changed"
+    assert lost > 20, "and uncommitted batches were lost"
 
 
 def test_a_history_is_repeated_by_its_seed() -> None:
