@@ -4,9 +4,11 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 BENCH ?=
 BENCH_ARGS ?=
+SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	$(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(MUTATION),--mutation $(MUTATION)) $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fmt lint type interop docs bench demo clean
+.PHONY: help setup test fmt lint type sim interop docs bench demo clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +30,9 @@ lint: setup type ## Style, types and import contracts
 
 type: setup ## Static types, strictly
 	$(BIN)/mypy
+
+sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2)
+	@$(BIN)/python -m tests.simulation.run $(SIM_ARGS)
 
 interop: setup ## Only the tests against real Kafka clients and tools
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/interop $(PYTEST_ARGS)

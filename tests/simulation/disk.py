@@ -170,6 +170,9 @@ class Disk:
         latest = max(self.snapshots, default=None)
         if latest is not None and not self._continues(latest):
             self.change_log("restart", latest.end_offset)
+        elif self.log.start not in (0, *(each.end_offset for each in self.snapshots)):
+            # A trim was lost with the power: the voters as of there are not known any more.
+            self.change_log("trim", min(self.snapshots).end_offset)
         self.sync_log(len(self.changes))
         self.durable_election = self.election
 

@@ -16,19 +16,27 @@ Action = Callable[[], bool]
 
 MEAN_PAUSES_MS = (300.0, 700.0, 1_500.0, 4_000.0)
 KIND_ENABLED_RATE = 0.6
+FAVOURED_RATE = 0.85
+"""Of kinds that come only to some clusters."""
 BLOCK_DURATIONS_MS = (200.0, 1_000.0, 3_000.0, 9_000.0)
 
 
 class Nemesis:
     """Injects one of its actions every now and then."""
 
-    def __init__(self, scheduler: Scheduler, actions: Mapping[str, Action]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        actions: Mapping[str, Action],
+        *,
+        favoured: tuple[str, ...] = (),
+    ) -> None:
         random = scheduler.random
         self._scheduler = scheduler
         self._mean_pause_ms = random.choice(MEAN_PAUSES_MS)
         self._actions: list[Action] = []
-        for action in actions.values():
-            if random.random() < KIND_ENABLED_RATE:
+        for kind, action in actions.items():
+            if random.random() < (FAVOURED_RATE if kind in favoured else KIND_ENABLED_RATE):
                 self._actions += [action] * random.choice((1, 1, 2, 5))
         self._stopped = not self._actions
 

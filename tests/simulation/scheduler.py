@@ -15,6 +15,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+MAX_EVENTS = 500_000
+"""More than any run needs that gets somewhere."""
+
 
 class Violation(AssertionError):
     """Something that must never happen has happened. `kind` is a short name for statistics."""
@@ -62,6 +65,8 @@ class Scheduler:
         is for human readers; it is only formatted for them.
         """
         self.events += 1
+        if self.events > MAX_EVENTS:
+            raise Violation("livelock", f"{self.events} events by {self.now_ms:.0f} ms")
         self.note(line, detail)
 
     def note(self, line: str, detail: object = "") -> None:
