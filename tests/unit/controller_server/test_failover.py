@@ -24,7 +24,7 @@ from tests.unit.metadata.builders import CLUSTER_ID, directory_id
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    made = Cluster(tmp_path)
+    made = Cluster(tmp_path, broker_session_timeout_ms="1500")
     await made.start()
     yield made
     await made.stop()

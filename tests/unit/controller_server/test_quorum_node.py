@@ -83,8 +83,10 @@ class Consumer:
         self.image = delta.apply(Provenance(batch.last_offset, batch.leader_epoch))
         self._changed.set()
 
-    async def until(self, condition: Callable[[MetadataImage], bool]) -> None:
-        async with asyncio.timeout(20):
+    async def until(
+        self, condition: Callable[[MetadataImage], bool], *, deadline_s: float = 20
+    ) -> None:
+        async with asyncio.timeout(deadline_s):
             while not condition(self.image):
                 self._changed.clear()
                 await self._changed.wait()
