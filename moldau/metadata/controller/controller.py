@@ -36,6 +36,7 @@ from moldau.metadata.controller.log_port import (
 from moldau.metadata.controller.snapshot_policy import SnapshotPolicy
 from moldau.metadata.image import MetadataImage, Provenance
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.metadata_records import BrokerRegistrationChangeRecord
 from moldau.protocol.schema import Message
 
 logger = logging.getLogger("moldau.controller")
@@ -96,6 +97,7 @@ class Controller:
         self._last_appended_offset = -1
         self._session_timer: TimerHandle | None = None
         self._task_timer: TimerHandle | None = None
+        self._task_due_ms = 0.0
         self._snapshot_task: asyncio.Task[None] | None = None
         self._snapshot_timer: TimerHandle | None = None
         self._is_closed = False
@@ -305,18 +307,23 @@ class Controller:
             return
         records = self._core.fence_expired(self._clock.monotonic_ms())
         if records:
-            logger.warning("fencing a broker that fell silent: %s", records[-1][0])
+            last = records[-1][0]
+            if isinstance(last, BrokerRegistrationChangeRecord):
+                logger.warning("fencing broker %d, which fell silent", last.broker_id)
             self._append_own(records, "a fencing")
         self._arm_session_timer()
         self._arm_task_timer()
 
     def _arm_task_timer(self) -> None:
         """Wake up for the next periodic task; one that became due earlier moves the timer."""
+        due_ms = self._core.next_task_ms()
         if self._task_timer is not None:
+            if due_ms == self._task_due_ms:
+                return
             self._task_timer.cancel()
             self._task_timer = None
-        due_ms = self._core.next_task_ms()
         if due_ms is not None and self.is_active and not self._is_closed:
+            self._task_due_ms = due_ms
             delay_ms = max(due_ms - self._clock.monotonic_ms(), 0.0)
             self._task_timer = self._clock.call_later(delay_ms, self._run_task)
 

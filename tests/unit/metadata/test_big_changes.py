@@ -381,3 +381,35 @@ def test_too_many_configuration_changes_for_one_batch_are_refused() -> None:
     response = driver.ask(IncrementalAlterConfigsRequest(resources=resources[:5_000]))
     assert {each.error_code for each in response.responses} == {ErrorCode.NONE}
     assert len(driver.appended) == 10_000
+
+
+async def test_leaders_are_balanced_by_the_clock_and_only_while_this_node_leads(
+    bench: Bench,
+) -> None:
+    bench.beat(1, want_fence=True)
+    bench.clock.advance(0)
+    bench.beat(1)
+    topic_id = bench.core.state.image.topics.topics_by_name["t"].topic_id
+    bench.controller._append(
+        [
+            (PartitionChangeRecord(partition_id=index, topic_id=topic_id, isr=[2, 1]), 2)
+            for index in range(PARTITIONS)
+        ]
+    )
+    bench.log.commit()
+
+    def pass_five_minutes() -> None:
+        for _ in range(60):
+            bench.clock.advance(5_000)
+            for broker_id in (1, 2, 3):
+                bench.beat(broker_id)
+
+    bench.controller.handle_leader_change(7, 2)
+    batches = len(bench.log.appended)
+    pass_five_minutes()
+    assert len(bench.log.appended) == batches
+    bench.log.epoch = 3
+    bench.controller.handle_leader_change(1, 3)
+    assert bench.led_by(2) == PARTITIONS
+    pass_five_minutes()
+    assert bench.led_by(1) == PARTITIONS
