@@ -56,7 +56,7 @@ def test_a_stop_while_the_node_still_loads_is_a_clean_one(
             if line.split("|")[-1].strip() == loaded:
                 break
         node.send_signal(number)
-        output, errors = node.communicate(timeout=20)
+        output, errors = node.communicate(timeout=60)
         assert (node.returncode, "Traceback" in errors) == (0, False), errors[-2000:]
         if loaded != "uvloop":
             assert "ready: " not in output

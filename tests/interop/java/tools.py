@@ -5,9 +5,13 @@ Owns the one JVM that runs all tools. Must not know what the tools are for.
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
+import signal
 import struct
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +22,12 @@ JARS = HERE.parents[2] / ".cache" / "kafka-4.3.0"
 JAVA = shutil.which("java")
 CLASS_PATH = f"{JARS}/*"
 LENGTH = struct.Struct(">i")
+
+TOOL_DEADLINE_S = 90.0
+"""A tool still running then is shown with all its threads, and its JVM is replaced: the next tool
+must not wait behind it."""
+
+THREAD_DUMP_S = 3.0
 
 #: Short names of Kafka's scripts and what they run.
 MAIN_CLASSES = {
@@ -64,8 +74,80 @@ class JavaTools:
     """One JVM that runs any number of tools, one at a time. Use as a context."""
 
     def __init__(self, errors: IO[bytes]) -> None:
+        self.deadline_s = TOOL_DEADLINE_S
+        self._errors = errors
+        self._deadline = 0.0
+        self._process = self._start()
+
+    def __enter__(self) -> JavaTools:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def run(self, tool: str, *arguments: object, stdin: bytes = b"") -> Outcome:
+        """Run a tool to its end, whatever its exit status."""
+        strings = [MAIN_CLASSES[tool], *(str(argument) for argument in arguments)]
+        message = LENGTH.pack(len(strings))
+        for data in [*(string.encode() for string in strings), stdin]:
+            message += LENGTH.pack(len(data)) + data
+        assert self._process.stdin is not None
+        self._process.stdin.write(message)
+        self._deadline = time.monotonic() + self.deadline_s
+        try:
+            return self._answer()
+        except BaseException:
+            # Whatever it was, this JVM's next answer would be to a question asked before.
+            self._stop()
+            self._process = self._start()
+            raise
+
+    def check(self, tool: str, *arguments: object, stdin: bytes = b"") -> Outcome:
+        """Run a tool that must succeed."""
+        outcome = self.run(tool, *arguments, stdin=stdin)
+        assert outcome.status == 0, f"{tool}: {outcome.output}\n{outcome.errors}"
+        return outcome
+
+    def _answer(self) -> Outcome:
+        status = LENGTH.unpack(self._read(4))[0]
+        output, errors = (self._read(LENGTH.unpack(self._read(4))[0]).decode() for _ in range(2))
+        return Outcome(status, output, errors)
+
+    def _read(self, size_bytes: int) -> bytes:
+        data = b""
+        while len(data) < size_bytes:
+            piece = self._read_some(size_bytes - len(data), self._deadline)
+            assert piece is not None, f"a tool does not end; its threads:\n{self._thread_dump()}"
+            assert piece, "the JVM ended"
+            data += piece
+        return data
+
+    def _read_some(self, limit_bytes: int, deadline: float) -> bytes | None:
+        """What the JVM writes next; empty at its end, None when there is nothing in time."""
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        left = max(0.0, deadline - time.monotonic())
+        if not select.select([descriptor], [], [], left)[0]:
+            return None
+        return os.read(descriptor, min(limit_bytes, 1 << 16))
+
+    def _thread_dump(self) -> str:
+        """What a JVM writes to its standard output when asked with SIGQUIT."""
+        self._process.send_signal(signal.SIGQUIT)
+        dump = b""
+        deadline = time.monotonic() + THREAD_DUMP_S
+        while piece := self._read_some(1 << 16, deadline):
+            dump += piece
+        return dump.decode(errors="replace")
+
+    def _start(self) -> subprocess.Popen[bytes]:
         assert JAVA is not None
-        self._process = subprocess.Popen(
+        return subprocess.Popen(
             [
                 JAVA,
                 "-Xshare:auto",
@@ -77,45 +159,13 @@ class JavaTools:
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=errors,
+            stderr=self._errors,
+            bufsize=0,
         )
 
-    def __enter__(self) -> JavaTools:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _stop(self) -> None:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
-
-    def run(self, tool: str, *arguments: object, stdin: bytes = b"") -> Outcome:
-        """Run a tool to its end, whatever its exit status."""
-        strings = [MAIN_CLASSES[tool], *(str(argument) for argument in arguments)]
-        message = LENGTH.pack(len(strings))
-        for data in [*(string.encode() for string in strings), stdin]:
-            message += LENGTH.pack(len(data)) + data
-        assert self._process.stdin is not None
-        self._process.stdin.write(message)
-        self._process.stdin.flush()
-        status = LENGTH.unpack(self._read(4))[0]
-        output, errors = (self._read(LENGTH.unpack(self._read(4))[0]).decode() for _ in range(2))
-        return Outcome(status, output, errors)
-
-    def check(self, tool: str, *arguments: object, stdin: bytes = b"") -> Outcome:
-        """Run a tool that must succeed."""
-        outcome = self.run(tool, *arguments, stdin=stdin)
-        assert outcome.status == 0, f"{tool}: {outcome.output}\n{outcome.errors}"
-        return outcome
-
-    def _read(self, size_bytes: int) -> bytes:
-        assert self._process.stdout is not None
-        data = self._process.stdout.read(size_bytes)
-        assert len(data) == size_bytes, "the JVM ended"
-        return data
