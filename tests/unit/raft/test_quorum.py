@@ -141,8 +141,9 @@ async def test_all_stop_and_start() -> None:
                 await node.stop()
             for node in quorum.nodes.values():
                 await node.start()
-        await quorum.leader()
+        leader = await quorum.leader()
         await quorum.converged("t0", "t1", "t2")
+        assert leader.running.leader_epoch >= 4, "a new epoch each time"
 
 
 async def test_a_leader_that_stops_hands_over_at_once() -> None:
@@ -393,3 +394,4 @@ async def test_an_older_peer_is_spoken_to_in_its_versions() -> None:
         second = await quorum.leader()
         second.append("b")
         await quorum.converged("a", "b")
+        assert second is not first
