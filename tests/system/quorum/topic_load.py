@@ -27,13 +27,13 @@ class TopicLoad:
     """
 
     def __init__(
-        self, connect: Callable[[int], Wire], broker_ids: list[int], random_: random.Random
+        self, connect: Callable[[int], Wire], broker_ids: list[int], dice: random.Random
     ) -> None:
         self.acknowledged: list[str] = []
         self.unsure: list[str] = []
         self._connect = connect
         self._broker_ids = broker_ids
-        self._random = random_
+        self._random = dice
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="topic-load")
 
