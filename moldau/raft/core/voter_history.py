@@ -32,10 +32,12 @@ class VoterHistory:
         """The offset of the latest set's record; -1 for the base."""
         return self._appended[-1][0] if self._appended else BASE_OFFSET
 
-    def append(self, offset: int, voters: VoterSet) -> None:
-        """A record at `offset` names these voters."""
-        assert offset > self.latest_offset, f"voters at {offset}, after {self.latest_offset}"
-        self._appended.append((offset, voters))
+    def append(self, record_offset: int, voters: VoterSet) -> None:
+        """A record at `record_offset` names these voters."""
+        assert record_offset > self.latest_offset, (
+            f"voters at {record_offset}, after {self.latest_offset}"
+        )
+        self._appended.append((record_offset, voters))
 
     def truncate_to(self, end_offset: int) -> None:
         """The log now ends at `end_offset`: the sets from there on have never been."""
