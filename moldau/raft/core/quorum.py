@@ -159,6 +159,11 @@ class QuorumCore:
     def _end(self) -> list[Effect]:
         """Do what time and the event have made due, until nothing more is."""
         state = self._state
+        if state.log.log_end_offset < state.high_watermark:
+            state.stop(
+                f"the log ends at {state.log.log_end_offset}, below the high watermark "
+                f"{state.high_watermark}: committed records are missing"
+            )
         for _ in range(MAX_STEPS):
             if state.is_stopped:
                 break

@@ -198,6 +198,17 @@ def test_truncation_below_the_high_watermark_stops_the_node() -> None:
     assert solo.core.next_tick_ms() is None
 
 
+def test_a_log_that_ends_below_the_high_watermark_stops_the_node() -> None:
+    solo = follower()
+    solo.fetched(records=records("a", "b"), high_watermark=2)
+    solo.replica.log.truncate(1)
+    solo.wait(FETCH_TIMEOUT_MS)
+    (stop,) = solo.of(Stop)
+    assert isinstance(stop, Stop)
+    assert "below the high watermark 2" in stop.reason
+    assert solo.role is Role.FOLLOWER
+
+
 def test_truncation_undoes_the_voters_of_the_removed_records_kip_853() -> None:
     held = (Record(1, "start", voter_set(1, 2, 3)), Record(1, "voters", voter_set(1, 2, 3, 4)))
     solo = follower(*held, epoch=2)
