@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from moldau.raft.core.values import NO_NODE, Leadership
+from moldau.raft.core.values import NO_NODE, Leadership, SnapshotId
 from moldau.raft.log_files import LogFiles, finish_read, start_read
 from moldau.raft.recent_batches import RecentBatches
 from moldau.raft.snapshot_files import read_snapshot_file, snapshot_path
@@ -147,16 +147,11 @@ class Delivery:
 
     async def _give_snapshot(self, subscription: Subscription) -> bool:
         """Give the latest snapshot to a listener that is new, or behind the log's start."""
-        if subscription.next_offset < 0:
-            subscription.next_offset = 0
-            is_behind = bool(self._files.snapshots)
-        else:
-            is_behind = subscription.next_offset < self._files.log.log_start_offset
-        if not is_behind:
+        async with self._log_lock:  # the log's start and the snapshots change together
+            snapshot_id = self._snapshot_for(subscription)
+        if snapshot_id is None:
+            subscription.next_offset = max(subscription.next_offset, 0)
             return False
-        snapshot_id = self._files.snapshots[-1]
-        if snapshot_id.end_offset == 0:
-            return False  # the bootstrap snapshot has no metadata records
         cached = self._files.latest_snapshot
         if cached is None or cached.end_offset != snapshot_id.end_offset:
             path = snapshot_path(self._files.directory, snapshot_id)
@@ -165,12 +160,20 @@ class Delivery:
                     read_snapshot_file, self._files.filesystem, path, snapshot_id
                 )
             except FileNotFoundError:
-                if snapshot_id in self._files.snapshots:
-                    raise
+                async with self._log_lock:
+                    if snapshot_id in self._files.snapshots:
+                        raise
                 return True  # a newer one replaced it
-        if subscription.state is not SubscriptionState.CATCHING_UP:
-            subscription.next_offset = subscription.next_offset or -1
-            return True
-        assert cached is not None
-        subscription.give_snapshot(cached)
+        if subscription.state is SubscriptionState.CATCHING_UP:
+            assert cached is not None
+            subscription.give_snapshot(cached)
         return True
+
+    def _snapshot_for(self, subscription: Subscription) -> SnapshotId | None:
+        """The snapshot that a listener must begin with; None when the log will do."""
+        if not self._files.snapshots:
+            return None
+        snapshot_id = self._files.snapshots[-1]
+        is_behind = subscription.next_offset < max(self._files.log.log_start_offset, 0)
+        # The bootstrap snapshot has no metadata records.
+        return snapshot_id if is_behind and snapshot_id.end_offset > 0 else None

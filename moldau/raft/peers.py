@@ -38,11 +38,13 @@ MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 class _Channel:
     """One destination for one kind of requests. Nobody but `ConnectionPeers` uses it."""
 
-    __slots__ = ("_connecting", "connection", "pending_count")
+    __slots__ = ("_connecting", "connection", "pending_count", "problem")
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self.pending_count = 0
+        self.problem = ""
+        """What was last said to be wrong; said once, however often it is tried."""
         self._connecting = asyncio.Lock()
 
     async def connected(
@@ -115,18 +117,22 @@ class ConnectionPeers:
     async def _within(
         self, channel: _Channel, destination: Destination, request: PeerRequest, timeout_ms: float
     ) -> PeerResponse | None:
-        name = type(request).__name__
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await self._exchange(channel, destination, request, timeout_ms)
+                response = await self._exchange(channel, destination, request, timeout_ms)
         except PreVoteUnsupported:
             assert isinstance(request, VoteRequest)
             return VoteResponse(ErrorCode.UNSUPPORTED_VERSION, NO_NODE, request.leader_epoch)
-        except (RemoteProtocolError, LocalProtocolError) as error:
-            logger.warning("%s to %s: %s", name, _where(destination), error)
-        except (OSError, TimeoutError) as error:
-            logger.debug("%s to %s: %s", name, _where(destination), error or "no answer in time")
-        return None
+        except (RemoteProtocolError, LocalProtocolError, OSError, TimeoutError) as error:
+            problem = str(error) or "no answer in time"
+            if problem != channel.problem:
+                channel.problem = problem
+                level = logging.INFO if isinstance(error, OSError) else logging.WARNING
+                where = f"{destination.host}:{destination.port}"
+                logger.log(level, "%s to %s: %s", type(request).__name__, where, problem)
+            return None
+        channel.problem = ""
+        return response
 
     async def _exchange(
         self, channel: _Channel, destination: Destination, request: PeerRequest, timeout_ms: float
@@ -157,7 +163,3 @@ class ConnectionPeers:
             if channel.connection is not None:
                 channel.connection.close()
         self._channels.clear()
-
-
-def _where(destination: Destination) -> str:
-    return f"{destination.host}:{destination.port}"

@@ -35,6 +35,7 @@ from moldau.raft.core.messages import (
 from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.raft.wire import decode_response, encode_request
 from moldau.runtime.clock import ManualClock
+from tests.storage.simulated_disk import DirectoryNode
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 from .fixtures import DIRECTORY, Listener
@@ -59,6 +60,22 @@ def voters_of(*node_ids: int) -> VoterSet:
         ),
         1,
     )
+
+
+class SlowFilesystem(SimulatedFilesystem):
+    """What is offloaded takes some turns of the loop, so that other things happen meanwhile."""
+
+    def __init__(self, dice: random.Random, root: DirectoryNode | None = None) -> None:
+        super().__init__(root)
+        self._dice = dice
+
+    async def offload(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        for _ in range(self._dice.randrange(4)):
+            await asyncio.sleep(0)
+        result = await super().offload(function, *args, **kwargs)
+        for _ in range(self._dice.randrange(4)):
+            await asyncio.sleep(0)
+        return result
 
 
 class Network:
@@ -159,7 +176,7 @@ class Node:
         self.quorum = quorum
         self.node_id = node_id
         self.changes = changes
-        self.filesystem = SimulatedFilesystem()
+        self.filesystem = SlowFilesystem(quorum.dice)
         self.log: QuorumLog | None = None
         self.handler: RaftRequestHandler | None = None
         self.listener = Listener()
@@ -223,7 +240,7 @@ class Node:
         if self.peers is not None:
             self.peers.is_dead = True
         self.log = self.handler = None
-        self.filesystem = SimulatedFilesystem(root)
+        self.filesystem = SlowFilesystem(self.quorum.dice, root)
 
     async def stop(self) -> None:
         log, self.log = self.log, None
