@@ -169,6 +169,7 @@ class Operator:
                 "add-voter": self._add_voter,
                 "remove-voter": self._remove_voter,
                 "wipe": self._wipe,
+                "move": self._move,
             }
         elif self._world.random.random() < 0.3:
             actions["upgrade"] = self._upgrade
@@ -229,11 +230,7 @@ class Operator:
         if leader is None:
             return False
         known = [voter.voter_id for voter in leader.core.voters.voters]
-        candidates = [
-            node
-            for node in self._world.nodes.values()
-            if node.is_controller and node.node_id not in known
-        ]
+        candidates = [node for node in self._world.controllers() if node.node_id not in known]
         if not candidates:
             return False
         node = self._random.choice(candidates)
@@ -258,6 +255,8 @@ class Operator:
         if leader is None or len(leader.core.voters.voters) < 2:
             return False
         gone = self._unreplaced(leader.core.voters)
+        if not gone and self._unreachable(leader.core.voters):
+            return False
         keys = gone or [key_of(voter) for voter in leader.core.voters.voters]
         key = self._random.choice(keys)
         self._fault("remove-voter", f"{key} at {leader.node_id}")
@@ -308,11 +307,9 @@ class Operator:
     def _wipe(self) -> bool:
         """A controller gets a new disk: it is another replica from then on."""
         sets = self._in_force()
-        if not sets or any(self._unreplaced(voters) for voters in sets):
+        if not sets or any(self._unreachable(voters) for voters in sets):
             return False
-        node = self._random.choice(
-            [each for each in self._world.nodes.values() if each.is_controller]
-        )
+        node = self._random.choice(self._world.controllers())
         concerned = [
             voters for voters in sets if any(key_of(each) == node.key for each in voters.voters)
         ]
@@ -330,9 +327,38 @@ class Operator:
         node.bootstrap_voters = VoterSet()
         return True
 
+    def _unreachable(self, voters: VoterSet) -> list[ReplicaKey]:
+        """Voters whose disk is gone, or whose recorded endpoints are not where they are."""
+        return [
+            key_of(voter)
+            for voter in voters.voters
+            if self._world.disk_of(key_of(voter)) is None
+            or voter.endpoints != self._world.nodes[voter.voter_id].endpoints
+        ]
+
+    def _move(self) -> bool:
+        """A controller is started at another port: whoever knows only the voters record does not
+        find it, until it has told the leader. The next one moves when that is done. A majority of
+        the voters that could win must find each other, so nobody moves out of a pair.
+        """
+        sets = self._in_force()
+        if not sets or any(each != sets[0] or self._unreachable(each) for each in sets):
+            return False
+        node = self._random.choice(self._world.controllers())
+        if len(sets[0].voters) < 3:
+            return False
+        self._fault("move", f"{node.node_id}")
+        self._world.crash(
+            node.node_id,
+            power_loss=False,
+            restart_after_ms=self._world.faults.restart_delay_ms(),
+        )
+        node.moves += 1
+        return True
+
     def can_recover(self) -> bool:
-        """Whether every set of voters that may be in force has a majority with a disk."""
+        """Whether in every set of voters that may be in force a majority finds each other."""
         return all(
-            2 * (len(voters.voters) - len(self._unreplaced(voters))) > len(voters.voters)
+            2 * (len(voters.voters) - len(self._unreachable(voters))) > len(voters.voters)
             for voters in self._in_force()
         )

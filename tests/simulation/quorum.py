@@ -30,6 +30,7 @@ from tests.simulation.replica import Pending, Replica
 from tests.simulation.scheduler import Scheduler, Violation
 
 BASE_PORT = 9_000
+PORTS_APART = 100
 FAULTS_BEGIN_MS = 2_000.0
 FAULT_DURATIONS_MS = (20_000.0, 40_000.0)
 RECOVERY_MS = 90_000.0
@@ -49,9 +50,21 @@ class Node:
     directory_id: UUID
     disk: Disk
     bootstrap_voters: VoterSet
+    moves: int = 0
+    """How often it has got another port."""
     incarnation: int = 0
     replica: Replica | None = None
     wiped: dict[ReplicaKey, Disk] = field(default_factory=dict)
+
+    @property
+    def port(self) -> int:
+        """Where its controller listens; no port is ever another node's."""
+        return BASE_PORT + self.node_id + PORTS_APART * self.moves
+
+    @property
+    def endpoints(self) -> tuple[VoterEndpoint, ...]:
+        """The same as voters records have it."""
+        return (VoterEndpoint("CONTROLLER", f"node-{self.node_id}", self.port),)
 
     @property
     def key(self) -> ReplicaKey:
@@ -170,13 +183,9 @@ class QuorumSimulation:
                 node.bootstrap_voters = voters
 
     @staticmethod
-    def endpoints(node_id: int) -> tuple[VoterEndpoint, ...]:
-        """Where a node's controller listens."""
-        return (VoterEndpoint("CONTROLLER", f"node-{node_id}", BASE_PORT + node_id),)
-
-    def description(self, node: Node) -> VoterDescription:
+    def description(node: Node) -> VoterDescription:
         """The node as a voter."""
-        return VoterDescription(node.node_id, node.directory_id, self.endpoints(node.node_id))
+        return VoterDescription(node.node_id, node.directory_id, node.endpoints)
 
     def disk_of(self, key: ReplicaKey) -> Disk | None:
         """The disk with this identity; None when it has been wiped since."""
@@ -217,11 +226,11 @@ class QuorumSimulation:
         node.incarnation += 1
         settings = QuorumSettings(
             local=node.key,
-            endpoints=self.endpoints(node_id) if node.is_controller else (),
+            endpoints=node.endpoints if node.is_controller else (),
             is_controller=node.is_controller,
             bootstrap_servers=tuple(
-                Destination(-2 - position, f"node-{each}", BASE_PORT + each)
-                for position, each in enumerate(self._bootstrap_ids())
+                Destination(-2 - position, f"node-{each.node_id}", each.port)
+                for position, each in enumerate(self.controllers())
             ),
             election_timeout_ms=self.shape.election_timeout_ms,
             election_backoff_max_ms=self.shape.election_timeout_ms,
@@ -235,8 +244,9 @@ class QuorumSimulation:
         self.scheduler.note(f"{node_id} starts, disk {node.disk.number}")
         replica.start()
 
-    def _bootstrap_ids(self) -> list[int]:
-        return [node.node_id for node in self.nodes.values() if node.is_controller]
+    def controllers(self) -> list[Node]:
+        """The nodes that are or may become voters."""
+        return [node for node in self.nodes.values() if node.is_controller]
 
     # Crashes
 
@@ -280,12 +290,12 @@ class QuorumSimulation:
 
     def send(self, replica: Replica, send: ef.Send) -> None:
         """A request leaves; it is answered once: by the peer, by a reset, or by the clock."""
-        target = send.destination.port - BASE_PORT
+        target = (send.destination.port - BASE_PORT) % PORTS_APART
         self._request_number += 1
         number = self._request_number
         self._waiting[number] = (replica, send, target)
         self.scheduler.after(send.timeout_ms, self._resolve, number, None)
-        if target not in self.nodes or target == replica.node_id:
+        if self.nodes[target].port != send.destination.port or target == replica.node_id:
             self.scheduler.after(1.0, self._resolve, number, None)
             return
         source = replica.node_id

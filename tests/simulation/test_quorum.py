@@ -17,7 +17,17 @@ FIRST_SEED = int(os.environ.get("MOLDAU_SIM_FIRST_SEED", "0"))
 LEAST_SEEDS = 20
 FAULT_KINDS = (
     *("add-voter", "blackout", "crash-inside", "damaged-batch", "disk-failure", "drop"),
-    *("duplicate", "isolate", "kill", "late", "one-way", "one-way-node", "partition", "pause"),
+    *(
+        "duplicate",
+        "isolate",
+        "kill",
+        "late",
+        "move",
+        "one-way",
+        "one-way-node",
+        "partition",
+        "pause",
+    ),
     *("power-loss", "remove-voter", "reset", "shut-down", "slow-disk", "transfer", "wipe"),
 )
 
