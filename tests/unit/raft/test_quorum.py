@@ -16,12 +16,12 @@ from moldau.protocol.messages.p53_begin_quorum_epoch import BeginQuorumEpochRequ
 from moldau.protocol.messages.p54_end_quorum_epoch import EndQuorumEpochRequest
 from moldau.protocol.metadata_records import NoOpRecord
 from moldau.protocol.types import ZERO_UUID
-from moldau.raft import VoterDescription, VoterSet
+from moldau.raft import CommittedBatch, VoterDescription, VoterSet
 from moldau.raft.core.messages import FetchRequest
 from moldau.raft.core.values import ReplicaKey
 from tests.storage.simulated_filesystem import Fault
 
-from .fixtures import DIRECTORY, snapshot_of
+from .fixtures import DIRECTORY, Listener, snapshot_of
 from .quorums import Node, Quorum, changed_answers, endpoint_of, voters_of
 
 
@@ -67,6 +67,45 @@ async def test_failover_and_return(lose_power: bool) -> None:
         await first.start()
         await quorum.converged("a", "b")
         assert quorum.leaders() == [second], "a return disturbs nobody"
+
+
+async def test_followers_hear_of_a_leader_between_the_old_epoch_and_the_new() -> None:
+    heard: dict[int, list[tuple[str, int]]] = {}
+
+    class Order(Listener):
+        def __init__(self, node_id: int) -> None:
+            super().__init__()
+            self.node_id = node_id
+
+        def handle_commit(self, batch: CommittedBatch) -> None:
+            super().handle_commit(batch)
+            heard[self.node_id].append(("batch", batch.leader_epoch))
+
+        def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
+            super().handle_leader_change(leader_id, leader_epoch)
+            heard[self.node_id].append(("leader" if leader_id >= 0 else "nobody", leader_epoch))
+
+    async with Quorum(1, 2, 3, seed=18) as quorum:
+        for node in quorum.nodes.values():
+            heard[node.node_id] = []
+            node.running.add_listener(Order(node.node_id))
+        for index in range(3):
+            leader = await quorum.leader()
+            leader.append(f"t{index}")
+            await quorum.converged(*(f"t{each}" for each in range(index + 1)))
+            await leader.running.resign()
+            await quorum.leader(other_than=leader)
+        await quorum.until(lambda: all(each[-1][0] == "batch" for each in heard.values()))
+    for events in heard.values():
+        leaders = [epoch for kind, epoch in events if kind == "leader"]
+        assert len(leaders) >= 3
+        assert leaders == sorted(set(leaders)), "each leader once"
+        for position, (kind, epoch) in enumerate(events):
+            if kind == "leader":
+                assert all(old < epoch for what, old in events[:position] if what == "batch")
+            if kind == "batch":
+                assert epoch in leaders, "nobody's batch comes before its leader"
+                assert events.index(("leader", epoch)) < position
 
 
 async def test_what_was_not_committed_is_cut_where_others_have_gone_on() -> None:
