@@ -496,6 +496,10 @@ class Cluster:
         self[node_id].crash(power_loss=power_loss)
         self.fail_waiting(node_id)
 
+    @staticmethod
+    def key_of(voter: VoterDescription) -> ReplicaKey:
+        return ReplicaKey(voter.voter_id, voter.directory_id)
+
     def wipe(self, node_id: int) -> None:
         """A new disk, formatted for the same node, and a new start."""
         replica = self[node_id]
