@@ -19,7 +19,8 @@ from moldau.raft.core.messages import (
     UpdateVoterRequest,
     UpdateVoterResponse,
 )
-from moldau.raft.core.state import QuorumState
+from moldau.raft.core.roles import Role
+from moldau.raft.core.state import NO_EPOCH, QuorumState
 from moldau.raft.core.values import NO_NODE, Destination, EpochEnd, SnapshotId
 from moldau.raft.core.voters import (
     LATEST_KRAFT_VERSION,
@@ -151,19 +152,30 @@ class Fetching:
             # It leads, and does not say where: there, where it has answered.
             reached = send.destination
             leader_endpoints = (VoterEndpoint(UNNAMED_LISTENER, reached.host, reached.port),)
+        if (
+            succeeded
+            and took_ms is not None
+            and state.role is Role.UNATTACHED
+            and response.leader_epoch == state.gone_leader_epoch
+        ):
+            state.gone_leader_epoch = NO_EPOCH  # it leads: it has been asked since
         state.learn(
             response.leader_id, response.leader_epoch, leader_endpoints, from_leader=from_leader
         )
         following = state.following
         if following is None or response.leader_epoch != state.leader_epoch:
+            if succeeded:
+                state.requests.pause(send, state.now_ms)
             return
         if not succeeded:
             if (
                 response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
                 and response.leader_id == NO_NODE
                 and send.destination == following.destination
+                and took_ms is not None
             ):
-                # It led this epoch, leads no more, and cannot lead it again.
+                # It led this epoch when it was asked, or had led it already; it leads no more, and
+                # cannot lead it again. An answer from before it was followed does not say so.
                 timeout_ms = float(state.settings.election_backoff_max_ms)
                 state.leader_is_gone(timeout_ms * state.random.random())
             return

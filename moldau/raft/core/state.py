@@ -26,6 +26,7 @@ from moldau.raft.core.values import (
 )
 from moldau.raft.core.voter_history import BASE_OFFSET, VoterHistory
 
+NO_EPOCH = -1
 FETCH_TIMEOUT_JITTER = 0.25
 """Of the election timeout: followers of one leader, whose fetches it answers at the same moment,
 shall not all campaign at the same moment."""
@@ -53,7 +54,7 @@ class QuorumState:
         self.role = Role.UNATTACHED
         self.leader_endpoints: Endpoints = ()
         self.deadline_ms: float | None = None
-        self.gone_leader_epoch = -1
+        self.gone_leader_epoch = NO_EPOCH
         self.lost_elections_count = 0
         self.transitions_count = 0
         self.now_ms = 0.0

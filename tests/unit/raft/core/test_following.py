@@ -358,6 +358,37 @@ def test_hearsay_does_not_bring_a_resigned_leader_back() -> None:
     assert solo.core.leadership.leader_id == -1
 
 
+def test_what_a_leader_said_before_it_led_does_not_mean_that_it_is_gone() -> None:
+    """1 asks 2, a candidate, for the leader. 2 answers that it does not lead, and is elected.
+    3. Its BeginQuorumEpoch overtakes the answer.
+    """
+    solo = Solo(node_id=9)
+    solo.respond(FetchRequest, 2, FetchResponse(ErrorCode.FENCED_LEADER_EPOCH, -1, 1))
+    assert (solo.role, solo.core.leader_epoch) == (Role.UNATTACHED, 1)
+    solo.wait(1_000)
+    late = next(
+        each.send for each in reversed(solo.cluster.requests) if each.send.destination.node_id == 2
+    )
+    assert solo.begin(2, 1) is not None
+    solo.again(late, FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, 1))
+    assert solo.core.leadership.leader_id == 2
+    solo.wait(1_500)
+    assert solo.role is Role.FOLLOWER
+
+
+def test_a_leader_believed_gone_that_answers_since_leads() -> None:
+    solo = Solo(node_id=9)
+    solo.follow(2, 1)
+    solo.ask(EndQuorumEpochRequest(2, 1, (), endpoints(2)))
+    solo.wait(1_000)
+    assert solo.role is Role.UNATTACHED
+    solo.wait(1_000)
+    solo.respond(
+        FetchRequest, 2, FetchResponse(ErrorCode.NONE, 2, 1, leader_endpoints=endpoints(2))
+    )
+    assert solo.role is Role.FOLLOWER
+
+
 def test_a_follower_that_was_no_leader_persists_nothing_while_it_fetches() -> None:
     solo = follower()
     persisted = len(solo.of(Persist))
