@@ -32,6 +32,7 @@ __all__ = ["Cluster", "NodeFailed"]
 
 HOST: Final = "127.0.0.1"
 FIRST_NODE_ID: Final = FIRST_BROKER_ID
+ANSWER_MS: Final = 1_000
 
 
 class Cluster:
@@ -110,7 +111,12 @@ class Cluster:
         from moldau.client import Admin
 
         async def ask() -> int:
-            async with Admin(bootstrap_controllers=self.bootstrap_controllers) as admin:
+            async with Admin(
+                bootstrap_controllers=self.bootstrap_controllers,
+                # A controller that is paused accepts connections and says nothing: ask another.
+                request_timeout_ms=ANSWER_MS,
+                socket_connection_setup_timeout_ms=ANSWER_MS,
+            ) as admin:
                 return (await admin.describe_metadata_quorum()).leader_id
 
         # In a thread of its own, so that it works while the caller's loop runs.

@@ -137,18 +137,3 @@ def test_overrides_are_checked_too(tmp_path: Path) -> None:
         ended = run_node(properties(tmp_path), "--override", override)
         assert ended.status == WRONG_USAGE
         assert override.partition("=")[0] in ended.complaint
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"process_roles": "broker", "listeners": "PLAINTEXT://127.0.0.1:0"},
-        {"process_roles": "controller", "listeners": "CONTROLLER://127.0.0.1:0"},
-        {"controller_quorum_voters": "1@127.0.0.1:9093,2@127.0.0.1:9094"},
-    ],
-)
-def test_roles_that_are_not_served_yet(tmp_path: Path, changed: dict[str, str]) -> None:
-    ended = run_node(properties(tmp_path, **changed))
-    assert ended.status == WRONG_USAGE
-    assert "only one combined node is served yet" in ended.complaint
-    assert not (tmp_path / "data").exists()
