@@ -150,6 +150,11 @@ class QuorumLog:
         return self._core.voters
 
     @property
+    def voter_ids(self) -> Sequence[int]:
+        """Node ids of the latest voters."""
+        return tuple(voter.voter_id for voter in self._core.voters.voters)
+
+    @property
     def leadership(self) -> Leadership:
         """Who leads, as far as this replica knows; listeners hear of it later, in its order."""
         return self._delivery.leadership

@@ -26,6 +26,7 @@ from moldau.broker.node.quorum_link import ProducerIdBlocks
 from moldau.broker.node.settings import fetch_session_limit, server_limits
 from moldau.broker.node.start_gate import StartGate
 from moldau.broker.producer_ids import ProducerIds
+from moldau.broker.registration_tracker import RegistrationTracker
 from moldau.broker.replica_manager import ReplicaManager
 from moldau.broker.request_metrics import RequestMetrics
 from moldau.broker.request_router import RequestRouter
@@ -62,6 +63,7 @@ class BrokerPart:
 
     Args:
         directories: opened; whoever opened them releases them after `stop`.
+        kraft_version: the quorum's level, for clients that ask.
         on_fault: told of exceptions that nobody expected.
         on_fatal: told in one line that the node must not go on.
     """
@@ -76,6 +78,7 @@ class BrokerPart:
         registry: Registry,
         random: random.Random,
         metadata: MetadataLoader,
+        kraft_version: Callable[[], int],
         on_fault: FaultHandler,
         on_fatal: Callable[[str], None],
     ) -> None:
@@ -87,6 +90,7 @@ class BrokerPart:
         self._registry = registry
         self._random = random
         self._metadata = metadata
+        self._kraft_version = kraft_version
         self._on_fault = on_fault
         self._on_fatal = on_fatal
         self._log_manager: LogManager | None = None
@@ -158,6 +162,7 @@ class BrokerPart:
             broker_id=self._config.node_id,
             cluster_id=self._cluster_id,
             metadata=self._metadata,
+            kraft_version=self._kraft_version,
             replica_manager=replica_manager,
             log_manager=log_manager,
             controller=controller,
@@ -192,6 +197,9 @@ class BrokerPart:
         lifecycle = self._lifecycle = self._make_lifecycle(controller)
         lifecycle.move_to(BrokerState.STARTING)
         await lifecycle.register()
+        self._metadata.add_publisher(
+            RegistrationTracker(self._config.node_id, lifecycle.refresh_registration)
+        )
         lifecycle.move_to(BrokerState.RECOVERY)
         lifecycle.start_heartbeats()
         await lifecycle.wait_unfenced()

@@ -226,6 +226,8 @@ class Node:
         raise NodeStartError(f"metadata.log.dir {wanted} cannot be used: {reason}")
 
     async def _start_broker(self, directories: LogDirectories, channel: ControllerRouter) -> None:
+        quorum = self._quorum
+        assert quorum is not None, "started"
         broker = BrokerPart(
             self._config,
             directories=directories,
@@ -234,6 +236,7 @@ class Node:
             registry=self._registry,
             random=self._random,
             metadata=self._metadata,
+            kraft_version=lambda: quorum.kraft_version,
             on_fault=self._on_fault,
             on_fatal=self._on_fatal,
         )

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -125,10 +125,6 @@ class Controller:
         """How many requests wait for their next step or their commit."""
         return len(self._waiting) + len(self._stepping)
 
-    def set_voter_ids(self, voter_ids: Iterable[int]) -> None:
-        """Say who the quorum's voters are, whenever that changes."""
-        self._core.set_voter_ids(voter_ids)
-
     # -- requests --------------------------------------------------------------------------------
 
     async def handle(self, request: Message, *, timeout_ms: float) -> Any:
@@ -164,6 +160,7 @@ class Controller:
                 ),
             )
             return
+        self._core.set_voter_ids(self._log.voter_ids)
         result = self._core.handle(
             request,
             log_end_offset=self._log.log_end_offset,

@@ -86,6 +86,10 @@ class MetadataLog(Protocol):
     def log_end_offset(self) -> int:
         """The offset that the next record will get."""
 
+    @property
+    def voter_ids(self) -> Sequence[int]:
+        """Who may become the leader of the log: they all have to support what is finalized."""
+
     def append(
         self, records: Sequence[tuple[Message, int]], *, leader_epoch: int
     ) -> tuple[ErrorCode, int]:

@@ -53,6 +53,7 @@ class ListLog:
     def __init__(self) -> None:
         self.leader_epoch = 1
         self.log_end_offset = 0
+        self.voter_ids: list[int] = []
         self.commits = True
         self.listeners: list[MetadataLogListener] = []
         self._uncommitted: list[CommittedBatch] = []

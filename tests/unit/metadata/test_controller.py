@@ -24,6 +24,7 @@ from moldau.metadata.controller import (
 from moldau.metadata.controller.controller import MAX_WAITING_REQUESTS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationResponse
 from moldau.protocol.metadata_records import (
     AbortTransactionRecord,
@@ -50,6 +51,7 @@ class HandLog:
     refusal: ErrorCode = ErrorCode.NONE
     snapshots: list[tuple[int, int, list[Message]]] = field(default_factory=list)
     snapshot_error: OSError | None = None
+    voter_ids: list[int] = field(default_factory=list)
 
     @property
     def log_end_offset(self) -> int:
@@ -171,6 +173,21 @@ async def test_the_first_leader_writes_the_bootstrap_records(bench: Bench) -> No
     bench.controller.handle_leader_change(-1, 1)
     bench.lead(2)
     assert len(bench.log.appended) == 1
+
+
+async def test_whoever_votes_now_has_to_support_a_new_feature_level(bench: Bench) -> None:
+    bench.lead()
+    bench.log.commit()
+    update = UpdateFeaturesRequest(
+        feature_updates=[FeatureUpdateKey(feature="group.version", max_version_level=0)]
+    )
+    update.feature_updates[0].upgrade_type = 2
+    bench.log.voter_ids = [1, 7]
+    bench.submit(update)
+    assert "controller 7" in bench.answers[0].error_message
+    bench.log.voter_ids = []
+    bench.submit(update)
+    assert bench.answers == bench.answers[:1], "it waits for its commit"
 
 
 async def test_an_answer_waits_for_its_commit_and_for_what_it_has_seen(bench: Bench) -> None:

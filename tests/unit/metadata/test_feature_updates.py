@@ -112,13 +112,6 @@ def test_a_voter_that_has_not_registered_stands_in_the_way(driver: CoreDriver) -
     assert update(driver, (GROUP, 1, UPGRADE)).error_code == 0
 
 
-def test_static_voters_are_known_from_the_configuration() -> None:
-    voters = "100@127.0.0.1:9093,101@127.0.0.2:9093"
-    driver = CoreDriver(controller_quorum_voters=voters, controller_quorum_bootstrap_servers="")
-    response = update(driver, (GROUP, 0, SAFE))
-    assert "controller 101" in response.error_message
-
-
 def test_a_controller_without_what_is_finalized_is_not_registered(driver: CoreDriver) -> None:
     response = register_controller(driver, 101, metadata_version=29)
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION

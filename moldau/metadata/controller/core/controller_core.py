@@ -99,7 +99,6 @@ class ControllerCore:
         self.leader_epoch = -1
         self.state = ControllerState()
         self.committed_image = MetadataImage.EMPTY
-        self.state.voter_ids = settings.static_voter_ids
         self.cluster_control = ClusterControl(self.state, settings)
         self._tasks = PeriodicTasks(self.state, settings)
         self._settings = settings

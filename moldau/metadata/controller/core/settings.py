@@ -26,7 +26,6 @@ class ControllerSettings:
     auto_leader_rebalance_enabled: bool = True
     leader_imbalance_check_interval_ms: int = 300_000
     unclean_leader_election_interval_ms: int = 300_000
-    static_voter_ids: frozenset[int] = frozenset()
     max_changes_per_step: int = MAX_CHANGES_PER_STEP
 
     @classmethod
@@ -46,5 +45,4 @@ class ControllerSettings:
             unclean_leader_election_interval_ms=node_config.get_int(
                 "unclean.leader.election.interval.ms"
             ),
-            static_voter_ids=frozenset(voter.node_id for voter in node_config.quorum_voters),
         )
