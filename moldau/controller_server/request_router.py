@@ -100,8 +100,8 @@ class ControllerRequestRouter:
         self._early: deque[Request] = deque()
         self._on_fault = on_fault
         self._authorizer = authorizer or AllowAllAuthorizer()
-        self._peer_calls: set[asyncio.Task[None]] = set()
-        self._client_calls: set[asyncio.Task[None]] = set()
+        self._peer_calls: dict[asyncio.Task[None], None] = {}  # in the order they began
+        self._client_calls: dict[asyncio.Task[None], None] = {}
         self._waiting: deque[_Call] = deque()
 
     def open(self, apis: ControllerApis) -> None:
@@ -174,7 +174,7 @@ class ControllerRequestRouter:
             self._early.popleft().close("the controller is shutting down")
         while self._waiting:
             self._waiting.popleft().request.close("the controller is shutting down")
-        running = self._peer_calls | self._client_calls
+        running = [*self._peer_calls, *self._client_calls]
         for task in running:
             task.cancel()
         if running:
@@ -211,9 +211,9 @@ class ControllerRequestRouter:
 
     # -- everything else -------------------------------------------------------------------------
 
-    def _start(self, calls: set[asyncio.Task[None]], call: _Call) -> None:
+    def _start(self, calls: dict[asyncio.Task[None], None], call: _Call) -> None:
         task = asyncio.get_running_loop().create_task(self._run(call))
-        calls.add(task)
+        calls[task] = None
         task.add_done_callback(partial(self._finished, calls, call.request))
 
     async def _run(self, call: _Call) -> None:
@@ -226,9 +226,9 @@ class ControllerRequestRouter:
         request.respond(await answer)
 
     def _finished(
-        self, calls: set[asyncio.Task[None]], request: Request, task: asyncio.Task[None]
+        self, calls: dict[asyncio.Task[None], None], request: Request, task: asyncio.Task[None]
     ) -> None:
-        calls.discard(task)
+        del calls[task]
         if not request.is_done:
             request.close("the request was not answered by the controller")
         if not task.cancelled():

@@ -90,7 +90,7 @@ class ConnectionPeers:
         self._client_id = client_id
         self._listener_name = listener_name
         self._channels: dict[tuple[str, int, bool], _Channel] = {}
-        self._under_way: set[asyncio.Task[PeerResponse | None]] = set()
+        self._under_way: dict[asyncio.Task[PeerResponse | None], None] = {}  # in their order
         self._is_closed = False
 
     async def request(
@@ -106,13 +106,13 @@ class ConnectionPeers:
             return None
         task = asyncio.ensure_future(self._within(channel, destination, request, timeout_ms))
         channel.pending_count += 1
-        self._under_way.add(task)
+        self._under_way[task] = None
         try:
             await asyncio.wait([task])
             return None if task.cancelled() else task.result()
         finally:
             channel.pending_count -= 1
-            self._under_way.discard(task)
+            del self._under_way[task]
 
     async def _within(
         self, channel: _Channel, destination: Destination, request: PeerRequest, timeout_ms: float

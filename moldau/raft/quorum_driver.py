@@ -104,7 +104,7 @@ class QuorumDriver:
         self.led_epoch = -1
         """The last epoch whose first batch this replica has appended."""
         self.leadership_watchers: list[Callable[[Leadership], object]] = []
-        self._tokens: set[asyncio.Future[Any]] = set()
+        self._tokens: dict[asyncio.Future[Any], None] = {}  # in the order they asked
         self._sends: set[asyncio.Task[None]] = set()
         self._timer: TimerHandle | None = None
         self._timer_due_ms: float | None = None
@@ -143,8 +143,8 @@ class QuorumDriver:
         if self.failure is not None or self.events.is_stopped:
             raise QuorumStopped(self.failure or "the metadata log is closed")
         token: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._tokens.add(token)
-        token.add_done_callback(self._tokens.discard)
+        self._tokens[token] = None
+        token.add_done_callback(self._tokens.pop)
         self.events.post(lambda: event(token))
         return await token
 

@@ -126,7 +126,7 @@ class Server:
         self.connections_rejected_count = 0
         self._network = network or AsyncioNetwork()
         self._listeners: dict[str, Listener] = {}
-        self._connections: set[ServerConnection] = set()
+        self._connections: dict[ServerConnection, None] = {}  # in the order they came
         self._per_ip: dict[str, int] = {}
         self._connection_index = 0
         self._flush_queue: list[ServerConnection] = []
@@ -228,7 +228,7 @@ class Server:
         if count >= allowed:
             return self._turn_away(connection, f"max.connections.per.ip={allowed}")
         self._per_ip[host] = count + 1
-        self._connections.add(connection)
+        self._connections[connection] = None
         self.connections_created_count += 1
         set_socket_options(connection.transport, limits.send_buffer_bytes)
         return True
@@ -247,7 +247,7 @@ class Server:
         """The connection is gone."""
         if connection not in self._connections:
             return
-        self._connections.discard(connection)
+        del self._connections[connection]
         host = connection.client_host
         left = self._per_ip[host] - 1
         if left:
