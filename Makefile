@@ -31,8 +31,8 @@ lint: setup type ## Style, types and import contracts
 type: setup ## Static types, strictly
 	$(BIN)/mypy
 
-sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2)
-	@$(BIN)/python -m tests.simulation.run $(SIM_ARGS)
+sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: all nodes
+	@$(BIN)/python -m tests.simulation.$(if $(SIM),$(SIM).)run $(SIM_ARGS)
 
 interop: setup ## Only the tests against real Kafka clients and tools
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/interop $(PYTEST_ARGS)

@@ -42,13 +42,15 @@ class Nemesis:
             (2, self._one_way),
             (2, self._reset),
             (1.5, self._stall_disk),
+            (2, self._storage_outage),
             (1, self._fail_disk),
             (1.5, self._slow_network),
             (2, self._kill_broker),
             (2, self._broker_leaves),
             (1, self._stop_broker),
         ]
-        kept = random.sample(self._acts, random.randint(5, len(self._acts)))
+        # Few kinds at a time meet each other more often than all of them would.
+        kept = random.sample(self._acts, random.randint(2, 9))
         self._chosen = [each for each in self._acts if each in kept]
 
     async def __call__(self) -> None:
@@ -158,6 +160,28 @@ class Nemesis:
             duration_ms = self.random.uniform(100, 5_000)
             self.world.fault_injected("disk stall", f"{node.host} {duration_ms:.0f}")
             node.disk.stall(duration_ms)
+
+    def _storage_outage(self) -> None:
+        """No disk answers for a while, and before they do most machines are gone."""
+        duration_ms = self.random.uniform(300, 6_000)
+        self.world.fault_injected("storage outage", f"{duration_ms:.0f}")
+        for node in self.world.controllers:
+            if node.is_alive and node.disk is not None:
+                node.disk.stall(duration_ms)
+        if self.random.random() < 0.5:
+            for node in self.world.active():
+                node.kill(self.random.choice(DEATHS))
+        self._later(duration_ms * self.random.uniform(0.3, 0.98), self._lose_most)
+
+    def _lose_most(self) -> None:
+        controllers = self.world.controllers
+        majority = len(controllers) // 2 + 1
+        chosen = self.random.sample(controllers, self.random.randint(majority, len(controllers)))
+        death = self.random.choice(DEATHS)
+        self.world.note(f"{death.value} of {[node.host for node in chosen]}")
+        for node in chosen:
+            if node.is_alive:
+                node.kill(death)
 
     def _fail_disk(self) -> None:
         node = self._some_controller()

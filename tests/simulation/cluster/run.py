@@ -11,9 +11,11 @@ import logging
 import statistics
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from tests.simulation.cluster.mutations import MUTATIONS
@@ -67,7 +69,7 @@ def replay_command(seed: str, mutation: str | None = None, controllers: int | No
     """One line that runs a seed again, with its trace."""
     extra = f" --mutation {mutation}" if mutation else ""
     extra += f" --controllers {controllers}" if controllers is not None else ""
-    return f"python -m tests.simulation.cluster.run --seed {seed}{extra} --trace"
+    return f"python -m tests.simulation.cluster.run --seed {seed}{extra}"
 
 
 def describe_failure(
@@ -118,33 +120,70 @@ def run_seeds(
     seeds: int | None = None,
     seconds: float | None = None,
     controllers: int | None = None,
+    mutation: str = "",
+    workers: int = 1,
     on_outcome: Callable[[Outcome], None] = lambda _outcome: None,
 ) -> tuple[Statistics, Outcome | None]:
     """Run seeds until there are enough, the time is over, or one fails."""
     total = Statistics()
-    number = first_seed
-    while (seeds is None or number < first_seed + seeds) and (
-        seconds is None or time.monotonic() - total.began < seconds
-    ):
-        outcome = run_seed(str(number), controllers=controllers)
+    numbers = range(first_seed, sys.maxsize if seeds is None else first_seed + seeds)
+    outcomes = _one_by_one if workers == 1 else partial(_by_workers, workers)
+    for outcome in outcomes(numbers, controllers, mutation):
         total.add(outcome)
         on_outcome(outcome)
         if outcome.failure is not None:
             return total, outcome
-        number += 1
+        if seconds is not None and time.monotonic() - total.began >= seconds:
+            break
     return total, None
 
 
+def _one_by_one(
+    numbers: Iterable[int], controllers: int | None, mutation: str
+) -> Iterator[Outcome]:
+    for number in numbers:
+        yield _run_mutated(str(number), controllers, mutation)
+
+
+def _by_workers(
+    workers: int, numbers: Iterable[int], controllers: int | None, mutation: str
+) -> Iterator[Outcome]:
+    """In the order of the seeds; a few more than are asked for may have been begun."""
+    remaining = iter(numbers)
+    with ProcessPoolExecutor(workers) as pool:
+        running: deque[Future[Outcome]] = deque()
+        try:
+            while True:
+                while len(running) < 2 * workers and (number := next(remaining, -1)) >= 0:
+                    running.append(pool.submit(_run_mutated, str(number), controllers, mutation))
+                if not running:
+                    return
+                yield running.popleft().result()
+        finally:
+            for future in running:
+                future.cancel()
+
+
+def _run_mutated(seed: str, controllers: int | None, mutation: str) -> Outcome:
+    logging.getLogger("moldau").setLevel(logging.CRITICAL + 1)
+    undo = MUTATIONS[mutation]() if mutation else None
+    try:
+        return run_seed(seed, controllers=controllers)
+    finally:
+        if undo is not None:
+            undo()
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; 1 when a seed failed."""
+    """The command line; 1 when a seed failed. The options are those of the quorum's simulation."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", help="run this one seed")
-    parser.add_argument("--first", type=int, default=1, help="the first of many seeds")
-    parser.add_argument("--seeds", type=int, help="how many")
-    parser.add_argument("--minutes", type=float, help="or for how long")
+    parser.add_argument("--seed", help="replay this one seed, with its trace")
+    parser.add_argument("--seeds", help="a range of seeds, a-b")
+    parser.add_argument("--minutes", type=float, help="as many seeds as fit")
+    parser.add_argument("--first-seed", type=int, help="where they begin (random for --minutes)")
     parser.add_argument("--controllers", type=int, help="so many, whatever the seed says")
-    parser.add_argument("--mutation", choices=sorted(MUTATIONS), help="with this bug put in")
-    parser.add_argument("--trace", action="store_true", help="print everything that happens")
+    parser.add_argument("--mutation", default="", choices=["", *MUTATIONS], help="a bug put in")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--quiet", action="store_true", help="print only the sums")
     options = parser.parse_args(arguments)
     logging.getLogger("moldau").setLevel(logging.CRITICAL + 1)
@@ -158,31 +197,43 @@ def main(arguments: list[str] | None = None) -> int:
                 flush=True,
             )
 
-    undo = MUTATIONS[options.mutation]() if options.mutation else None
-    try:
-        if options.seed is not None:
-            outcome = run_seed(
-                options.seed, controllers=options.controllers, print_trace=options.trace
-            )
-            show(outcome)
-            failed = outcome if outcome.failure is not None else None
-        else:
-            minutes = options.minutes
-            total, failed = run_seeds(
-                options.first,
-                seeds=options.seeds if options.seeds or minutes else 20,
-                seconds=None if minutes is None else minutes * 60,
-                controllers=options.controllers,
-                on_outcome=show,
-            )
-            print(total)
-    finally:
+    failed: Outcome | None = None
+    if options.seed is not None:
+        undo = MUTATIONS[options.mutation]() if options.mutation else None
+        outcome = run_seed(
+            options.seed, controllers=options.controllers, print_trace=not options.quiet
+        )
         if undo is not None:
             undo()
+        show(outcome)
+        failed = outcome if outcome.failure is not None else None
+    else:
+        first, count = _range_of(options)
+        total, failed = run_seeds(
+            first,
+            seeds=count,
+            seconds=None if options.minutes is None else options.minutes * 60,
+            controllers=options.controllers,
+            mutation=options.mutation,
+            workers=options.workers,
+            on_outcome=show,
+        )
+        print(f"from seed {first}: {total}")
     if failed is not None:
         print(describe_failure(failed, options.mutation, options.controllers))
         return 1
     return 0
+
+
+def _range_of(options: argparse.Namespace) -> tuple[int, int | None]:
+    """The first seed and how many; None for as many as there is time."""
+    if options.seeds is not None:
+        first, _, last = options.seeds.partition("-")
+        return int(first), int(last or first) - int(first) + 1
+    first = options.first_seed
+    if options.minutes is not None:
+        return (Random().randrange(10**9) if first is None else first), None
+    return (1 if first is None else first), 20
 
 
 if __name__ == "__main__":
