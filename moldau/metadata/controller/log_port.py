@@ -1,7 +1,7 @@
 """What the controller needs of the replicated log, whoever provides it.
 
 Owns: the port, its listener and the shapes of what is delivered. Must not: know files, voters or
-networks. The single-voter log of `moldau.raft` implements it, and the quorum will.
+networks. The quorum log of `moldau.raft` implements it.
 Invariant: a listener is told of every committed batch once, in order, possibly after a snapshot
 that stands for all batches before it; and of leadership only after everything before the leader's
 epoch.
