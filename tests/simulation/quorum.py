@@ -275,7 +275,8 @@ class QuorumSimulation:
 
     def crash_inside(self, replica: Replica) -> None:
         """The crash that was armed."""
-        self.scheduler.fault("crash-inside", f"{replica.node_id} {replica.in_progress}")
+        effect = type(replica.in_progress).__name__
+        self.scheduler.fault("crash-inside", f"{replica.node_id} {effect}")
         self.crash(
             replica.node_id,
             power_loss=self.random.random() < 0.5,
