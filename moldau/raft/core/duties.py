@@ -85,10 +85,12 @@ class Following:
     """A follower's or observer's, with one leader.
 
     `is_busy`: an append or an installation is under way, and nothing is asked meanwhile.
+    `refusals_count`: fetches in a row that failed at once, as where nobody listens any more.
     """
 
     destination: Destination
     has_fetched: bool = False
+    refusals_count: int = 0
     leader_high_watermark: int = UNKNOWN_OFFSET
     is_busy: bool = False
     download: Download | None = None

@@ -8,6 +8,8 @@ it is now, in the epoch that is now; nothing below the high watermark is ever re
 
 from __future__ import annotations
 
+from typing import Final
+
 from moldau.protocol.errors import ErrorCode
 from moldau.raft.core.duties import UNKNOWN_OFFSET, Download, Following
 from moldau.raft.core.effects import AppendFetched, Send, Truncate, WriteSnapshotChunk
@@ -34,6 +36,13 @@ UPDATE_VOTER_FETCH_TIMEOUTS = 3
 UNNAMED_LISTENER = "CONTROLLER"
 DISCOVERIES_PER_ELECTION_TIMEOUT = 4
 """How many replicas in turn are asked for the leader while none of them answers."""
+
+
+REFUSALS_OF_THE_DEAD: Final = 3
+"""Fetches that fail at once, one after the other, until a follower gives its leader up: the first
+may be the connection that breaks, the others nobody who takes a new one."""
+REFUSED_WITHIN: Final = 0.1
+"""Of the request timeout: what fails faster was refused, not lost."""
 
 
 class Fetching:
@@ -143,6 +152,7 @@ class Fetching:
         succeeded = response is not None and response.error is ErrorCode.NONE
         took_ms = state.requests.answered(send, state.now_ms, succeeded=succeeded)
         if response is None:
+            self._leader_was_not_reached(send, took_ms)
             return
         from_leader = response.leader_id == send.destination.node_id or (
             succeeded and response.leader_id != NO_NODE
@@ -215,9 +225,27 @@ class Fetching:
             if not is_news and took_ms is not None and took_ms < state.settings.retry_backoff_ms:
                 state.requests.pause(send, state.now_ms)  # a leader that does not let us wait
 
+    def _leader_was_not_reached(self, send: Send, took_ms: float | None) -> None:
+        """Campaign soon when nobody listens where the leader was (ADR 0006).
+
+        A cut link answers nothing; a connection that is refused, more than once, says that the
+        process is gone. It may be wrong: a PreVote asks the others, who have a leader then.
+        """
+        state, following = self._state, self._state.following
+        if following is None or took_ms is None or send.destination != following.destination:
+            return
+        if took_ms > REFUSED_WITHIN * state.settings.request_timeout_ms:
+            following.refusals_count = 0
+            return
+        following.refusals_count += 1
+        if following.refusals_count == REFUSALS_OF_THE_DEAD and state.deadline_ms is not None:
+            following.has_fetched = False
+            state.deadline_ms = min(state.deadline_ms, state.soon_ms())
+
     def _leader_has_answered(self, following: Following) -> None:
         state = self._state
         following.has_fetched = True
+        following.refusals_count = 0
         if state.gone_leader_epoch != state.leader_epoch:
             state.deadline_ms = state.fetch_deadline_ms()
 

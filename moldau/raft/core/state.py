@@ -133,10 +133,14 @@ class QuorumState:
         """A fresh one: from once to twice the configured time."""
         return self.settings.election_timeout_ms * (1.0 + self.random.random())
 
+    def soon_ms(self) -> float:
+        """Soon, and hardly at the same moment as on the other replicas."""
+        jitter = self.random.random() * FETCH_TIMEOUT_JITTER * self.settings.election_timeout_ms
+        return self.now_ms + jitter
+
     def fetch_deadline_ms(self) -> float:
         """When a follower that hears nothing from now on gives its leader up."""
-        jitter = self.random.random() * FETCH_TIMEOUT_JITTER * self.settings.election_timeout_ms
-        return self.now_ms + self.settings.fetch_timeout_ms + jitter
+        return self.soon_ms() + self.settings.fetch_timeout_ms
 
     def destination_of(self, node_id: int, endpoints: Endpoints) -> Destination | None:
         """Where to reach a node: on the listener by which this replica is known itself."""

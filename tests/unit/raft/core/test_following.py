@@ -395,3 +395,59 @@ def test_a_follower_that_was_no_leader_persists_nothing_while_it_fetches() -> No
     solo.fetched(records=records("a"), high_watermark=1)
     solo.wait(ELECTION_TIMEOUT_MS)
     assert len(solo.of(Persist)) == persisted
+
+
+def fail_at_once(solo: Solo, times: int) -> None:
+    """Every fetch is refused the moment it is sent."""
+    for _ in range(times):
+        solo.respond(FetchRequest, 2, None)
+        for _ in range(1_000):
+            if fetches(solo) or solo.role is not Role.FOLLOWER:
+                break
+            solo.wait(1)
+
+
+def test_a_leader_where_nobody_listens_is_given_up_long_before_the_fetch_timeout_adr_0006() -> None:
+    solo = follower()
+    solo.fetched()
+    begin_ms = solo.now_ms
+    fail_at_once(solo, 2)
+    assert solo.role is Role.FOLLOWER
+    fail_at_once(solo, 1)
+    solo.wait(ELECTION_TIMEOUT_MS / 2)
+    assert solo.role is Role.PROSPECTIVE
+    assert solo.now_ms - begin_ms < FETCH_TIMEOUT_MS
+    assert all(request.pre_vote for _, request in solo.sent(VoteRequest)), "it only asks"
+
+
+def test_a_leader_that_answers_between_refusals_is_not_given_up_adr_0006() -> None:
+    solo = follower()
+    for _ in range(4):
+        fail_at_once(solo, 2)
+        solo.fetched()
+    solo.wait(ELECTION_TIMEOUT_MS / 2)
+    assert solo.role is Role.FOLLOWER
+
+
+def test_fetches_that_are_lost_and_not_refused_wait_for_the_fetch_timeout_adr_0006() -> None:
+    solo = follower()
+    solo.fetched()
+    begin_ms = solo.now_ms
+    for _ in range(5):
+        while not fetches(solo):
+            solo.wait(1)
+        solo.wait(FETCH_TIMEOUT_MS / 8)
+        if solo.role is not Role.FOLLOWER:
+            break
+        solo.respond(FetchRequest, 2, None)
+    assert solo.now_ms - begin_ms < FETCH_TIMEOUT_MS
+    assert solo.role is Role.FOLLOWER
+
+
+def test_who_meets_refusals_grants_a_pre_vote_kip_996_adr_0006() -> None:
+    solo = follower()
+    solo.fetched()
+    asked = VoteRequest(key(3), key(1), 1, 1, 5, pre_vote=True)
+    assert not solo.ask(asked).vote_granted  # type: ignore[union-attr]
+    fail_at_once(solo, 3)
+    assert solo.ask(asked).vote_granted  # type: ignore[union-attr]
