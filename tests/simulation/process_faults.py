@@ -11,18 +11,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.raft.core import effects as ef
+from moldau.raft.core.messages import EndQuorumEpochRequest
 from moldau.raft.core.values import ReplicaKey
 from moldau.raft.core.voters import VoterSet
 from tests.simulation.checks import key_of
 from tests.simulation.nemesis import Action
+from tests.simulation.replica import OPERATOR, Pending, Replica
 
 if TYPE_CHECKING:
     from tests.simulation.quorum import Node, QuorumSimulation
-    from tests.simulation.replica import Replica
 
 RESTART_DELAYS_MS = (20.0, 500.0, 3_000.0)
 PAUSES_MS = (300.0, 2_500.0, 8_000.0)
 SLOW_FACTORS = (20.0, 200.0, 1_000.0)
+UPGRADING_RATE = 0.5
 SHUT_DOWN_MS = 5_000.0
 CHANGE_TIMEOUT_MS = 5_000
 
@@ -162,18 +164,18 @@ class Operator:
         self._number = 0
 
     def actions(self) -> dict[str, Action]:
-        """By name; what changes voters only where voters can be changed."""
+        """By name; what changes voters only where that can ever be."""
         actions: dict[str, Action] = {"transfer": self._transfer, "shut-down": self._shut_down}
-        if self._world.shape.is_dynamic:
-            actions |= {
-                "add-voter": self._add_voter,
-                "remove-voter": self._remove_voter,
-                "wipe": self._wipe,
-                "move": self._move,
-            }
-        elif self._world.random.random() < 0.3:
+        if not self._world.shape.is_dynamic:
+            if self._random.random() < UPGRADING_RATE:
+                return actions
             actions["upgrade"] = self._upgrade
-        return actions
+        return actions | {
+            "add-voter": self._add_voter,
+            "remove-voter": self._remove_voter,
+            "wipe": self._wipe,
+            "move": self._move,
+        }
 
     def _token(self, kind: str) -> tuple[str, int]:
         self._number += 1
@@ -192,8 +194,19 @@ class Operator:
         preferred = self._random.choice([*others, None])
         token = self._token("transfer")
         self._fault("transfer", f"{leader.node_id} to {preferred}")
-        leader.offer("resign", partial(leader.core.resign, token, preferred))
+        if preferred is not None and self._random.random() < 0.5:
+            leader.receive(self._request_to_resign(leader, preferred))
+        else:
+            leader.offer("resign", partial(leader.core.resign, token, preferred))
         return True
+
+    @staticmethod
+    def _request_to_resign(leader: Replica, preferred: ReplicaKey) -> Pending:
+        """EndQuorumEpoch about the leader itself, as `moldau quorum transfer-leader` sends it."""
+        request = EndQuorumEpochRequest(
+            leader.node_id, leader.core.leader_epoch, (preferred,), leader.settings.endpoints
+        )
+        return Pending(OPERATOR, request, lambda _: None)
 
     def _shut_down(self) -> bool:
         replica = self._world.faults.pick()
@@ -227,7 +240,7 @@ class Operator:
 
     def _add_voter(self) -> bool:
         leader = self._any_leader()
-        if leader is None:
+        if leader is None or leader.core.voters.kraft_version < 1:
             return False
         known = [voter.voter_id for voter in leader.core.voters.voters]
         candidates = [node for node in self._world.controllers() if node.node_id not in known]
@@ -252,7 +265,8 @@ class Operator:
 
     def _remove_voter(self) -> bool:
         leader = self._any_leader()
-        if leader is None or len(leader.core.voters.voters) < 2:
+        voters = leader.core.voters if leader is not None else VoterSet()
+        if leader is None or len(voters.voters) < 2 or voters.kraft_version < 1:
             return False
         gone = self._unreplaced(leader.core.voters)
         if not gone and self._unreachable(leader.core.voters):
@@ -307,7 +321,7 @@ class Operator:
     def _wipe(self) -> bool:
         """A controller gets a new disk: it is another replica from then on."""
         sets = self._in_force()
-        if not sets or any(self._unreachable(voters) for voters in sets):
+        if not self._all_dynamic(sets) or any(self._unreachable(voters) for voters in sets):
             return False
         node = self._random.choice(self._world.controllers())
         concerned = [
@@ -324,8 +338,16 @@ class Operator:
         node.wiped[node.key] = node.disk
         node.disk = self._world.new_disk()
         node.directory_id = self._world.new_directory_id()
-        node.bootstrap_voters = VoterSet()
+        if self._world.shape.is_dynamic:
+            node.bootstrap_voters = VoterSet()
         return True
+
+    @staticmethod
+    def _all_dynamic(sets: list[VoterSet]) -> bool:
+        """Whether every replica has heard of kraft.version 1: before, a directory has no vote of
+        its own, and an operator must not wipe any.
+        """
+        return bool(sets) and all(voters.kraft_version >= 1 for voters in sets)
 
     def _unreachable(self, voters: VoterSet) -> list[ReplicaKey]:
         """Voters whose disk is gone, or whose recorded endpoints are not where they are."""
@@ -342,7 +364,9 @@ class Operator:
         the voters that could win must find each other, so nobody moves out of a pair.
         """
         sets = self._in_force()
-        if not sets or any(each != sets[0] or self._unreachable(each) for each in sets):
+        if not self._all_dynamic(sets):
+            return False
+        if any(each != sets[0] or self._unreachable(each) for each in sets):
             return False
         node = self._random.choice(self._world.controllers())
         if len(sets[0].voters) < 3:

@@ -133,8 +133,10 @@ class QuorumSimulation:
             (1_000, 2_000) if is_slow else random.choice(((1_000, 2_000), (300, 600)))
         )
         fetch_max_bytes = random.choice((1, 500, UNLIMITED_BYTES))
-        # A follower that gets one batch for each round trip must be able to keep up.
-        rates = (2.0,) if fetch_max_bytes == 1 else (2.0, 10.0, 40.0)
+        # A follower that gets a few batches for each round trip must be able to keep up.
+        rates = (2.0, 10.0) if is_slow else (2.0, 10.0, 40.0)
+        if fetch_max_bytes == 1:
+            rates = (2.0,)
         return Shape(
             voter_count=random.choice((1, 3, 3, 3, 3, 5, 5)),
             spare_count=random.choice((0, 1, 2, 2)) if is_dynamic else 0,

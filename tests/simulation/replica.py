@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 TIMER_GRAIN_MS = 0.001
 """No timer is exact; and the sum of two clocks' floating point numbers is none either."""
+OPERATOR = -1
+"""Stands for a tool where a request's source is expected."""
 RECORD_BYTES = 100
 """What a record weighs against `max_bytes`."""
 
@@ -205,7 +207,8 @@ class Replica:
         """A request of a peer."""
 
         def event(now_ms: float) -> list[ef.Effect]:
-            self.world.checks.heard(self, pending.source, pending.request)
+            if pending.source != OPERATOR:
+                self.world.checks.heard(self, pending.source, pending.request)
             return self.core.on_request(pending.request, pending, now_ms)
 
         kind = f"<- {pending.source} {type(pending.request).__name__}"
