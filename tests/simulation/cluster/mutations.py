@@ -18,7 +18,6 @@ from moldau.metadata.controller.core.controller_core import ControllerCore
 from moldau.raft.core.effects import Persist
 from moldau.raft.log_store import LogStore
 from moldau.raft.quorum_driver import QuorumDriver
-from moldau.raft.quorum_log import QuorumLog
 from moldau.raft.snapshot_store import SnapshotStore
 
 Undo = Callable[[], None]
@@ -180,13 +179,15 @@ def trimmed_before_snapshot() -> Undo:
     return _replaced(SnapshotStore, "write", write)
 
 
-def deposed_appends() -> Undo:
-    """Who has led an epoch goes on appending in it, whoever leads now."""
+def deposed_stays_active() -> Undo:
+    """A controller that leads no more is not told so until it leads again."""
+    original = Controller.handle_leader_change
 
-    def may_append(self: Any, leader_epoch: int) -> bool:
-        return bool(self._driver.led_epoch == leader_epoch and self._driver.failure is None)
+    def handle_leader_change(self: Any, leader_id: int, leader_epoch: int) -> None:
+        if not self.is_active or leader_id == self._node_id:
+            original(self, leader_id, leader_epoch)
 
-    return _replaced(QuorumLog, "_may_append", may_append)
+    return _replaced(Controller, "handle_leader_change", handle_leader_change)
 
 
 MUTATIONS: dict[str, Callable[[], Undo]] = {
@@ -204,6 +205,6 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
         unflushed_counts,
         delivered_before_commit,
         trimmed_before_snapshot,
-        deposed_appends,
+        deposed_stays_active,
     )
 }

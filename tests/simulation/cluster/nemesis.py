@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 DEATHS = (Death.KILL, Death.KILL, Death.POWER_LOSS)
 
 
+SCENARIOS = (
+    ("storage_outage", "kill_controller", "crash_on_file"),
+    ("storage_outage", "partition", "one_way", "kill_broker"),
+    ("stop_controller", "partition", "resign", "stall_disk"),
+    ("one_way", "partition", "reset", "slow_network", "stop_controller"),
+    ("crash_on_file", "crash_in_operation", "fail_disk", "controller_leaves"),
+    ("kill_broker", "broker_leaves", "stop_broker", "kill_controller"),
+    ("replace_voter", "kill_controller", "partition", "resign"),
+)
+"""What belongs together: half of the seeds keep to one of these."""
+
+
 class Nemesis:
     """Acts at random times until the chaos is over, then repairs everything."""
 
@@ -51,6 +63,9 @@ class Nemesis:
         ]
         # Few kinds at a time meet each other more often than all of them would.
         kept = random.sample(self._acts, random.randint(2, 9))
+        if random.random() < 0.5:
+            names = random.choice(SCENARIOS)
+            kept = [each for each in self._acts if each[1].__name__.strip("_") in names]
         self._chosen = [each for each in self._acts if each in kept]
 
     async def __call__(self) -> None:
@@ -177,7 +192,9 @@ class Nemesis:
         controllers = self.world.controllers
         majority = len(controllers) // 2 + 1
         chosen = self.random.sample(controllers, self.random.randint(majority, len(controllers)))
-        death = self.random.choice(DEATHS)
+        death = self.random.choice(
+            (Death.POWER_LOSS, Death.POWER_LOSS, Death.POWER_LOSS, Death.KILL)
+        )
         self.world.note(f"{death.value} of {[node.host for node in chosen]}")
         for node in chosen:
             if node.is_alive:

@@ -92,7 +92,7 @@ class Process:
             return
         exception = task.exception()
         if exception is not None:
-            self.loop.fail(f"{self.name}: {task.get_name()}", exception)
+            self.loop.fail(f"{self.name}: {_name_of(task)}", exception)
 
 
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
@@ -250,7 +250,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def unheard_failures(self) -> list[str]:
         """Exceptions of live processes' tasks that nobody has asked for."""
         return [
-            f"{process.name}: {task.get_name()}: {task._exception!r}"  # type: ignore[attr-defined]
+            f"{process.name}: {_name_of(task)}: {task._exception!r}"  # type: ignore[attr-defined]
             for process, task in self.tasks
             if process.is_alive and task.done() and task._log_traceback  # type: ignore[attr-defined]
         ]
@@ -289,6 +289,11 @@ def _make_task(
 
 def _is_worth_keeping(task: asyncio.Task[Any]) -> bool:
     return not task.done() or bool(task._log_traceback)  # type: ignore[attr-defined]
+
+
+def _name_of(task: asyncio.Task[Any]) -> str:
+    """Not the task's own name: it counts the tasks of the whole Python process."""
+    return str(getattr(task.get_coro(), "__qualname__", "a task"))
 
 
 def _close(coroutine: Any) -> None:
