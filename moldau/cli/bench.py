@@ -1,6 +1,6 @@
-"""`moldau bench`: put a load on a running cluster and print what came out.
+"""`moldau bench`: put a load on a running cluster, or on one of its own, and print what came out.
 
-Must not measure anything itself: that is `bench_load`.
+Must not measure anything itself: that is `bench_load` and `bench_metadata`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 PROGRESS_INTERVAL_S: Final = 0.2
 
-app = typer.Typer(help="Measure a running cluster.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure a running cluster, or (metadata) one of its own.", no_args_is_help=True
+)
 
 
 class CodecName(StrEnum):
@@ -150,6 +152,58 @@ def latency(
 
     config = client_config(bootstrap_server, command_config, timeout_ms)
     _show(_measure(config, work, "producing", int(rate * seconds)).document(), as_json)
+
+
+@app.command("metadata")
+def metadata(
+    partitions: Annotated[
+        int, typer.Option(min=1, max=2_000_000, help="How many partitions.")
+    ] = 100_000,
+    partitions_per_topic: Annotated[
+        int, typer.Option(min=1, max=4_999, help="How many of them a topic has.")
+    ] = 10,
+    samples: Annotated[int, typer.Option(min=1, max=10_000, help="Single topics to create.")] = 50,
+    kills: Annotated[
+        int, typer.Option(min=1, max=1_000, help="How often to kill the active controller.")
+    ] = 5,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=1_000, help="How often to start a broker, to load an image.")
+    ] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """A private cluster with very many partitions: loading, changes, failover, creation.
+
+    Starts three controllers and three brokers on this machine and removes them afterwards. The
+    partitions are held by a phantom broker that only the controllers know.
+    """
+    from moldau.cli.bench_metadata import measure
+    from moldau.cli.bench_metadata_cluster import BenchFailed
+    from moldau.cli.bench_metadata_figures import COLUMNS, NOTE, MetadataPlan
+    from moldau.testing import NodeFailed
+
+    plan = MetadataPlan(
+        partition_count=partitions,
+        partitions_per_topic=partitions_per_topic,
+        sample_count=samples,
+        kill_count=kills,
+        restart_count=repeats,
+        load_count=repeats,
+    )
+    try:
+        figures = measure(plan, progress_bar)
+    except (BenchFailed, NodeFailed, KafkaError, OSError) as error:
+        fail(str(error))
+    document = figures.document()
+    if as_json:
+        print_json(document)
+        return
+    loads = " ".join(f"{each:.2f}" for each in figures.load_averages)
+    print_table(
+        COLUMNS,
+        figures.table(),
+        title=f"{document['partitions']:,} partitions in {document['topics']:,} topics",
+    )
+    typer.echo(f"{NOTE}; load averages meanwhile: {loads}")
 
 
 def _measure(
