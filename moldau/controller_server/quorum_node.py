@@ -133,9 +133,12 @@ class QuorumNode:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._exception_handler)
         clock = self._given_clock or SystemClock(loop)
-        if self._config.is_controller:
-            await self._bind(clock)
         config = self._config
+        bootstrap: list[tuple[Message, int]] = []
+        if config.is_controller:
+            # Read before the log is opened: a start that is refused leaves it as it was.
+            bootstrap = await self._bootstrap_records()
+            await self._bind(clock)
         log = self._log = await QuorumLog.open(
             self._filesystem,
             clock,
@@ -150,7 +153,14 @@ class QuorumNode:
             ),
         )
         if config.is_controller:
-            await self._start_controller(log, clock)
+            await self._start_controller(log, clock, bootstrap)
+
+    async def _bootstrap_records(self) -> list[tuple[Message, int]]:
+        """What the first active controller of a cluster appends. Raises: MetadataLogError."""
+        records = await self._filesystem.offload(
+            read_bootstrap, self._filesystem, self._config.metadata_log_directory
+        )
+        return [(record, 0) for record in records] or feature_records(initial_feature_levels())
 
     async def _bind(self, clock: Clock) -> None:
         listener = ControllerListener(
@@ -169,14 +179,10 @@ class QuorumNode:
         self._listener = listener
         self._ports = {each.listener_name: listener.port(each.listener_name) for each in endpoints}
 
-    async def _start_controller(self, log: QuorumLog, clock: Clock) -> None:
-        config, filesystem = self._config, self._filesystem
-        bootstrap: list[tuple[Message, int]] = [
-            (record, 0)
-            for record in await filesystem.offload(
-                read_bootstrap, filesystem, config.metadata_log_directory
-            )
-        ] or feature_records(initial_feature_levels())
+    async def _start_controller(
+        self, log: QuorumLog, clock: Clock, bootstrap: list[tuple[Message, int]]
+    ) -> None:
+        config = self._config
         controller = self._controller = Controller(
             ControllerCore(
                 ControllerSettings.from_node_config(config, self._cluster_id),

@@ -20,7 +20,8 @@ from moldau.raft.batch_codec import DecodedBatch, decode_batches
 from moldau.raft.core.values import ElectionState, SnapshotId
 from moldau.raft.core.voter_history import VoterHistory
 from moldau.raft.core.voters import VoterSet
-from moldau.raft.quorum_state import read_quorum_state
+from moldau.raft.flushed_end import read_flushed_end, write_flushed_end
+from moldau.raft.quorum_state import QUORUM_STATE, read_quorum_state
 from moldau.raft.snapshot_files import (
     list_snapshots,
     read_snapshot_file,
@@ -50,7 +51,9 @@ READ_BYTES = 1024 * 1024
 
 @dataclass(slots=True)
 class LogFiles:
-    """An opened metadata log. `snapshots` are ids, oldest first."""
+    """An opened metadata log. `snapshots` are ids, oldest first; `flushed_end_offset` is what
+    `flushed-end-offset` says.
+    """
 
     filesystem: Filesystem
     directory: str
@@ -59,6 +62,7 @@ class LogFiles:
     voters: VoterHistory
     quorum_state: ElectionState
     latest_snapshot: LoadedSnapshot | None = field(default=None)
+    flushed_end_offset: int = 0
 
 
 def open_log_files(
@@ -81,7 +85,7 @@ def open_log_files(
     directory = os.path.join(metadata_directory, METADATA_DIRECTORY)
     filesystem.mkdirs(directory)
     filesystem.fsync_directory(metadata_directory)  # or a vote could vanish with the directory
-    quorum_state = read_quorum_state(filesystem, directory) or ElectionState()
+    quorum_state = read_quorum_state(filesystem, directory)
     _check_topic_id(filesystem, directory)
     finish_install(filesystem, directory)
     remove_unfinished(filesystem, directory)
@@ -92,10 +96,13 @@ def open_log_files(
         path = snapshot_path(directory, snapshots[-1])
         latest, voters = read_snapshot_file(filesystem, path, snapshots[-1])
     _check_gap(filesystem, directory, snapshots)
-    log = _open_log(filesystem, clock, directory, config, snapshots)
+    flushed_end_offset = read_flushed_end(filesystem, directory)
+    log = _open_log(filesystem, clock, directory, config, snapshots, flushed_end_offset)
     history = VoterHistory(voters if voters.kraft_version >= 1 else static_voters)
-    files = LogFiles(filesystem, directory, log, snapshots, history, quorum_state, latest)
+    election = quorum_state or ElectionState()
+    files = LogFiles(filesystem, directory, log, snapshots, history, election, latest)
     try:
+        _check_epoch(directory, quorum_state, log, snapshots)
         _finish_trim(files)
         for batch in read_log(files, _replay_start(files), log.log_end_offset):
             found = voters_in_batch(directory, batch, history.latest)
@@ -103,6 +110,9 @@ def open_log_files(
                 history.append(*found)
         _check_static_voters(directory, static_voters, history.latest)
         log.flush()
+        if log.log_end_offset != flushed_end_offset:
+            write_flushed_end(filesystem, directory, log.log_end_offset)
+        files.flushed_end_offset = log.log_end_offset
     except (MetadataLogError, OSError):
         log.abandon()
         raise
@@ -165,8 +175,12 @@ def _open_log(
     directory: str,
     config: LogConfig,
     snapshots: list[SnapshotId],
+    flushed_end_offset: int,
 ) -> Log:
-    """Open the segments. What a snapshot covers was flushed before, so the log must reach there."""
+    """Open the segments. What a snapshot covers, or the note says, was flushed before, so the log
+    must reach there.
+    """
+    snapshot_end_offset = snapshots[-1].end_offset if snapshots else 0
     try:
         log = Log.open(
             filesystem,
@@ -176,7 +190,7 @@ def _open_log(
             config,
             topic_id=METADATA_TOPIC_ID,
             log_start_offset=snapshots[0].end_offset if snapshots else 0,
-            recovery_point=snapshots[-1].end_offset if snapshots else 0,
+            recovery_point=max(snapshot_end_offset, flushed_end_offset),
             clean_shutdown=False,
         )
     except DiskFull as error:
@@ -184,6 +198,24 @@ def _open_log(
     if log.offline:
         raise MetadataLogError(f"{directory}: {log.offline_reason}")
     return log
+
+
+def _check_epoch(
+    directory: str, quorum_state: ElectionState | None, log: Log, snapshots: list[SnapshotId]
+) -> None:
+    """An epoch is durable before its first record: a file that is behind its log is an old one,
+    and the votes since then are forgotten. One that is not there tells nothing, as in Apache Kafka.
+    """
+    epochs = [log.leader_epoch_cache.latest_epoch, *(each.leader_epoch for each in snapshots)]
+    if quorum_state is not None and quorum_state.leader_epoch < max(epochs):
+        raise MetadataLogError(
+            f"{os.path.join(directory, QUORUM_STATE)}: leaderEpoch {quorum_state.leader_epoch} is "
+            f"below {max(epochs)}, the epoch of the log beside it: this file is older than the log"
+        )
+    if quorum_state is None and max(epochs) > 0:
+        logger.warning(
+            "%s has no %s: what this node voted for is forgotten", directory, QUORUM_STATE
+        )
 
 
 def _check_gap(filesystem: Filesystem, directory: str, snapshots: list[SnapshotId]) -> None:

@@ -24,6 +24,7 @@ from moldau.raft.core.effects import AppendEpochStart, AppendFetched, AppendVote
 from moldau.raft.core.values import ElectionState
 from moldau.raft.core.voters import VoterSet
 from moldau.raft.fetched_batches import MAX_PIECE_BYTES, check_fetched
+from moldau.raft.flushed_end import NOTE_EVERY, write_flushed_end
 from moldau.raft.log_files import LogFiles, voters_in_batch
 from moldau.raft.quorum_state import write_quorum_state
 from moldau.raft.recent_batches import RecentBatches
@@ -231,9 +232,11 @@ class LogStore:
         return outcome
 
     async def truncate(self, end_offset: int) -> None:
-        """Remove everything from `end_offset` on. Raises: LogOffline."""
+        """Remove everything from `end_offset` on. Raises: LogOffline, OSError."""
         await self.flush_is_idle()
         async with self._log_lock:
+            if self._files.flushed_end_offset > end_offset:
+                await self._note_flushed(end_offset)
             await self._offload(self._log.truncate_to, end_offset)
         self._recent.truncate_to(end_offset)
 
@@ -259,10 +262,18 @@ class LogStore:
                 self._log.finish_flush(job)
                 self._synced = now
                 self._on_flushed()
-        except (LogOffline, DiskFull) as error:
+                if self._log.recovery_point >= self._files.flushed_end_offset + NOTE_EVERY:
+                    await self._note_flushed(self._log.recovery_point)
+        except (LogOffline, DiskFull, OSError) as error:
             self._on_failure(str(error))
         finally:
             self._flush_task = None
+
+    async def _note_flushed(self, end_offset: int) -> None:
+        """Raises: OSError."""
+        files = self._files
+        await self._offload(write_flushed_end, files.filesystem, files.directory, end_offset)
+        files.flushed_end_offset = end_offset
 
     def _start_flush(self) -> FlushJob | None:
         """Once the active segment has a durable name, its records are all that a commit needs: a
@@ -305,7 +316,9 @@ class LogStore:
             region.release()
 
     async def close(self) -> None:
-        """Close the files. Raises: LogOffline."""
+        """Close the files. Raises: LogOffline, OSError."""
         await self.flush_is_idle()
         if not self._log.offline:
             await self._offload(self._log.close)
+            if self._files.flushed_end_offset != self._log.log_end_offset:
+                await self._note_flushed(self._log.log_end_offset)

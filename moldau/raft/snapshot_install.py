@@ -15,6 +15,7 @@ from typing import Final
 
 from moldau.raft.core.values import SnapshotId
 from moldau.raft.core.voters import VoterSet
+from moldau.raft.flushed_end import forget_flushed_end
 from moldau.raft.snapshot_files import (
     SnapshotWriter,
     list_snapshots,
@@ -52,6 +53,7 @@ def install_snapshot(
     note = os.path.join(directory, INSTALL_NOTE)
     name = os.path.basename(snapshot_path(directory, snapshot_id))
     filesystem.write_atomically(note, f"{name}\n".encode())
+    forget_flushed_end(filesystem, directory)
     writer.finish()
     log.truncate_fully_and_start_at(snapshot_id.end_offset)
     # What is left of the epochs belongs to records that are gone.
@@ -79,6 +81,7 @@ def finish_install(filesystem: Filesystem, directory: str) -> None:
     path = snapshot_path(directory, snapshot_id)
     if filesystem.exists(path):
         read_snapshot_file(filesystem, path, snapshot_id)
+        forget_flushed_end(filesystem, directory)
         for each in filesystem.listdir(directory):
             if _SEGMENT_FILE.fullmatch(each) or each == LEADER_EPOCH_CHECKPOINT:
                 filesystem.unlink(os.path.join(directory, each))

@@ -99,6 +99,7 @@ class SnapshotStore:
                 raise SnapshotRefused(str(error)) from None
             self._files.snapshots[:] = [effect.snapshot_id]
             self._files.latest_snapshot = loaded
+            self._files.flushed_end_offset = 0
         logger.info("installed snapshot %s of the leader", effect.snapshot_id)
         return loaded, voters
 
