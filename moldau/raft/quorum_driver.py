@@ -171,8 +171,12 @@ class QuorumDriver:
 
     def on_appended(self, voters: Sequence[VotersAt]) -> None:
         """The core hears of an append at once: the log it looks at has it already."""
-        self.events.add_effects(self.core.on_appended(self.now_ms(), voters))
-        self._arm_timer()
+        self._add(self.core.on_appended(self.now_ms(), voters))
+
+    def _add(self, effects: Sequence[Effect]) -> None:
+        """Take over what an event brought that could not wait for its turn."""
+        self.events.add_effects(effects)
+        self._arm_timer()  # such an event may have made something due earlier
 
     def _on_broken(self, error: BaseException) -> None:
         self.fail(f"{type(error).__name__}: {error}")
@@ -270,7 +274,7 @@ class QuorumDriver:
             self.on_appended(outcome.voters)
         if outcome.refusal is not None:
             logger.warning("records of the quorum's leader are refused: %s", outcome.refusal)
-            self.events.add_effects(self.core.on_append_refused(outcome.refusal, self.now_ms()))
+            self._add(self.core.on_append_refused(outcome.refusal, self.now_ms()))
 
     async def _write_snapshot_chunk(self, effect: WriteSnapshotChunk) -> None:
         snapshot_id = effect.snapshot_id
@@ -280,16 +284,14 @@ class QuorumDriver:
             installed = await self.snapshots.write_chunk(effect)
         except SnapshotRefused as refusal:
             logger.warning("snapshot %s of the leader is refused: %s", snapshot_id, refusal)
-            self.events.add_effects(
-                self.core.on_snapshot_refused(snapshot_id, str(refusal), self.now_ms())
-            )
+            self._add(self.core.on_snapshot_refused(snapshot_id, str(refusal), self.now_ms()))
             return
         if installed is None:
             return
         voters = installed[1] if installed[1].kraft_version >= 1 else self._settings.static_voters
         self.delivery.recent.clear()
         self.delivery.keep_snapshot()
-        self.events.add_effects(self.core.on_snapshot_installed(snapshot_id, voters, self.now_ms()))
+        self._add(self.core.on_snapshot_installed(snapshot_id, voters, self.now_ms()))
 
     async def _read_records(self, effect: ReadRecords) -> None:
         if effect.token.done():

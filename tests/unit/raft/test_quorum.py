@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -358,6 +359,29 @@ async def test_damaged_records_are_refused_and_fetched_again() -> None:
         await quorum.converged("a", "b")
         assert damaged == 4
         assert [node.fatal for node in quorum.nodes.values()] == [[], [], []]
+
+
+async def test_what_was_refused_is_fetched_again_without_anything_else_happening() -> None:
+    async with Quorum(1, 2, 3, seed=19, fetch_timeout_ms=200_000) as quorum:
+        leader = await quorum.leader()
+        leader.append("a")
+        await quorum.converged("a")
+        await quorum.pass_ms(1_000)  # everybody's fetch waits for news
+        damaged: list[int] = []
+
+        def flip(node_id: int, answer: Any) -> None:
+            partition = answer.responses[0].partitions[0] if hasattr(answer, "responses") else None
+            if partition is not None and partition.records and node_id not in damaged:
+                damaged.append(node_id)
+                data = bytearray(partition.records)
+                data[-1] ^= 0x10
+                partition.records = memoryview(data)
+
+        quorum.network.tamper = flip
+        leader.append("b")
+        await quorum.converged("a", "b")
+        assert len(damaged) == 2
+        assert leader.running.leader_epoch == 1
 
 
 async def test_an_answer_that_ends_inside_a_batch_is_taken_up_to_there() -> None:
