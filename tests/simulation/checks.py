@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import ZERO_UUID
 from moldau.raft import core as raft_core
 from moldau.raft.core import effects as ef
 from moldau.raft.core.messages import (
@@ -43,6 +44,12 @@ HEARD_FACTOR = 6
 def key_of(voter: VoterDescription) -> ReplicaKey:
     """The voter's identity."""
     return ReplicaKey(voter.voter_id, voter.directory_id)
+
+
+def may_be(one: ReplicaKey, other: ReplicaKey) -> bool:
+    """Whether both can be the same replica; not the core's own judgement, which may be broken."""
+    known = ZERO_UUID not in (one.directory_id, other.directory_id)
+    return one.node_id == other.node_id and (not known or one == other)
 
 
 class Checks:
@@ -193,7 +200,7 @@ class Checks:
         before = replica.disk.election
         if state.leader_epoch < before.leader_epoch:
             raise Violation("epoch-back", f"{replica.who} writes {state} after {before}")
-        stands = state.voted is not None and state.voted.matches(replica.local)
+        stands = state.voted is not None and may_be(state.voted, replica.local)
         if stands and state.leader_epoch > before.leader_epoch:
             self._check_candidacy(replica, state)
         leader = self._ledger.leaders.get(state.leader_epoch)
@@ -208,7 +215,7 @@ class Checks:
     def _vote(self, replica: Replica, leader_epoch: int, candidate: ReplicaKey) -> None:
         key = (replica.disk.number, leader_epoch)
         known = self._votes.setdefault(key, candidate)
-        if not known.matches(candidate):
+        if not may_be(known, candidate):
             raise Violation(
                 "two-votes", f"{replica.who} in {leader_epoch}: {known} and {candidate}"
             )
@@ -252,10 +259,12 @@ class Checks:
 
     def _granted(self, replica: Replica, request: VoteRequest) -> None:
         durable = replica.disk.durable_election
+        if request.voter is not None and not may_be(request.voter, replica.local):
+            raise Violation("wrong-directory", f"{replica.local} grants {request}")
         self._vote(replica, request.leader_epoch, request.candidate)
         if durable.leader_epoch > request.leader_epoch:
             return
-        if durable.voted is None or not durable.voted.matches(request.candidate):
+        if durable.voted is None or not may_be(durable.voted, request.candidate):
             raise Violation("vote-not-durable", f"{replica.who} has {durable}, grants {request}")
 
     def erase(self, replica: Replica, batch: Batch) -> None:

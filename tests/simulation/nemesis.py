@@ -16,8 +16,10 @@ Action = Callable[[], bool]
 
 MEAN_PAUSES_MS = (300.0, 700.0, 1_500.0, 4_000.0)
 KIND_ENABLED_RATE = 0.6
+WEIGHTS = (1, 1, 2, 5)
 FAVOURED_RATE = 0.85
-"""Of kinds that come only to some clusters."""
+FAVOURED_WEIGHTS = (2, 5, 10)
+"""Of kinds that come only to some clusters, and are mostly refused."""
 BLOCK_DURATIONS_MS = (200.0, 1_000.0, 3_000.0, 9_000.0)
 
 
@@ -36,8 +38,11 @@ class Nemesis:
         self._mean_pause_ms = random.choice(MEAN_PAUSES_MS)
         self._actions: list[Action] = []
         for kind, action in actions.items():
-            if random.random() < (FAVOURED_RATE if kind in favoured else KIND_ENABLED_RATE):
-                self._actions += [action] * random.choice((1, 1, 2, 5))
+            is_favoured = kind in favoured
+            if random.random() < (FAVOURED_RATE if is_favoured else KIND_ENABLED_RATE):
+                self._actions += [action] * random.choice(
+                    FAVOURED_WEIGHTS if is_favoured else WEIGHTS
+                )
         self._stopped = not self._actions
 
     def start(self, delay_ms: float) -> None:

@@ -20,7 +20,7 @@ from moldau.raft.core.messages import PeerResponse
 from moldau.raft.core.settings import QuorumSettings
 from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.raft.core.voters import VoterDescription, VoterEndpoint, VoterSet
-from tests.simulation.checks import Checks, key_of
+from tests.simulation.checks import Checks, key_of, may_be
 from tests.simulation.disk import Batch, Disk
 from tests.simulation.ledger import Ledger
 from tests.simulation.nemesis import Nemesis, NetworkFaults
@@ -196,7 +196,7 @@ class QuorumSimulation:
     def disk_of(self, key: ReplicaKey) -> Disk | None:
         """The disk with this identity; None when it has been wiped since."""
         node = self.nodes.get(key.node_id)
-        return node.disk if node is not None and node.key.matches(key) else None
+        return node.disk if node is not None and may_be(node.key, key) else None
 
     def disk_that_was(self, key: ReplicaKey) -> Disk | None:
         """The same, and for a wiped one what was on it at the end: it did hold that once, and its
