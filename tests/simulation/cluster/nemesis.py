@@ -7,7 +7,7 @@ Invariant: every fault it begins ends before the run's last phase, and is counte
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,8 @@ SCENARIOS = (
 class Nemesis:
     """Acts at random times until the chaos is over, then repairs everything."""
 
-    def __init__(self, world: World, random: Random) -> None:
+    def __init__(self, world: World, random: Random, faults: Collection[str] = ()) -> None:
+        """`faults` names what it is to keep to, as in SCENARIOS; the seed chooses without."""
         self.world = world
         self.random = random
         self.pause_ms = random.choice((300.0, 1_000.0, 3_000.0))
@@ -65,8 +66,17 @@ class Nemesis:
         kept = random.sample(self._acts, random.randint(2, 9))
         if random.random() < 0.5:
             names = random.choice(SCENARIOS)
-            kept = [each for each in self._acts if each[1].__name__.strip("_") in names]
+            kept = [each for each in self._acts if self._name(each) in names]
+        if faults:
+            kept = [each for each in self._acts if self._name(each) in faults]
+            assert len(kept) == len(faults), (
+                f"there are {[self._name(each) for each in self._acts]}"
+            )
         self._chosen = [each for each in self._acts if each in kept]
+
+    @staticmethod
+    def _name(act: tuple[float, Callable[[], None]]) -> str:
+        return act[1].__name__.strip("_")
 
     async def __call__(self) -> None:
         world = self.world

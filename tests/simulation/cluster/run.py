@@ -15,7 +15,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 
 from tests.simulation.cluster.mutations import MUTATIONS
@@ -25,6 +24,24 @@ from tests.simulation.cluster.world import World
 from tests.simulation.scheduler import Violation
 
 MIN_MEDIAN_EVENTS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is fixed whatever the seed says: how many controllers, which faults, a bug put in."""
+
+    controllers: int | None = None
+    faults: tuple[str, ...] = ()
+    mutation: str = ""
+
+    def options(self) -> str:
+        """The command line's options that say the same."""
+        text = "" if self.controllers is None else f" --controllers {self.controllers}"
+        text += f" --faults {','.join(self.faults)}" if self.faults else ""
+        return text + (f" --mutation {self.mutation}" if self.mutation else "")
+
+
+FREE = Choice()
 
 
 @dataclass(slots=True)
@@ -42,10 +59,19 @@ class Outcome:
     history: list[str]
 
 
-def run_seed(seed: str, *, controllers: int | None = None, print_trace: bool = False) -> Outcome:
+def run_seed(seed: str, choice: Choice = FREE, *, print_trace: bool = False) -> Outcome:
     """Run one seed to its end or first violation."""
-    world = World(seed, controllers=controllers, print_trace=print_trace)
-    nemesis = Nemesis(world, Random(f"nemesis {seed}"))
+    undo = MUTATIONS[choice.mutation]() if choice.mutation else None
+    try:
+        return _run_seed(seed, choice, print_trace)
+    finally:
+        if undo is not None:
+            undo()
+
+
+def _run_seed(seed: str, choice: Choice, print_trace: bool) -> Outcome:
+    world = World(seed, controllers=choice.controllers, print_trace=print_trace)
+    nemesis = Nemesis(world, Random(f"nemesis {seed}"), choice.faults)
     world.on_controller_death = nemesis.controller_died
     failure = None
     try:
@@ -65,21 +91,16 @@ def run_seed(seed: str, *, controllers: int | None = None, print_trace: bool = F
     )
 
 
-def replay_command(seed: str, mutation: str | None = None, controllers: int | None = None) -> str:
+def replay_command(seed: str, choice: Choice = FREE) -> str:
     """One line that runs a seed again, with its trace."""
-    extra = f" --mutation {mutation}" if mutation else ""
-    extra += f" --controllers {controllers}" if controllers is not None else ""
-    return f"python -m tests.simulation.cluster.run --seed {seed}{extra}"
+    return f"python -m tests.simulation.cluster.run --seed {seed}{choice.options()}"
 
 
-def describe_failure(
-    outcome: Outcome, mutation: str | None = None, controllers: int | None = None
-) -> str:
+def describe_failure(outcome: Outcome, choice: Choice = FREE) -> str:
     """What a person needs of a failed seed."""
     tail = "\n".join(outcome.history[-40:])
-    return f"{tail}\n\nseed {outcome.seed}: {outcome.failure}\nreplay: " + replay_command(
-        outcome.seed, mutation, controllers
-    )
+    command = replay_command(outcome.seed, choice)
+    return f"{tail}\n\nseed {outcome.seed}: {outcome.failure}\nreplay: {command}"
 
 
 class Statistics:
@@ -116,19 +137,17 @@ class Statistics:
 
 def run_seeds(
     first_seed: int,
+    choice: Choice = FREE,
     *,
     seeds: int | None = None,
     seconds: float | None = None,
-    controllers: int | None = None,
-    mutation: str = "",
     workers: int = 1,
     on_outcome: Callable[[Outcome], None] = lambda _outcome: None,
 ) -> tuple[Statistics, Outcome | None]:
     """Run seeds until there are enough, the time is over, or one fails."""
     total = Statistics()
     numbers = range(first_seed, sys.maxsize if seeds is None else first_seed + seeds)
-    outcomes = _one_by_one if workers == 1 else partial(_by_workers, workers)
-    for outcome in outcomes(numbers, controllers, mutation):
+    for outcome in _outcomes(workers, numbers, choice):
         total.add(outcome)
         on_outcome(outcome)
         if outcome.failure is not None:
@@ -138,24 +157,19 @@ def run_seeds(
     return total, None
 
 
-def _one_by_one(
-    numbers: Iterable[int], controllers: int | None, mutation: str
-) -> Iterator[Outcome]:
-    for number in numbers:
-        yield _run_mutated(str(number), controllers, mutation)
-
-
-def _by_workers(
-    workers: int, numbers: Iterable[int], controllers: int | None, mutation: str
-) -> Iterator[Outcome]:
-    """In the order of the seeds; a few more than are asked for may have been begun."""
+def _outcomes(workers: int, numbers: Iterable[int], choice: Choice) -> Iterator[Outcome]:
+    """In the order of the seeds; several workers may have begun a few more than are asked for."""
+    if workers == 1:
+        for number in numbers:
+            yield run_seed(str(number), choice)
+        return
     remaining = iter(numbers)
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, initializer=_silence) as pool:
         running: deque[Future[Outcome]] = deque()
         try:
             while True:
                 while len(running) < 2 * workers and (number := next(remaining, -1)) >= 0:
-                    running.append(pool.submit(_run_mutated, str(number), controllers, mutation))
+                    running.append(pool.submit(run_seed, str(number), choice))
                 if not running:
                     return
                 yield running.popleft().result()
@@ -164,14 +178,9 @@ def _by_workers(
                 future.cancel()
 
 
-def _run_mutated(seed: str, controllers: int | None, mutation: str) -> Outcome:
+def _silence() -> None:
+    """Simulated nodes log what they would in production: nobody reads it here."""
     logging.getLogger("moldau").setLevel(logging.CRITICAL + 1)
-    undo = MUTATIONS[mutation]() if mutation else None
-    try:
-        return run_seed(seed, controllers=controllers)
-    finally:
-        if undo is not None:
-            undo()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -182,11 +191,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="as many seeds as fit")
     parser.add_argument("--first-seed", type=int, help="where they begin (random for --minutes)")
     parser.add_argument("--controllers", type=int, help="so many, whatever the seed says")
+    parser.add_argument("--faults", help="only these, by comma: see SCENARIOS in nemesis.py")
     parser.add_argument("--mutation", default="", choices=["", *MUTATIONS], help="a bug put in")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--quiet", action="store_true", help="print only the sums")
     options = parser.parse_args(arguments)
-    logging.getLogger("moldau").setLevel(logging.CRITICAL + 1)
+    _silence()
 
     def show(outcome: Outcome) -> None:
         if not options.quiet:
@@ -197,30 +207,26 @@ def main(arguments: list[str] | None = None) -> int:
                 flush=True,
             )
 
+    faults = tuple(options.faults.split(",")) if options.faults else ()
+    choice = Choice(options.controllers, faults, options.mutation)
     failed: Outcome | None = None
     if options.seed is not None:
-        undo = MUTATIONS[options.mutation]() if options.mutation else None
-        outcome = run_seed(
-            options.seed, controllers=options.controllers, print_trace=not options.quiet
-        )
-        if undo is not None:
-            undo()
+        outcome = run_seed(options.seed, choice, print_trace=not options.quiet)
         show(outcome)
         failed = outcome if outcome.failure is not None else None
     else:
         first, count = _range_of(options)
         total, failed = run_seeds(
             first,
+            choice,
             seeds=count,
             seconds=None if options.minutes is None else options.minutes * 60,
-            controllers=options.controllers,
-            mutation=options.mutation,
             workers=options.workers,
             on_outcome=show,
         )
         print(f"from seed {first}: {total}")
     if failed is not None:
-        print(describe_failure(failed, options.mutation, options.controllers))
+        print(describe_failure(failed, choice))
         return 1
     return 0
 
