@@ -110,7 +110,13 @@ class Delivery:
             self._read(subscription), name="metadata-catch-up"
         )
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._was_read)
+
+    def _was_read(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        # A listener that fails misses what comes after it, whoever hands it over.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(f"{type(error).__name__}: {error}")
 
     async def _read(self, subscription: Subscription) -> None:
         """Bring a listener to the high watermark; it is live when it has all below it."""
@@ -140,6 +146,8 @@ class Delivery:
         batches = await self._files.filesystem.offload(
             finish_read, self._files.directory, region, start_offset
         )
+        if not batches:
+            raise MetadataLogError(f"{self._files.directory}: nothing at offset {start_offset}")
         for batch in batches:
             if subscription.state is not SubscriptionState.CATCHING_UP:
                 break

@@ -64,8 +64,12 @@ class EventQueue:
             self._wake.set()
 
     async def has_room(self) -> None:
-        """Wait until fewer than MAX_QUEUED_EVENTS events are queued."""
-        await self._room.wait()
+        """Wait until fewer than MAX_QUEUED_EVENTS events are queued.
+
+        Whoever goes on without another await before its `post` keeps to that limit.
+        """
+        while not self._room.is_set():  # those who were woken before may have taken the place
+            await self._room.wait()
 
     async def is_idle(self) -> None:
         """Wait until every event and effect is done with (or the queue has stopped)."""
@@ -91,7 +95,8 @@ class EventQueue:
                     await self._carry_out(self._effects.popleft())
                 elif self._events:
                     event = self._events.popleft()
-                    self._room.set()
+                    if len(self._events) < MAX_QUEUED_EVENTS:
+                        self._room.set()
                     self._effects.extend(event())
                     self._after_event()
                 else:

@@ -108,6 +108,7 @@ class QuorumDriver:
         self._sends: set[asyncio.Task[None]] = set()
         self._timer: TimerHandle | None = None
         self._timer_due_ms: float | None = None
+        self._flush_ended = asyncio.Event()
         self._is_started = False
 
     async def start(self) -> None:
@@ -165,7 +166,17 @@ class QuorumDriver:
         self._timer_due_ms = None
         self.events.post(lambda: self.core.tick(self.now_ms()))
 
+    async def is_flushed_to(self, end_offset: int) -> bool:
+        """Wait until everything below is on this replica's stable storage; False when the end of
+        the replica comes first.
+        """
+        while not self.events.is_stopped and self._log.recovery_point < end_offset:
+            self._flush_ended.clear()
+            await self._flush_ended.wait()
+        return not self.events.is_stopped
+
     def _on_flushed(self) -> None:
+        self._flush_ended.set()
         # How far is asked when the event's turn comes: the log may have been cut by then.
         self.events.post(lambda: self.core.on_flushed(self._log.recovery_point, self.now_ms()))
 
@@ -188,13 +199,16 @@ class QuorumDriver:
         self.failure = reason
         logger.critical("the metadata log failed: %s", reason)
         self._halt()
-        self.delivery.change_leadership(Leadership(NO_NODE, self.core.leader_epoch), -1)
-        if self._is_started:
-            self._on_fatal(f"metadata log: {reason}")
+        try:
+            self.delivery.change_leadership(Leadership(NO_NODE, self.core.leader_epoch), -1)
+        finally:  # a listener may be what has failed
+            if self._is_started:
+                self._on_fatal(f"metadata log: {reason}")
 
     def _halt(self) -> None:
         """Carry out nothing any more, answer nobody."""
         self.events.stop()
+        self._flush_ended.set()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -241,6 +241,10 @@ class QuorumLog:
         newest = self._files.snapshots[-1].end_offset if self._files.snapshots else -1
         if self._closing is not None or self._driver.failure is not None or end_offset <= newest:
             return
+        # A majority may have committed what this leader has not flushed: the log must reach the
+        # snapshot's end after a power loss too.
+        if not await self._driver.is_flushed_to(end_offset):
+            return
         await self._driver.snapshots.write(
             snapshot_id,
             self._files.voters.at(end_offset),

@@ -158,7 +158,10 @@ class SnapshotStore:
         snapshots = self._files.snapshots
         if snapshots and snapshots[-1].end_offset >= snapshot_id.end_offset:
             # A later one was fetched meanwhile; the log begins behind this one.
-            self._filesystem.unlink(snapshot_path(self._files.directory, snapshot_id))
+            try:
+                self._filesystem.unlink(snapshot_path(self._files.directory, snapshot_id))
+            except OSError as problem:  # installing the later one has removed it, or the start will
+                logger.info("snapshot %s is of no use any more: %s", snapshot_id, problem)
             return False
         snapshots.append(snapshot_id)
         try:

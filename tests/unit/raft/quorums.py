@@ -68,11 +68,20 @@ class SlowFilesystem(SimulatedFilesystem):
     def __init__(self, dice: random.Random, root: DirectoryNode | None = None) -> None:
         super().__init__(root)
         self._dice = dice
+        self.held_before: dict[str, asyncio.Event] = {}
+        """Functions by their name that are not begun before the event."""
+        self.held_after: dict[str, asyncio.Event] = {}
+        """Those that nobody hears the end of before the event."""
 
     async def offload(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        name = getattr(function, "__name__", "")
+        if (held := self.held_before.get(name)) is not None:
+            await held.wait()
         for _ in range(self._dice.randrange(4)):
             await asyncio.sleep(0)
         result = await super().offload(function, *args, **kwargs)
+        if (held := self.held_after.get(name)) is not None:
+            await held.wait()
         for _ in range(self._dice.randrange(4)):
             await asyncio.sleep(0)
         return result
