@@ -59,11 +59,7 @@ class MetadataLoader:
         """Register a publisher, which at once hears of everything there is."""
         self._publishers.append(publisher)
         if self.image is not MetadataImage.EMPTY:
-            delta = MetadataDelta(MetadataImage.EMPTY)
-            for record, _version in self.image.write():
-                delta.replay(record)
-            delta.finish_snapshot()
-            publisher.on_metadata_update(delta, self.image)
+            publisher.on_metadata_update(MetadataDelta.from_nothing(self.image), self.image)
 
     @property
     def last_applied_offset(self) -> int:

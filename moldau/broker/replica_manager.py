@@ -304,10 +304,8 @@ class ReplicaManager:
                     image.configs.get(ConfigResourceType.BROKER, ""),
                     image.configs.get(ConfigResourceType.BROKER, str(self.broker_id)),
                 )
-        for topic in changed_topics:
-            partitions = [
-                partition for (name, _), partition in self._partitions.items() if name == topic
-            ]
+        for topic in sorted(changed_topics):
+            partitions = self._partitions_of(topic)
             if not partitions:
                 continue
             config, min_insync_replicas = self._topic_config(topic)
@@ -316,6 +314,11 @@ class ReplicaManager:
                 if partition.log is not None:
                     partition.log.update_config(config)
                 partition.settings_changed()
+
+    def _partitions_of(self, topic: str) -> list[Partition]:
+        """Those of the topic that the image knows by this name, found without a look at others."""
+        known = self.image.topics.topics_by_name.get(topic)
+        return [] if known is None else list(self.topic_by_id(known.topic_id).values())
 
     def _topic_config(self, topic: str) -> tuple[LogConfig, int]:
         values = effective_topic_config(

@@ -12,6 +12,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from moldau.metadata.image.overlay import layered, overlay
 from moldau.protocol.metadata_records import ConfigRecord
 from moldau.protocol.schema import Message
 
@@ -100,16 +101,8 @@ class ConfigsDelta:
 
     def apply(self) -> ConfigsImage:
         """The image with the changes made."""
-        by_resource = dict(self._image.configs_by_resource)
+        old = self._image.configs_by_resource
+        by_resource: dict[ConfigResource, Mapping[str, str] | None] = {}
         for resource, changes in self.changes.items():
-            config = dict(by_resource.get(resource, _NO_CONFIG))
-            for key, value in changes.items():
-                if value is None:
-                    config.pop(key, None)
-                else:
-                    config[key] = value
-            if config:
-                by_resource[resource] = config
-            else:
-                by_resource.pop(resource, None)
-        return ConfigsImage(by_resource)
+            by_resource[resource] = overlay(old.get(resource, _NO_CONFIG), changes) or None
+        return ConfigsImage(layered(old, by_resource))

@@ -7,6 +7,7 @@ Invariant: `apply` leaves the base image as it was, and parts that no record tou
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from moldau.metadata.image.client_quotas import ClientQuotasDelta
@@ -17,6 +18,7 @@ from moldau.metadata.image.features import FeaturesDelta
 from moldau.metadata.image.metadata_image import MetadataImage
 from moldau.metadata.image.producer_ids import ProducerIdsDelta
 from moldau.metadata.image.security import AclsDelta, DelegationTokensDelta, ScramDelta
+from moldau.metadata.image.topics import TopicsImage
 from moldau.metadata.image.topics_delta import TopicsDelta
 from moldau.metadata.image.values import Provenance
 from moldau.protocol import metadata_records as kinds
@@ -60,6 +62,17 @@ class MetadataDelta:
         self.acls_delta = AclsDelta(image.acls)
         self.scram_delta = ScramDelta(image.scram)
         self.delegation_tokens_delta = DelegationTokensDelta(image.delegation_tokens)
+
+    @classmethod
+    def from_nothing(cls, image: MetadataImage) -> MetadataDelta:
+        """What makes `image` out of the empty one, as if a snapshot of it had been replayed."""
+        delta = cls(MetadataImage.EMPTY)
+        # Topics are nearly all there is in a big image: they take the short way.
+        for record, _version in replace(image, topics=TopicsImage()).write():
+            delta.replay(record)
+        delta.topics_delta = TopicsDelta.from_nothing(image.topics)
+        delta.finish_snapshot()
+        return delta
 
     def replay(self, record: Message) -> None:
         """Take over one record.

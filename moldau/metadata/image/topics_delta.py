@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from moldau.metadata.image.errors import InvalidMetadataRecord
+from moldau.metadata.image.overlay import layered
 from moldau.metadata.image.topics import TopicImage, TopicsImage
 from moldau.metadata.image.values import (
     MIGRATING_DIRECTORY,
@@ -91,6 +92,17 @@ class TopicsDelta:
         self.changed: dict[UUID, TopicDelta] = {}
         self.deleted: dict[UUID, TopicImage] = {}
         self._created_by_name: dict[str, UUID] = {}
+
+    @classmethod
+    def from_nothing(cls, image: TopicsImage) -> TopicsDelta:
+        """What makes `image` out of the empty one, without a detour by records."""
+        delta = cls(TopicsImage())
+        for topic_id, topic in image.topics_by_id.items():
+            created = TopicDelta(TopicImage(topic.name, topic_id, {}), created=True)
+            created.partition_changes = dict(topic.partitions)
+            delta.changed[topic_id] = created
+            delta._created_by_name[topic.name] = topic_id
+        return delta
 
     @property
     def created(self) -> dict[UUID, TopicDelta]:
@@ -176,16 +188,17 @@ class TopicsDelta:
                 self.deleted[topic_id] = topic
 
     def apply(self) -> TopicsImage:
-        """The image with the changes made; each index is copied once."""
-        by_id = dict(self._image.topics_by_id)
-        by_name = dict(self._image.topics_by_name)
+        """The image with the changes made; what it shares with the old one is not copied."""
+        old = self._image
+        by_id: dict[UUID, TopicImage | None] = {}
+        by_name: dict[str, TopicImage | None] = {}
         for topic_id, topic in self.deleted.items():
-            del by_id[topic_id]
-            if by_name[topic.name].topic_id == topic_id:
-                del by_name[topic.name]
+            by_id[topic_id] = None
+            if old.topics_by_name[topic.name].topic_id == topic_id:
+                by_name[topic.name] = None
         for topic_id, delta in self.changed.items():
             by_id[topic_id] = by_name[delta.name] = delta.apply()
-        return TopicsImage(by_id, by_name)
+        return TopicsImage(layered(old.topics_by_id, by_id), layered(old.topics_by_name, by_name))
 
     def local_changes(self, broker_id: int) -> LocalChanges:
         """The replicas of `broker_id` that this delta made, changed or took away."""
@@ -204,14 +217,13 @@ class TopicsDelta:
         before = self._image.topics_by_id.get(delta.topic_id)
         old_partitions: Mapping[int, PartitionRegistration] = before.partitions if before else {}
         for index, partition in delta.partition_changes.items():
-            name = TopicPartition(delta.name, index)
             old = old_partitions.get(index)
             if broker_id not in partition.replicas:
                 if old is not None and broker_id in old.replicas:
-                    changes.deleted[name] = delta.topic_id
+                    changes.deleted[TopicPartition(delta.name, index)] = delta.topic_id
             elif partition != old:
                 kind = changes.leaders if partition.leader == broker_id else changes.followers
-                kind[name] = (delta.topic_id, partition)
+                kind[TopicPartition(delta.name, index)] = (delta.topic_id, partition)
 
     def _topic_id(self, name: str) -> UUID | None:
         if name in self._created_by_name:

@@ -298,3 +298,37 @@ def test_older_metadata_levels_write_older_records() -> None:
         assert versions == {version}
         for record, v in image.write():
             record.to_bytes(v)  # what the version cannot carry was left out
+
+
+def test_an_image_made_from_nothing_is_as_one_replayed() -> None:
+    """What a late publisher is told: the same changes as if the image's records were replayed."""
+    image = replay(MetadataImage.EMPTY, metadata_records(golden("00000000000000000000.log")))
+    replayed = MetadataDelta(MetadataImage.EMPTY)
+    for record, _version in image.write():
+        replayed.replay(record)
+    replayed.finish_snapshot()
+    made = MetadataDelta.from_nothing(image)
+    assert made.apply(image.provenance).digest() == image.digest()
+    assert made.apply(image.provenance) == image
+    assert (made.is_snapshot, made.touched) == (replayed.is_snapshot, replayed.touched)
+    assert made.configs_delta.changes == replayed.configs_delta.changes
+    topics, expected = made.topics_delta, replayed.topics_delta
+    assert expected.created
+    assert list(topics.created) == list(topics.changed)
+    assert set(topics.changed) == set(expected.changed)
+    for topic_id, topic in topics.changed.items():
+        assert topic.partition_changes == expected.changed[topic_id].partition_changes
+        assert topic.new_partitions == expected.changed[topic_id].new_partitions
+    for broker_id in image.cluster.brokers:
+        changes = topics.local_changes(broker_id)
+        assert changes == expected.local_changes(broker_id)
+        assert changes.leaders or changes.followers
+    topics.replay_clear_elr(ClearElrRecord(topic_name=next(iter(image.topics.topics_by_name))))
+
+
+def test_from_nothing_leaves_the_image_as_it_is() -> None:
+    image = replay(MetadataImage.EMPTY, topic_records())
+    delta = MetadataDelta.from_nothing(image)
+    delta.replay(PartitionChangeRecord(topic_id=TOPIC, partition_id=0, leader=2))
+    assert delta.apply(Provenance()).topics.topics_by_name["t"].partitions[0].leader == 2
+    assert image.topics.topics_by_name["t"].partitions[0].leader == 1

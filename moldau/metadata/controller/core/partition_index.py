@@ -46,17 +46,24 @@ class PartitionIndex:
 
     def move(self, old: Mapping[UUID, TopicImage], new: Mapping[UUID, TopicImage]) -> None:
         """Go from one image's topics to another's; what both share costs next to nothing."""
-        for topic_id in {**old, **new}:
-            old_topic, new_topic = old.get(topic_id), new.get(topic_id)
-            if old_topic is new_topic:
-                continue
-            old_partitions = {} if old_topic is None else old_topic.partitions
-            new_partitions = {} if new_topic is None else new_topic.partitions
-            for partition_index in {**old_partitions, **new_partitions}:
-                before = old_partitions.get(partition_index)
-                after = new_partitions.get(partition_index)
-                if before is not after:
-                    self._move(topic_id, partition_index, before, after)
+        for topic_id, old_topic in old.items():
+            new_topic = new.get(topic_id)
+            if old_topic is not new_topic:
+                self._move_topic(topic_id, old_topic, new_topic)
+        for topic_id, new_topic in new.items():
+            if topic_id not in old:
+                self._move_topic(topic_id, None, new_topic)
+
+    def _move_topic(
+        self, topic_id: UUID, old_topic: TopicImage | None, new_topic: TopicImage | None
+    ) -> None:
+        old_partitions = {} if old_topic is None else old_topic.partitions
+        new_partitions = {} if new_topic is None else new_topic.partitions
+        for partition_index in {**old_partitions, **new_partitions}:
+            before = old_partitions.get(partition_index)
+            after = new_partitions.get(partition_index)
+            if before is not after:
+                self._move(topic_id, partition_index, before, after)
 
     def _move(
         self,
