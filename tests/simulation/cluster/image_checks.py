@@ -58,6 +58,22 @@ def _check_partition(partition: PartitionRegistration, where: str) -> None:
         raise Violation("directories", where)
 
 
+def leaderless(image: MetadataImage) -> list[str]:
+    """Partitions without a leader although a broker that may lead is there."""
+    active = {
+        broker_id
+        for broker_id, broker in image.cluster.brokers.items()
+        if not broker.fenced and not broker.in_controlled_shutdown
+    }
+    return [
+        f"{topic.name}-{index}: {partition}"
+        for topic in image.topics.topics_by_id.values()
+        for index, partition in topic.partitions.items()
+        if partition.leader == NO_LEADER
+        and any(each in active for each in (*partition.isr, *partition.elr))
+    ]
+
+
 def check_step(before: MetadataImage, after: MetadataImage) -> None:
     """Epochs of partitions and brokers never fall; who changes a partition counts its epoch up.
 

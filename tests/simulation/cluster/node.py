@@ -9,6 +9,7 @@ Invariant: a node is started only from what its last death left on the disk.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -329,6 +330,8 @@ class ControllerNode:
     ) -> Controller:
         tap: Any = LogTap(log, self, process.name)
         settings = ControllerSettings.from_node_config(config, CLUSTER_ID)
+        if self.world.max_changes_per_step is not None:
+            settings = replace(settings, max_changes_per_step=self.world.max_changes_per_step)
         return Controller(
             ControllerCore(settings, Random(self.random.getrandbits(64))),
             tap,

@@ -17,6 +17,7 @@ from typing import Any
 from moldau.raft import VoterSet
 from tests.simulation.cluster.brokers import SimulatedBroker
 from tests.simulation.cluster.clients import SimulatedClient
+from tests.simulation.cluster.image_checks import leaderless
 from tests.simulation.cluster.ledger import Ledger
 from tests.simulation.cluster.logs import PORT, dynamic_quorum, host_of, static_quorum
 from tests.simulation.cluster.network import Fabric
@@ -103,7 +104,11 @@ class World:
         self.snapshot_interval_ms = random.choice((0, 10_000))
         session_ms = random.choice((2_000, 4_000, 9_000))
         self.heartbeat_interval_ms = session_ms // random.choice((4, 8))
-        self.controller_overrides = {"broker.session.timeout.ms": str(session_ms)}
+        self.controller_overrides = {
+            "broker.session.timeout.ms": str(session_ms),
+            "leader.imbalance.check.interval.seconds": str(random.choice((2, 300))),
+        }
+        self.max_changes_per_step = random.choice((1, 3, None))
         self.isr_pause_ms = random.choice((300.0, 1_000.0))
         self.ids_pause_ms = random.choice((1_000.0, 5_000.0))
         self.client_pause_ms = random.choice((100.0, 400.0))
@@ -231,6 +236,10 @@ class World:
         else:
             raise Violation("no-progress", f"no topic could be created: {self.describe()}")
         await self._until(self._is_quiet, "not converged at last", CONVERGENCE_LIMIT_MS)
+        await self._until(
+            lambda: not leaderless(self.ledger.image), "not all led", CONVERGENCE_LIMIT_MS
+        )
+        await self._until(self._is_quiet, "not quiet at last", CONVERGENCE_LIMIT_MS)
         for node in self.controllers:
             assert node.process is not None
             assert node.controller is not None
@@ -277,4 +286,8 @@ class World:
             f"{broker_id}: epoch {each.broker_epoch} {'fenced' if each.fenced else 'unfenced'}"
             for broker_id, each in sorted(self.ledger.image.cluster.brokers.items())
         ]
-        return f"ledger ends at {self.ledger.end_offset}; {controllers}; {brokers}; {registered}"
+        unled = leaderless(self.ledger.image)
+        return (
+            f"ledger ends at {self.ledger.end_offset}; {controllers}; {brokers}; {registered}; "
+            f"{unled}"
+        )
