@@ -129,7 +129,9 @@ class AsyncioNetwork:
                     ssl=ssl_context,
                     server_hostname=host if ssl_context is not None else None,
                 )
-            except UnicodeError as error:  # what the resolver says of labels that are none
+            except (
+                ValueError
+            ) as error:  # what the resolver says of labels that are none, and of NUL
                 raise OSError(f"{host!r} is not a host name") from error
 
 

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import (
@@ -201,6 +203,13 @@ async def test_three_over_sockets() -> None:
         await log.close()
     for each in hosts.values():
         await each.server.close(graceful_ms=0)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a..b", "x" * 300, ""], ids=repr)
+async def test_a_peer_with_a_name_that_is_none_does_not_answer(name: str) -> None:
+    peers = connection_peers(1)
+    assert await peers.request(Destination(2, name, 9093), VOTE, 5_000) is None
+    await peers.close()
 
 
 async def test_a_peer_that_is_not_there_or_says_nothing() -> None:
