@@ -18,15 +18,16 @@ from moldau.protocol.messages.p57_update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from moldau.raft import QuorumStopped
 
 Decide = Callable[[UpdateFeaturesRequest], Awaitable[Any]]
 
 
 class KraftUpgrade(Protocol):
-    """Raises the level of the quorum."""
+    """Raises the level of the quorum, or finds it there already."""
 
     async def __call__(self, level: int, *, timeout_ms: int) -> tuple[ErrorCode, str]:
-        """The error, and what to say of it."""
+        """The error, and what to say of it. Raises: QuorumStopped."""
 
 
 def names_kraft_version(request: UpdateFeaturesRequest) -> bool:
@@ -56,8 +57,12 @@ async def update_with_kraft_version(
     if checked.error_code != ErrorCode.NONE:
         return checked
     level = own[0].max_version_level
-    if level != current_level and not request.validate_only:
-        error, words = await upgrade(level, timeout_ms=max(request.timeout_ms, 0))
+    # Also when the level is that already: it may not be committed yet, and would not last then.
+    if not request.validate_only:
+        try:
+            error, words = await upgrade(level, timeout_ms=max(request.timeout_ms, 0))
+        except QuorumStopped as problem:
+            error, words = ErrorCode.NOT_CONTROLLER, str(problem)
         if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             error = ErrorCode.NOT_CONTROLLER
         if error is not ErrorCode.NONE:

@@ -142,10 +142,11 @@ class VoterChanges:
         state = self._state
         latest = state.voters.latest
         refusal = self._refusal(needs_kraft_version=False)
-        if state.role is Role.LEADER and level == latest.kraft_version:
+        is_committed = state.voters.latest_offset < state.high_watermark
+        if state.role is Role.LEADER and level == latest.kraft_version and is_committed:
             self._complete(token, ErrorCode.NONE)
             return
-        if state.role is Role.LEADER and not latest.kraft_version < level <= LATEST_KRAFT_VERSION:
+        if state.role is Role.LEADER and not latest.kraft_version <= level <= LATEST_KRAFT_VERSION:
             self._complete(
                 token,
                 ErrorCode.INVALID_UPDATE_VERSION,

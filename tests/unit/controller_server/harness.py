@@ -142,6 +142,7 @@ class ControllerBench:
         self.faults: list[BaseException] = []
         self.kraft_version = 1
         self.kraft_upgrade_error = ErrorCode.NONE
+        self.kraft_upgrade_failure: Exception | None = None
         self.core = ControllerCore(
             ControllerSettings.from_node_config(self.config, CLUSTER_ID), random.Random(3)
         )
@@ -182,6 +183,8 @@ class ControllerBench:
         return bench
 
     async def upgrade_kraft_version(self, level: int, *, timeout_ms: int) -> tuple[ErrorCode, str]:
+        if self.kraft_upgrade_failure is not None:
+            raise self.kraft_upgrade_failure
         if self.kraft_upgrade_error is ErrorCode.NONE:
             self.kraft_version = level
         return self.kraft_upgrade_error, "as scripted"

@@ -56,7 +56,7 @@ from moldau.protocol.messages.p70_controller_registration import (
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
-from moldau.raft import RAFT_APIS
+from moldau.raft import RAFT_APIS, QuorumStopped
 from moldau.runtime.connection import Connection, ConnectionLost
 from moldau.runtime.server import ListenerSpec
 from tests.unit.controller_server.harness import (
@@ -502,6 +502,25 @@ async def test_a_quorum_that_does_not_upgrade_leaves_the_other_features(
     bench.kraft_version, bench.kraft_upgrade_error = 0, error
     response = await connection.send(features(("kraft.version", 1), ("share.version", 1)))
     assert response.error_code == told
+    assert bench.controller.committed_image.features.level("share.version") == 0
+
+
+async def test_a_quorum_that_stops_during_the_upgrade_is_no_fault(start: Start) -> None:
+    bench = await start()
+    connection = await bench.connect()
+    bench.kraft_upgrade_failure = QuorumStopped("closed")
+    response = await connection.send(features(("kraft.version", 1), ("share.version", 1)))
+    assert response.error_code == ErrorCode.NOT_CONTROLLER
+    assert bench.controller.committed_image.features.level("share.version") == 0
+    assert bench.faults == []
+
+
+async def test_a_level_that_is_not_committed_is_no_success(start: Start) -> None:
+    bench = await start()
+    connection = await bench.connect()
+    bench.kraft_version, bench.kraft_upgrade_error = 1, ErrorCode.REQUEST_TIMED_OUT
+    response = await connection.send(features(("kraft.version", 1), ("share.version", 1)))
+    assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
     assert bench.controller.committed_image.features.level("share.version") == 0
 
 

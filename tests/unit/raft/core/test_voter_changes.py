@@ -410,6 +410,24 @@ def test_the_upgrade_writes_the_voters_that_have_told_their_directories() -> Non
     assert ids(solo) == [1, 2]
 
 
+def test_an_upgrade_that_is_not_committed_is_no_success_when_it_is_asked_for_again() -> None:
+    solo = leader(voter_set(1, 2, 3, kraft_version=0))
+    update(solo, described(2))
+    update(solo, described(3))
+    upgrade(solo)
+    upgrade(solo)
+    assert solo.completed() == [("up", ErrorCode.REQUEST_TIMED_OUT)], "the first one waits"
+    solo.wait(TIMEOUT_MS / 2)
+    solo.fetch_by(2, 1)  # keeps the leader, and has nothing new
+    solo.wait(TIMEOUT_MS / 2)
+    upgrade(solo)
+    assert solo.completed()[1:] == [("up", ErrorCode.REQUEST_TIMED_OUT)] * 2
+    solo.fetch_by(2)
+    upgrade(solo)
+    assert solo.completed()[3:] == [("up", ErrorCode.NONE)]
+    assert len(solo.of(AppendVoters)) == 1
+
+
 def test_the_upgrade_needs_voters_that_speak_the_version() -> None:
     solo = leader(voter_set(1, 2, 3, kraft_version=0))
     update(solo, described(2))
