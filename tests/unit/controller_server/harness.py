@@ -141,8 +141,7 @@ class ControllerBench:
         self.quorum = RecordingQuorum()
         self.faults: list[BaseException] = []
         self.kraft_version = 1
-        self.kraft_upgrade_error = ErrorCode.NONE
-        self.kraft_upgrade_failure: Exception | None = None
+        self.kraft_upgrade_outcome: ErrorCode | Exception = ErrorCode.NONE
         self.core = ControllerCore(
             ControllerSettings.from_node_config(self.config, CLUSTER_ID), random.Random(3)
         )
@@ -183,11 +182,12 @@ class ControllerBench:
         return bench
 
     async def upgrade_kraft_version(self, level: int, *, timeout_ms: int) -> tuple[ErrorCode, str]:
-        if self.kraft_upgrade_failure is not None:
-            raise self.kraft_upgrade_failure
-        if self.kraft_upgrade_error is ErrorCode.NONE:
+        outcome = self.kraft_upgrade_outcome
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome is ErrorCode.NONE:
             self.kraft_version = level
-        return self.kraft_upgrade_error, "as scripted"
+        return outcome, "as scripted"
 
     @property
     def port(self) -> int:

@@ -488,40 +488,24 @@ async def test_kraft_version_is_raised_together_with_other_features(start: Start
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("level", "outcome", "told"),
     [
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_CONTROLLER),
-        (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT),
+        (0, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_CONTROLLER),
+        (0, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT),
+        (1, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT),  # not committed yet
+        (0, QuorumStopped("closed"), ErrorCode.NOT_CONTROLLER),
     ],
 )
 async def test_a_quorum_that_does_not_upgrade_leaves_the_other_features(
-    start: Start, error: ErrorCode, told: ErrorCode
+    start: Start, level: int, outcome: ErrorCode | QuorumStopped, told: ErrorCode
 ) -> None:
     bench = await start()
     connection = await bench.connect()
-    bench.kraft_version, bench.kraft_upgrade_error = 0, error
+    bench.kraft_version, bench.kraft_upgrade_outcome = level, outcome
     response = await connection.send(features(("kraft.version", 1), ("share.version", 1)))
     assert response.error_code == told
     assert bench.controller.committed_image.features.level("share.version") == 0
-
-
-async def test_a_quorum_that_stops_during_the_upgrade_is_no_fault(start: Start) -> None:
-    bench = await start()
-    connection = await bench.connect()
-    bench.kraft_upgrade_failure = QuorumStopped("closed")
-    response = await connection.send(features(("kraft.version", 1), ("share.version", 1)))
-    assert response.error_code == ErrorCode.NOT_CONTROLLER
-    assert bench.controller.committed_image.features.level("share.version") == 0
     assert bench.faults == []
-
-
-async def test_a_level_that_is_not_committed_is_no_success(start: Start) -> None:
-    bench = await start()
-    connection = await bench.connect()
-    bench.kraft_version, bench.kraft_upgrade_error = 1, ErrorCode.REQUEST_TIMED_OUT
-    response = await connection.send(features(("kraft.version", 1), ("share.version", 1)))
-    assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert bench.controller.committed_image.features.level("share.version") == 0
 
 
 async def test_a_standby_does_not_answer_for_kraft_version(start: Start) -> None:
