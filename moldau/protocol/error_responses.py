@@ -8,7 +8,7 @@ goes unanswered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p32_describe_configs as describe
@@ -105,6 +105,7 @@ from moldau.protocol.messages.p82_update_raft_voter import (
     UpdateRaftVoterResponse,
 )
 from moldau.protocol.schema import Message, Struct
+from moldau.protocol.schema_fields import ArrayType, StructType
 
 
 def error_response(
@@ -132,17 +133,36 @@ def fit_version(response: Message, api_version: int) -> None:
 
 def error_codes(message: Struct) -> Iterator[int]:
     """Every error code in a response, those of its parts included."""
-    names: tuple[str, ...] = type(message).__slots__
-    for name in names:
+    for name, is_code in _ways_to_codes(type(message)):
         value = getattr(message, name)
-        if name.endswith("error_code"):
+        if is_code:
             yield value
         elif type(value) is list:
-            if value and isinstance(value[0], Struct):
-                for each in value:
-                    yield from error_codes(each)
-        elif isinstance(value, Struct):
+            for each in value:
+                yield from error_codes(each)
+        elif value is not None:
             yield from error_codes(value)
+
+
+_Ways: TypeAlias = tuple[tuple[str, bool], ...]
+_ways_by_kind: Final[dict[type[Struct], _Ways]] = {}
+
+
+def _ways_to_codes(kind: type[Struct]) -> _Ways:
+    """The fields that are error codes (True), and those with parts in which there are some: a
+    response about a thousand topics has tens of thousands of parts without.
+    """
+    known = _ways_by_kind.get(kind)
+    if known is not None:
+        return known
+    ways: list[tuple[str, bool]] = []
+    for field in kind.spec().fields:
+        part = field.type.element if isinstance(field.type, ArrayType) else field.type
+        if field.name.endswith("error_code"):
+            ways.append((field.name, True))
+        elif isinstance(part, StructType) and _ways_to_codes(part.struct):
+            ways.append((field.name, False))
+    return _ways_by_kind.setdefault(kind, tuple(ways))
 
 
 def has_error(message: Message, error: ErrorCode) -> bool:

@@ -20,6 +20,7 @@ from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.p01_fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.p19_create_topics import (
     CreatableTopic,
+    CreatableTopicConfigs,
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -27,7 +28,9 @@ from moldau.protocol.messages.p19_create_topics import (
 from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, TopicPartitions
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterResponse
-from moldau.protocol.registry import request_class, response_class
+from moldau.protocol.registry import api_keys, request_class, response_class
+from moldau.protocol.schema import Struct
+from moldau.protocol.schema_fields import ArrayType, StructType
 
 # Made by the classes of kafka-clients 4.3.0: Envelope request and response around CreateTopics
 # v7, correlation id 42, client id "client-1", principal by DefaultKafkaPrincipalBuilder.serialize.
@@ -150,3 +153,56 @@ def test_old_versions_have_errors_only_where_they_have_room() -> None:
     for version in (4, 7, 17):
         decoded, _ = type(fetched).decode(fetched.to_bytes(version), version)
         assert has_error(decoded, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def test_error_codes_are_found_without_a_look_at_parts_that_have_none() -> None:
+    topics = [
+        CreatableTopicResult(name="a", error_code=36, topic_config_error_code=29),
+        CreatableTopicResult(name="b", error_code=0, configs=None),
+    ]
+    [config] = topics[0].configs = [CreatableTopicConfigs(name="retention.ms")]
+    del config.name  # whoever looks at all of it fails
+    with pytest.raises(AttributeError):
+        repr(config)
+    response = CreateTopicsResponse(topics=topics)
+    assert list(error_codes(response)) == [36, 29, 0, 0]
+    assert has_error(response, ErrorCode.TOPIC_ALREADY_EXISTS)
+    assert not has_error(response, ErrorCode.NOT_CONTROLLER)
+
+
+@pytest.mark.parametrize("api_key", api_keys())
+def test_error_codes_of_every_response_are_those_that_a_walk_finds(api_key: ApiKey) -> None:
+    response = _filled(response_class(api_key))
+    found = list(error_codes(response))
+    assert found == _walked(response)
+    assert found or "error_code" not in repr(response)
+
+
+def _filled(kind: type[Struct]) -> Struct:
+    """An instance in which every list has one element, and every error code is 7."""
+    values: dict[str, object] = {}
+    for field in kind.spec().fields:
+        if field.name.endswith("error_code"):
+            values[field.name] = 7
+        elif isinstance(field.type, StructType):
+            values[field.name] = _filled(field.type.struct)
+        elif isinstance(field.type, ArrayType) and isinstance(field.type.element, StructType):
+            values[field.name] = [_filled(field.type.element.struct)]
+    return kind(**values)
+
+
+def _walked(value: object) -> list[int]:
+    """By looking at everything."""
+    if isinstance(value, list):
+        return [code for each in value for code in _walked(each)]
+    if not isinstance(value, Struct):
+        return []
+    return [
+        code
+        for field in value.spec().fields
+        for code in (
+            [getattr(value, field.name)]
+            if field.name.endswith("error_code")
+            else _walked(getattr(value, field.name))
+        )
+    ]
