@@ -51,9 +51,11 @@ class ControllerState:
 
     def reset(self, image: MetadataImage) -> None:
         """Start from `image`: after loading a snapshot, or when leadership changes."""
-        self.index.move(self.image.topics.topics_by_id, image.topics.topics_by_id)
-        self.image = image
+        old, self.image = self.image, image
         self.leaving.clear()
+        if image.topics is old.topics:
+            return  # nothing about topics was appended and not committed
+        self.index.move(old.topics.topics_by_id, image.topics.topics_by_id)
         self._names_by_collision_key = {}
         for name in image.topics.topics_by_name:
             self._names_by_collision_key.setdefault(collision_key(name), []).append(name)
