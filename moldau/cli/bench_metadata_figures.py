@@ -17,6 +17,13 @@ from moldau.cli.bench_metadata_load import LoadFigures
 
 CONTROLLER_COUNT: Final = 3
 BROKER_COUNT: Final = 3
+
+# The metadata row of the design's performance table.
+LOAD_S: Final = 10.0
+PEAK_MB: Final = 800.0
+CHANGE_MS: Final = 50.0
+FAILOVER_S: Final = 2.0
+
 NOTE: Final = (
     "the partitions are on a phantom broker that only the controllers know: all of their metadata, "
     "none of their logs"
@@ -44,6 +51,26 @@ class RestartFigures:
     peak_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure: its name in JSON, what it is, and the most that its median may be."""
+
+    name: str
+    what: str
+    values: Sequence[float]
+    limit: float | None = None
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it is as good as asked for; what nobody asked for is."""
+        return self.limit is None or statistics.median(self.values) <= self.limit
+
+    def document(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        asked = {} if self.limit is None else {"at_most": self.limit, "met": self.is_met}
+        return {**spread(self.values), **asked}
+
+
 @dataclass(slots=True)
 class MetadataFigures:
     """Everything that was measured. `loads` by role and source."""
@@ -57,81 +84,44 @@ class MetadataFigures:
     node_peak_bytes: dict[int, int] = field(default_factory=dict)
     load_averages: list[float] = field(default_factory=list)
 
-    def rows(self) -> list[tuple[str, str, Sequence[float], str]]:
-        """Name in JSON, what it is, the values, and what is asked of their median ("" nothing)."""
-        rows: list[tuple[str, str, Sequence[float], str]] = []
-        if self.creation is not None:
-            made, seconds = self.creation, self.creation.seconds
-            rows += [
-                ("topics_per_second", "created topics/s", [made.topic_count / seconds], ""),
-                (
-                    "partitions_per_second",
-                    "created partitions/s",
-                    [made.partition_count / seconds],
-                    "",
-                ),
-            ]
+    def rows(self) -> list[Row]:
+        """Every figure that has a value."""
+        rows = [*self._creation_rows(), *self._load_rows(), *self._cluster_rows()]
+        return [row for row in rows if row.values]
+
+    def _creation_rows(self) -> Iterator[Row]:
+        made = self.creation
+        if made is None:
+            return
+        for what, count in (("topics", made.topic_count), ("partitions", made.partition_count)):
+            yield Row(f"{what}_per_second", f"created {what}/s", [count / made.seconds])
+
+    def _load_rows(self) -> Iterator[Row]:
         for (role, source), loads in self.loads.items():
-            what = f"{role}: image from the {source}"
-            name = f"{role}_load_from_{source}"
-            megabytes = [each.peak_bytes / 1e6 for each in loads]
-            rows += [
-                (f"{name}_s", f"{what}, s", [each.seconds for each in loads], "<= 10"),
-                (f"{name}_cpu_s", f"{what}, CPU s", [each.cpu_seconds for each in loads], ""),
-                (f"{name}_peak_mb", f"{what}, peak resident MB", megabytes, "<= 800"),
-            ]
-        restarts = self.restarts
-        rows += [
-            (
-                "broker_ready_s",
-                "broker started on its log: /readyz, s",
-                [each.ready_seconds for each in restarts],
-                "<= 10",
-            ),
-            (
-                "broker_ready_cpu_s",
-                "of that CPU s",
-                [each.cpu_seconds for each in restarts],
-                "",
-            ),
-            (
-                "broker_ready_peak_mb",
-                "its peak resident MB",
-                [each.peak_bytes / 1e6 for each in restarts],
-                "<= 800",
-            ),
-            (
-                "change_answered_ms",
-                "one topic created: answered, ms",
-                [each.answered_ms for each in self.changes],
-                "",
-            ),
-            (
-                "change_seen_after_sent_ms",
-                "on every broker after it was sent, ms",
-                [each.seen_after_sent_ms for each in self.changes],
-                "",
-            ),
-            (
-                "change_seen_after_answer_ms",
-                "on every broker after it was answered, ms",
-                [each.seen_after_answer_ms for each in self.changes],
-                "<= 50",
-            ),
-            (
-                "failover_s",
-                "active controller killed: next topic created, s",
-                self.failovers_s,
-                "<= 2",
-            ),
-            (
-                "node_peak_mb",
-                "most that a node of the cluster had resident, MB",
-                [each / 1e6 for each in self.node_peak_bytes.values()],
-                "",
-            ),
-        ]
-        return [row for row in rows if row[2]]
+            name, what = f"{role}_load_from_{source}", f"{role}: image from the {source}"
+            peaks = [each.peak_bytes / 1e6 for each in loads]
+            yield Row(f"{name}_s", f"{what}, s", [each.seconds for each in loads], LOAD_S)
+            yield Row(f"{name}_cpu_s", f"{what}, CPU s", [each.cpu_seconds for each in loads])
+            yield Row(f"{name}_peak_mb", f"{what}, peak resident MB", peaks, PEAK_MB)
+
+    def _cluster_rows(self) -> Iterator[Row]:
+        ready = [each.ready_seconds for each in self.restarts]
+        yield Row("broker_ready_s", "broker started on its log: /readyz, s", ready, LOAD_S)
+        cpu = [each.cpu_seconds for each in self.restarts]
+        yield Row("broker_ready_cpu_s", "of that CPU s", cpu)
+        peaks = [each.peak_bytes / 1e6 for each in self.restarts if each.peak_bytes]
+        yield Row("broker_ready_peak_mb", "its peak resident MB", peaks, PEAK_MB)
+        for name, what, limit in (
+            ("answered", "one topic created: answered, ms", None),
+            ("seen_after_sent", "on every broker after it was sent, ms", None),
+            ("seen_after_answer", "on every broker after it was answered, ms", CHANGE_MS),
+        ):
+            values = [getattr(each, f"{name}_ms") for each in self.changes]
+            yield Row(f"change_{name}_ms", what, values, limit)
+        what = "active controller killed: next topic created, s"
+        yield Row("failover_s", what, self.failovers_s, FAILOVER_S)
+        peaks = [each / 1e6 for each in self.node_peak_bytes.values()]
+        yield Row("node_peak_mb", "most that a node of the cluster had resident, MB", peaks)
 
     def document(self) -> dict[str, Any]:
         """As JSON shows it; MB are 10^6 bytes."""
@@ -143,21 +133,16 @@ class MetadataFigures:
             "controllers": CONTROLLER_COUNT,
             "brokers": BROKER_COUNT,
             "load_average_1m": [round(each, 2) for each in self.load_averages],
-            "figures": {
-                name: {
-                    **spread(values),
-                    **({"asked": asked, "met": is_met(values, asked)} if asked else {}),
-                }
-                for name, _, values, asked in self.rows()
-            },
+            "figures": {row.name: row.document() for row in self.rows()},
         }
 
     def table(self) -> Iterator[tuple[str, ...]]:
         """Rows of: what, how often, minimum, median, 95th percentile, maximum, asked, met."""
-        for _, what, values, asked in self.rows():
-            numbers = spread(values)
-            met = ("yes" if is_met(values, asked) else "no") if asked else ""
-            yield (what, *(f"{number:,}" for number in numbers.values()), asked, met)
+        for row in self.rows():
+            numbers = (f"{number:,}" for number in spread(row.values).values())
+            asked = "" if row.limit is None else f"<= {row.limit:g}"
+            met = "" if row.limit is None else "yes" if row.is_met else "no"
+            yield (row.what, *numbers, asked, met)
 
 
 COLUMNS: Final = ("figure", "count", "minimum", "median", "p95", "maximum", "asked", "met")
@@ -174,8 +159,3 @@ def spread(values: Sequence[float]) -> dict[str, float]:
         "p95": round(ordered[max(0, math.ceil(0.95 * len(ordered)) - 1)], digits),
         "maximum": round(ordered[-1], digits),
     }
-
-
-def is_met(values: Sequence[float], asked: str) -> bool:
-    """Whether the median is what is asked for (`<= LIMIT`)."""
-    return statistics.median(values) <= float(asked.removeprefix("<= "))
