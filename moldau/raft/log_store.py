@@ -9,6 +9,7 @@ after a failed flush the log is offline.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -34,6 +35,8 @@ from moldau.storage.append import AppendOrigin, AppendResult
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.flush_job import FlushJob
 from moldau.storage.segment import LogSegment
+
+logger = logging.getLogger("moldau.raft")
 
 INLINE_READ_BYTES: Final = 64 * 1024
 """Records near the end of the log are in the page cache: reading this many of them is cheaper than
@@ -263,11 +266,21 @@ class LogStore:
                 self._synced = now
                 self._on_flushed()
                 if self._log.recovery_point >= self._files.flushed_end_offset + NOTE_EVERY:
-                    await self._note_flushed(self._log.recovery_point)
-        except (LogOffline, DiskFull, OSError) as error:
+                    await self._try_to_note(self._log.recovery_point)
+        except (LogOffline, DiskFull) as error:
             self._on_failure(str(error))
         finally:
             self._flush_task = None
+
+    async def _try_to_note(self, end_offset: int) -> None:
+        """A note that lags behind promises less: a full disk is no reason to stop."""
+        files = self._files
+        # At most this is in the file, also when its writing fails halfway.
+        files.flushed_end_offset = max(files.flushed_end_offset, end_offset)
+        try:
+            await self._note_flushed(end_offset)
+        except OSError as error:
+            logger.warning("%s: not noted how far the log is flushed: %s", files.directory, error)
 
     async def _note_flushed(self, end_offset: int) -> None:
         """Raises: OSError."""

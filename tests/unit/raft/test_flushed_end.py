@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
+from moldau.raft import log_store
 from moldau.raft.flushed_end import (
     FLUSHED_END,
     forget_flushed_end,
     read_flushed_end,
     write_flushed_end,
 )
-from tests.storage.simulated_filesystem import SimulatedFilesystem
+from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
 from .fixtures import LOG_DIRECTORY, Listener, append, format_directory, open_log
 from .test_quorum_of_one import FIRST_SEGMENT, refused, settled
@@ -60,6 +63,27 @@ async def test_a_log_that_ends_early_is_refused(filesystem: SimulatedFilesystem)
     await written(filesystem)
     filesystem.put(FIRST_SEGMENT, filesystem.read_bytes(FIRST_SEGMENT)[:-10])
     assert FIRST_SEGMENT in await refused(filesystem)
+
+
+@pytest.mark.parametrize("operation", ["append", "fsync", "rename", "fsync_directory"])
+async def test_a_note_that_cannot_be_written_stops_nobody(
+    filesystem: SimulatedFilesystem, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    monkeypatch.setattr(log_store, "NOTE_EVERY", 3)
+    log = await open_log(filesystem)
+    listener = Listener()
+    log.add_listener(listener)
+    await settled(log, listener)
+    part = LOG_DIRECTORY if operation == "fsync_directory" else FLUSHED_END
+    fault = Fault(operation, part, errno.ENOSPC)
+    filesystem.faults.append(fault)
+    for number in range(10):
+        append(log, f"topic-{number}")
+        await settled(log, listener)
+        assert read_flushed_end(filesystem, LOG_DIRECTORY) <= log.log_end_offset
+    assert fault.count == 0
+    await log.close()
+    assert read_flushed_end(filesystem, LOG_DIRECTORY) == log.log_end_offset
 
 
 async def test_the_tail_of_a_crash_is_cut(filesystem: SimulatedFilesystem) -> None:
