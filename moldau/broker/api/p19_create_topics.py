@@ -4,7 +4,7 @@ Behaviour: allowed by CREATE on the cluster or on the topic; who may not DESCRIB
 shown the created topic's configuration; a name given twice in one request is INVALID_REQUEST for
 that name; the answer comes after this broker has seen the new topics, so that the next request
 finds them.
-Known gaps: none on one node.
+Known gaps: none.
 """
 
 from __future__ import annotations
