@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from moldau.broker.api.p03_metadata import PARTITIONS_PER_TURN
 from moldau.broker.authorizer import AllowAllAuthorizer, Operation, ResourceType
 from moldau.broker.controller_channel import ControllerUnavailable, ForwardedClient
 from moldau.config import NodeConfig
@@ -22,7 +24,7 @@ from moldau.protocol.messages.p32_describe_configs import (
 from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, TopicPartitions
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
-from tests.unit.broker.harness import DataPath
+from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath
 
 
 class ScriptedController:
@@ -73,6 +75,32 @@ async def test_metadata_without_a_controller_tells_what_there_is(administered: D
         "known": ErrorCode.NONE,
         "missing": ErrorCode.LEADER_NOT_AVAILABLE,
     }
+
+
+async def test_metadata_of_very_many_partitions_lets_others_have_their_turn(
+    administered: DataPath,
+) -> None:
+    """One image, though it takes several turns: a topic that comes meanwhile is not in it."""
+    topic_count, partition_count = 9, 600
+    for topic in range(topic_count):
+        # Of another broker: no logs are made here.
+        administered.create_topic(
+            f"many-{topic}", partition_count, replicas=(OTHER_BROKER_ID,), leader=OTHER_BROKER_ID
+        )
+    asked = administered.send(MetadataRequest(topics=None), 12)
+    turn_count = 0
+    while not asked.is_answered:
+        turn_count += 1
+        await asyncio.sleep(0)
+        if turn_count == 2:
+            administered.create_topic("late")
+    assert turn_count >= topic_count * partition_count // PARTITIONS_PER_TURN - 1
+    response = asked.response
+    names = [topic.name for topic in response.topics]
+    assert names == [f"many-{topic}" for topic in range(topic_count)]
+    assert {len(topic.partitions) for topic in response.topics} == {partition_count}
+    leaders = {each.leader_id for topic in response.topics for each in topic.partitions}
+    assert leaders == {OTHER_BROKER_ID}
 
 
 @pytest.mark.parametrize(
