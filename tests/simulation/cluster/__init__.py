@@ -1,1 +1,15 @@
-"""The second level of simulation: production nodes on a virtual clock, network and disk."""
+"""The second level of simulation: production nodes on a virtual clock, network and disk.
+
+    make sim SIM=cluster SEED=17                 one seed with its trace
+    make sim SIM=cluster SEEDS=0-999 WORKERS=2   a range; MINUTES=m for as many as fit
+    python -m tests.simulation.cluster.run --seeds 1-20 --controllers 3 \
+        --faults storage_outage --mutation unflushed-counts     with a bug put in
+
+What is production code here: runtime's Server and Connection, the whole of `moldau.raft` with its
+files, the controller with its core, the controller listener with router and APIs, controller
+registration, the broker's lifecycle, its channel to the controller and its metadata loader. What is
+simulated: event loop and time (`virtual_loop`), network (`network`, `transport`), disks (`disk`, on
+the storage tests' file system), and who uses the cluster: brokers' leadership duties, clients, the
+operator of the quorum. `ledger` and `image_checks` hold the promises, `nemesis` breaks things,
+`world` is one seed's run, `run` the command line, `mutations` the planted bugs.
+"""
