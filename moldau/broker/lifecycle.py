@@ -148,8 +148,8 @@ class BrokerLifecycle:
         request = self._registration_request()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._registration_timeout_ms / 1000
+        broker_id, refusal = self._description.broker_id, ""
         while True:
-            error: ErrorCode | str
             try:
                 response: BrokerRegistrationResponse = await self._controller.send(
                     request,
@@ -157,7 +157,7 @@ class BrokerLifecycle:
                     timeout_ms=max(0, int((deadline - loop.time()) * 1000)),
                 )
             except ControllerUnavailable as problem:
-                error = str(problem)
+                words = str(problem)
             else:
                 if response.error_code == ErrorCode.NONE:
                     self.broker_epoch = response.broker_epoch
@@ -165,10 +165,19 @@ class BrokerLifecycle:
                     return self.broker_epoch
                 error = ErrorCode.of(response.error_code)
                 if error in FATAL_REGISTRATION_ERRORS:
-                    raise RegistrationRefused(f"the controller refused broker: {error.name}")
-            words = error.name if isinstance(error, ErrorCode) else error
+                    raise RegistrationRefused(
+                        f"the controller refused broker {broker_id} of cluster "
+                        f"{self._description.cluster_id}: {error.name}, {error.message}"
+                    )
+                words = refusal = error.name
+                if error is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                    words = refusal = f"{error.name}, another process serves as node.id={broker_id}"
             if loop.time() >= deadline:
-                raise ControllerUnavailable(f"registration did not succeed in time: {words}")
+                # The last attempt may have had no time left for an answer.
+                raise ControllerUnavailable(
+                    f"broker {broker_id} could not register within initial.broker.registration."
+                    f"timeout.ms={self._registration_timeout_ms}: {refusal or words}"
+                )
             self._report(f"not registered yet: {words}")
             await asyncio.sleep(RETRY_MS / 1000)
 

@@ -30,6 +30,7 @@ from moldau.controller_server.quorum_thread import (
 )
 from moldau.controller_server.registration import ControllerRegistrationManager
 from moldau.controller_server.request_context import ControllerRequestContext
+from moldau.controller_server.voter_identity import VoterIdentity
 from moldau.metadata.authorizer import AllowAllAuthorizer, Authorizer
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.metadata.controller import (
@@ -104,6 +105,7 @@ class QuorumNode:
         self._exception_handler = exception_handler
         self._starting: asyncio.Task[None] | None = None
         self._log: QuorumLog | None = None
+        self._peers: ConnectionPeers | None = None
         self._controller: Controller | None = None
         self._apis: ControllerApis | None = None
         self._listener: ControllerListener | None = None
@@ -139,18 +141,19 @@ class QuorumNode:
             # Read before the log is opened: a start that is refused leaves it as it was.
             bootstrap = await self._bootstrap_records()
             await self._bind(clock)
+        peers = self._peers = ConnectionPeers(
+            self._network,
+            clock,
+            cluster_id=self._cluster_id,
+            client_id=f"raft-client-{config.node_id}",
+            listener_name=config.controller_listener_names[0],
+        )
         log = self._log = await QuorumLog.open(
             self._filesystem,
             clock,
             metadata_log_settings(config, self._directory_id, self._ports),
             self._on_fatal,
-            peers=ConnectionPeers(
-                self._network,
-                clock,
-                cluster_id=self._cluster_id,
-                client_id=f"raft-client-{config.node_id}",
-                listener_name=config.controller_listener_names[0],
-            ),
+            peers=peers,
         )
         if config.is_controller:
             await self._start_controller(log, clock, bootstrap)
@@ -247,6 +250,7 @@ class QuorumNode:
         )
         log.add_listener(registration)
         log.on_leadership_change(lambda _leadership: registration.leader_changed())
+        log.add_listener(VoterIdentity(log))
         registration.start()
 
     def _leader(self, log: QuorumLog) -> LeaderAddress | None:
@@ -335,6 +339,14 @@ class QuorumNode:
         names = self._config.controller_listener_names
         log.on_leadership_change(lambda leadership: watcher(leader_address(leadership, names)))
         watcher(self._leader(log))
+
+    async def peer_problems(self) -> dict[str, str]:
+        """Why the others of the quorum do not answer well, by `host:port`."""
+        return await self._thread.run(self._peer_problems())
+
+    async def _peer_problems(self) -> dict[str, str]:
+        assert self._peers is not None, "started"
+        return self._peers.problems()
 
     # -- stop ------------------------------------------------------------------------------------
 

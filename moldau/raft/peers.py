@@ -38,13 +38,15 @@ MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 class _Channel:
     """One destination for one kind of requests. Nobody but `ConnectionPeers` uses it."""
 
-    __slots__ = ("_connecting", "connection", "pending_count", "problem")
+    __slots__ = ("_connecting", "connection", "pending_count", "problem", "refusal")
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self.pending_count = 0
         self.problem = ""
         """What was last said to be wrong; said once, however often it is tried."""
+        self.refusal = ""
+        """The error in the last answer, empty without one: ordinary while leaders change."""
         self._connecting = asyncio.Lock()
 
     async def connected(
@@ -132,6 +134,7 @@ class ConnectionPeers:
                 logger.log(level, "%s to %s: %s", type(request).__name__, where, problem)
             return None
         channel.problem = ""
+        channel.refusal = "" if response.error is ErrorCode.NONE else response.error.name
         return response
 
     async def _exchange(
@@ -150,6 +153,15 @@ class ConnectionPeers:
         message, version = encode_request(request, version_of, self._cluster_id)
         answer = await connection.send(message, api_version=version, timeout_ms=timeout_ms)
         return decode_response(request, answer, self._listener_name)
+
+    def problems(self) -> dict[str, str]:
+        """What is wrong with the last request to each `host:port`, where anything is."""
+        found: dict[str, str] = {}
+        for (host, port, _), channel in self._channels.items():
+            problem = channel.problem or channel.refusal
+            if problem:
+                found[f"{host}:{port}"] = problem
+        return found
 
     async def close(self) -> None:
         """Give up what is under way and close every connection."""

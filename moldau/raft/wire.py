@@ -288,7 +288,8 @@ def _only_partition(message: _HasTopics) -> Any:
 
 def _require_no_error(error_code: int) -> None:
     if error_code != ErrorCode.NONE:
-        raise RemoteProtocolError(f"the whole request was refused: {ErrorCode.of(error_code).name}")
+        error = ErrorCode.of(error_code)
+        raise RemoteProtocolError(f"the whole request was refused: {error.name}, {error.message}")
 
 
 def _only(items: list[T]) -> T:

@@ -191,12 +191,13 @@ class BrokerPart:
         assert log_manager is not None, "loaded"
         assert self._replica_manager is not None, "listening"
         assert self.server is not None, "listening"
-        self._remove_strays(log_manager)
-        self._metadata.add_publisher(self._replica_manager)
-        self._metadata.add_publisher(DynamicSettings(self._config, self.server, log_manager))
         lifecycle = self._lifecycle = self._make_lifecycle(controller)
         lifecycle.move_to(BrokerState.STARTING)
         await lifecycle.register()
+        # Only now: until it is registered another process may be this broker, and own its replicas.
+        self._remove_strays(log_manager)
+        self._metadata.add_publisher(self._replica_manager)
+        self._metadata.add_publisher(DynamicSettings(self._config, self.server, log_manager))
         self._metadata.add_publisher(
             RegistrationTracker(self._config.node_id, lifecycle.refresh_registration)
         )

@@ -34,6 +34,7 @@ from moldau.broker.node.quorum_link import (
     ControllerRouter,
     InProcessControllerChannel,
     LeaderRelay,
+    NoActiveController,
     follow_metadata,
 )
 from moldau.broker.node.settings import http_address, server_limits
@@ -42,13 +43,14 @@ from moldau.config import ConfigError, NodeConfig
 from moldau.controller_server import QuorumNode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
-from moldau.raft import MetadataLogError
+from moldau.raft import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.loop_health import LoopLagMonitor, freeze_garbage_collector
 from moldau.runtime.server import Server
 from moldau.runtime.telemetry import Registry, enhance, load_renderer
 from moldau.storage.log_directory import (
+    LOCK_FILE,
     LogDirectories,
     LogDirectoryError,
     open_log_directories,
@@ -179,6 +181,8 @@ class Node:
             cluster_id = random_cluster_id(self._random)
             plan = FormatPlan.from_config(self._config, cluster_id)
             format_storage(self._filesystem, self._clock, self._random, plan)
+        metadata_directory = self._config.metadata_log_directory
+        has_run = self._filesystem.exists(os.path.join(metadata_directory, LOCK_FILE))
         self._directories = open_log_directories(
             self._filesystem,
             paths,
@@ -186,7 +190,23 @@ class Node:
             node_id=self._config.node_id,
             random=self._random,
         )
+        if self._config.is_controller:
+            self._check_metadata_log(os.path.join(metadata_directory, METADATA_DIRECTORY), has_run)
         return self._directories
+
+    def _check_metadata_log(self, path: str, has_run: bool) -> None:
+        """A voter whose log is gone must not vote under the same identity: it has acknowledged
+        records that it does not know any more.
+        """
+        if self._filesystem.exists(path):
+            return
+        if has_run:
+            raise NodeStartError(
+                f"{path} is missing, and this controller has run here before: a voter must not "
+                "forget what it acknowledged. Restore it, or format "
+                f"{self._config.metadata_log_directory} anew, with another directory id"
+            )
+        self._filesystem.mkdirs(path)
 
     def _is_formatted(self, paths: list[str]) -> bool:
         return any(self._filesystem.exists(os.path.join(path, META_PROPERTIES)) for path in paths)
@@ -214,8 +234,25 @@ class Node:
         relay.on_change = channel.leader_changed
         await quorum.watch_leader(relay.publish)
         if self._config.is_broker:
-            await follow_metadata(quorum, channel, self._metadata)
+            await self._follow_metadata(quorum, channel)
         return channel
+
+    async def _follow_metadata(self, quorum: QuorumNode, channel: ControllerRouter) -> None:
+        config, limit = self._config, "initial.broker.registration.timeout.ms"
+        try:
+            await follow_metadata(
+                quorum, channel, self._metadata, leader_timeout_ms=config.get_int(limit)
+            )
+        except NoActiveController as problem:
+            key = "controller.quorum.bootstrap.servers"
+            if not config.quorum_bootstrap_servers:
+                key = "controller.quorum.voters"
+            assert self._directories is not None, "opened"
+            raise NodeStartError(
+                f"{key}={config.text(key)}: no active controller of cluster "
+                f"{self._directories.online[0].cluster_id} was found within "
+                f"{limit}={config.get_int(limit)}: {problem}"
+            ) from problem
 
     def _metadata_directory_id(self, directories: LogDirectories) -> uuid.UUID:
         wanted = os.path.abspath(self._config.metadata_log_directory)

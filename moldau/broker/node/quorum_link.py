@@ -165,39 +165,54 @@ class LoaderFeed:
         self._loader.handle_commit(batch.records, provenance)
 
 
+class NoActiveController(ControllerUnavailable):
+    """The quorum has none, or none that answers; the text says why, by address."""
+
+
 async def follow_metadata(
-    quorum: QuorumNode, channel: ControllerChannel, loader: MetadataLoader
+    quorum: QuorumNode,
+    channel: ControllerChannel,
+    loader: MetadataLoader,
+    *,
+    leader_timeout_ms: int,
 ) -> None:
     """Feed the loader from now on; returns when it has everything that was committed by now.
 
+    Args:
+        leader_timeout_ms: how long to look for the active controller.
+
     Raises:
-        ControllerUnavailable: the quorum does not answer, or the log was not read in time.
+        NoActiveController: none was found in time.
+        ControllerUnavailable: the log was not read in time.
     """
     await quorum.subscribe(LoaderFeed(loader))
-    what = "the quorum has not said how far its log is committed"
+    try:
+        async with asyncio.timeout(leader_timeout_ms / 1000):
+            high_watermark = await _high_watermark(channel, leader_timeout_ms)
+    except (TimeoutError, ControllerUnavailable):
+        problems = await quorum.peer_problems()
+        reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
+        raise NoActiveController(reasons or "none of them knows one") from None
     try:
         async with asyncio.timeout(CATCH_UP_TIMEOUT_S):
-            high_watermark = await _high_watermark(channel)
-            what = f"of {high_watermark} metadata records not all were read"
             await loader.wait_until(
                 lambda image: image.provenance.last_contained_offset >= high_watermark - 1
             )
     except TimeoutError:
         read = loader.last_applied_offset + 1
         raise ControllerUnavailable(
-            f"{what} in {CATCH_UP_TIMEOUT_S:.0f} s; {read} are here"
+            f"of {high_watermark} metadata records not all were read in "
+            f"{CATCH_UP_TIMEOUT_S:.0f} s; {read} are here"
         ) from None
 
 
-async def _high_watermark(channel: ControllerChannel) -> int:
+async def _high_watermark(channel: ControllerChannel, timeout_ms: int) -> int:
     """What is committed, as the quorum's leader knows it; asks until one does."""
     request = DescribeQuorumRequest(
         topics=[TopicData(topic_name=METADATA_TOPIC, partitions=[PartitionData(partition_index=0)])]
     )
     while True:
-        response = await channel.send(
-            request, INTERNAL_PRINCIPAL, timeout_ms=int(CATCH_UP_TIMEOUT_S * 1000)
-        )
+        response = await channel.send(request, INTERNAL_PRINCIPAL, timeout_ms=timeout_ms)
         if not any(error_codes(response)):
             high_watermark: int = response.topics[0].partitions[0].high_watermark
             return high_watermark

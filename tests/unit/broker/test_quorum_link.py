@@ -17,13 +17,33 @@ from moldau.protocol.messages.p55_describe_quorum import (
 )
 
 
+class Silent:
+    """A quorum that delivers nothing."""
+
+    async def subscribe(self, consumer: object) -> None:
+        """Deliver nothing."""
+
+    async def peer_problems(self) -> dict[str, str]:
+        return {"h:1": "connection refused", "h:2": "INCONSISTENT_CLUSTER_ID"}
+
+
+async def test_no_active_controller_is_told_with_the_reason_of_each_address() -> None:
+    class Channel:
+        async def send(self, request: object, principal: str, *, timeout_ms: int) -> Any:
+            raise ControllerUnavailable(f"not in {timeout_ms}")
+
+    quorum: Any = Silent()
+    channel: Any = Channel()
+    with pytest.raises(quorum_link.NoActiveController) as caught:
+        await quorum_link.follow_metadata(
+            quorum, channel, MetadataLoader(1), leader_timeout_ms=5_000
+        )
+    assert str(caught.value) == "h:1: connection refused; h:2: INCONSISTENT_CLUSTER_ID"
+
+
 async def test_a_log_that_is_not_read_in_time_is_told_in_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Silent:
-        async def subscribe(self, consumer: object) -> None:
-            """Deliver nothing."""
-
     class Channel:
         """Answers first that it does not lead."""
 
@@ -39,5 +59,7 @@ async def test_a_log_that_is_not_read_in_time_is_told_in_words(
     quorum: Any = Silent()
     channel: Any = Channel()
     with pytest.raises(ControllerUnavailable, match="of 7 metadata records not all"):
-        await quorum_link.follow_metadata(quorum, channel, MetadataLoader(1))
+        await quorum_link.follow_metadata(
+            quorum, channel, MetadataLoader(1), leader_timeout_ms=60_000
+        )
     assert channel.errors == []
