@@ -51,6 +51,7 @@ from moldau.raft import (
 from moldau.runtime.connection import Connection
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.network import AsyncioNetwork
+from moldau.testing.waiting import wait_until_async
 from tests.unit.controller_server.harness import Deny
 from tests.unit.metadata.builders import CLUSTER_ID, golden, node_config, registration
 
@@ -281,8 +282,13 @@ async def test_who_leads_is_told_from_the_quorums_thread(directory: Path) -> Non
     connection = await Connection.connect(
         AsyncioNetwork(), "127.0.0.1", node.port("CONTROLLER"), client_id="tests"
     )
-    described = await connection.send(DescribeClusterRequest(endpoint_type=2))
-    assert described.controller_id == 1
+
+    async def is_described() -> bool:
+        described = await connection.send(DescribeClusterRequest(endpoint_type=2))
+        return bool(described.controller_id == 1)
+
+    # Active is who has appended the first records; they are committed in a moment.
+    await wait_until_async(is_described, what="the active controller knows of itself")
     connection.close()
     await node.stop()
 
