@@ -86,6 +86,9 @@ def open_log_files(
     filesystem.mkdirs(directory)
     filesystem.fsync_directory(metadata_directory)  # or a vote could vanish with the directory
     quorum_state = read_quorum_state(filesystem, directory)
+    # A process that was killed may have renamed it and not yet synced the directory: what is acted
+    # upon from here on must not vanish with the power.
+    filesystem.fsync_directory(directory)
     _check_topic_id(filesystem, directory)
     finish_install(filesystem, directory)
     remove_unfinished(filesystem, directory)
