@@ -197,7 +197,11 @@ class VoterChanges:
         latest, voter = state.voters.latest, request.voter
         leading = state.leading
         assert leading is not None
-        if not voter.endpoints or voter.directory_id == ZERO_UUID:
+        listeners = {each.listener_name for each in voter.endpoints}
+        is_reached = bool(listeners)
+        if state.settings.endpoints:  # the others reach it on the listener that they use themselves
+            is_reached = state.settings.endpoints[0].listener_name in listeners
+        if not is_reached or voter.directory_id == ZERO_UUID:
             self._reply(token, ErrorCode.INVALID_REQUEST)
             return
         if latest.kraft_version < 1:

@@ -326,6 +326,8 @@ def test_update_refusals() -> None:
     moved = replace(described(3), endpoints=ELSEWHERE)
     assert error_of(update(solo, moved, versions=(0, 0))) is ErrorCode.INVALID_REQUEST
     assert error_of(update(solo, replace(moved, endpoints=()))) is ErrorCode.INVALID_REQUEST
+    unreachable = replace(moved, endpoints=(VoterEndpoint("ANOTHER", "elsewhere", 1),))
+    assert error_of(update(solo, unreachable)) is ErrorCode.INVALID_REQUEST
     stale = solo.ask(UpdateVoterRequest(0, moved, 0, 1))
     assert error_of(stale) is ErrorCode.FENCED_LEADER_EPOCH
     future = solo.ask(UpdateVoterRequest(8, moved, 0, 1))
