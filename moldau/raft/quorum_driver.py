@@ -109,6 +109,8 @@ class QuorumDriver:
         self._timer: TimerHandle | None = None
         self._timer_due_ms: float | None = None
         self._flush_ended = asyncio.Event()
+        self._refusal: str | None = None
+        """Why the last fetched records were refused; said once, however often they come again."""
         self._is_started = False
 
     async def start(self) -> None:
@@ -286,8 +288,10 @@ class QuorumDriver:
         outcome = await self.store.append_fetched(effect, last_leader_epoch)
         if outcome.has_appended:
             self.on_appended(outcome.voters)
-        if outcome.refusal is not None:
+        if outcome.refusal != self._refusal and outcome.refusal is not None:
             logger.warning("records of the quorum's leader are refused: %s", outcome.refusal)
+        self._refusal = outcome.refusal
+        if outcome.refusal is not None:
             self._add(self.core.on_append_refused(outcome.refusal, self.now_ms()))
 
     async def _write_snapshot_chunk(self, effect: WriteSnapshotChunk) -> None:

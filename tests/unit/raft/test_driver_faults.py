@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from moldau.raft import CommittedBatch
 from moldau.raft.core.effects import Effect
 from moldau.raft.event_queue import MAX_QUEUED_EVENTS, EventQueue
-from tests.storage.simulated_filesystem import SimulatedFilesystem
+from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
 from .fixtures import Listener, append, format_directory, open_log, snapshot_of
 from .quorums import Quorum
@@ -115,6 +116,29 @@ async def test_a_snapshot_waits_until_the_leader_has_flushed_what_is_in_it() -> 
         log = await leader.start()
         assert log.snapshots[-1].end_offset <= flushed_end_offset
         await quorum.converged("a", "b")
+
+
+async def test_a_follower_with_a_full_disk_says_so_once_and_heals(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Quorum(1, 2, 3, seed=22) as quorum:
+        leader = await quorum.leader()
+        leader.append("a")
+        await quorum.converged("a")
+        follower = next(node for node in quorum.nodes.values() if node is not leader)
+        fault = Fault("append", ".log", errno.ENOSPC, count=None)
+        for _ in range(2):
+            follower.filesystem.faults = [fault]
+            caplog.clear()
+            leader.append("b")
+            await quorum.pass_ms(2_000)
+            assert follower.running.log_end_offset < leader.running.log_end_offset
+            refusals = [each for each in caplog.messages if "are refused" in each]
+            assert len(refusals) == 1, refusals
+            follower.filesystem.faults = []
+            await quorum.until(lambda: follower.listener.names == leader.listener.names)
+        await quorum.converged("a", "b", "b")
+        assert follower.fatal == []
 
 
 async def test_no_more_requests_than_there_is_room_for_are_queued() -> None:
