@@ -16,7 +16,7 @@ help: ## Show this list
 setup: ## Create .venv and install everything from the package registry (fast when up to date)
 	@$(PYTHON) .ci/bootstrap.py
 
-test: setup lint ## Everything: lint, types, import contracts and all tests
+test: setup lint ## Everything: lint, types, import contracts, all tests, the simulators for a few minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 fmt: setup ## Format the code and fix what can be fixed mechanically
@@ -31,7 +31,7 @@ lint: setup type ## Style, types and import contracts
 type: setup ## Static types, strictly
 	$(BIN)/mypy
 
-sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: all nodes
+sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes
 	@$(BIN)/python -m tests.simulation.$(if $(SIM),$(SIM).)run $(SIM_ARGS)
 
 interop: setup ## Only the tests against real Kafka clients and tools
