@@ -26,6 +26,7 @@ BENCHMARKS: Final = {
     "clients": "bench_clients",
     "record-codec": "bench_record_codec",
     "failover": "bench_failover",
+    "metadata": "bench_metadata",
 }
 DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
 BEGIN: Final = "<!-- figures: written by `python -m benchmarks.run --write` -->"

@@ -113,7 +113,7 @@ class MetadataFigures:
         yield Row("broker_ready_peak_mb", "its peak resident MB", peaks, PEAK_MB)
         for name, what, limit in (
             ("answered", "one topic created: answered, ms", None),
-            ("seen_after_sent", "on every broker after it was sent, ms", None),
+            ("seen_after_sent", "on every broker after it was sent, ms", CHANGE_MS),
             ("seen_after_answer", "on every broker after it was answered, ms", CHANGE_MS),
         ):
             values = [getattr(each, f"{name}_ms") for each in self.changes]

@@ -28,7 +28,8 @@ def test_a_benchmark_has_positive_figures(name: str):
     assert all(value >= 0 for value in measured)
     if name != "clients":
         assert measured, text
-    if name not in ("produce-small",):
-        # CPU time is counted in hundredths of a second: a short load may take none.
+    if name not in ("produce-small", "metadata"):
+        # CPU time is counted in hundredths of a second: a short load may take none. A change may
+        # have reached every broker when it is answered.
         assert all(value > 0 for value in measured), text
     assert not re.search(r"\b(nan|inf)\b", text), text

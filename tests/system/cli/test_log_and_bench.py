@@ -180,3 +180,32 @@ def test_a_terminal_sees_a_bar_and_results_stay_clean(
         if what == "dumping"
         else json.loads(output)
     )
+
+
+def test_bench_metadata_brings_a_cluster_of_its_own(cli: Cli, cluster: Cluster):
+    before = sorted(cluster.directory.rglob("*-[0-9]"))
+    document = cli.json(
+        *("bench", "metadata", "--partitions", 45, "--partitions-per-topic", 20),
+        *("--samples", 2, "--kills", 1, "--repeats", 1),
+    )
+    assert "phantom" in document["note"]
+    assert (document["partitions"], document["topics"]) == (45, 3)
+    figures = document["figures"]
+    measured = {
+        "partitions_per_second": 1,
+        "broker_load_from_snapshot_s": 1,
+        "controller_load_from_log_s": 1,
+        "broker_ready_s": 1,
+        "change_seen_after_sent_ms": 2,
+        "failover_s": 1,
+    }
+    assert {name: figures[name]["count"] for name in measured} == measured
+    assert all(figures[name]["minimum"] > 0 for name in measured)
+    assert sorted(cluster.directory.rglob("*-[0-9]")) == before, "nobody else's is touched"
+
+
+def test_bench_metadata_refuses_what_cannot_be(cli: Cli):
+    line = cli.refused("bench", "metadata", "--partitions", 0, status=2)
+    assert "--partitions" in line
+    line = cli.refused("bench", "metadata", "--partitions-per-topic", 100_000, status=2)
+    assert "--partitions-per-topic" in line
