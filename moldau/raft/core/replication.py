@@ -255,9 +255,14 @@ class Replication:
             return None
         progress = leading.progress.get(replica)
         if progress is None:
-            is_voter = state.voters.latest.find(*replica) is not None
-            if not is_voter and len(leading.progress) >= MAX_OBSERVERS:
+            voter = state.voters.latest.find(*replica)
+            if voter is None and len(leading.progress) >= MAX_OBSERVERS:
                 return None
+            former = leading.latest_key.get(replica.node_id)
+            if voter is not None and voter.directory_id == ZERO_UUID and former is not None:
+                # Configured by its id alone: whoever fetched last is the voter, the disk before is
+                # gone, and no number of directories is remembered.
+                leading.progress.pop(former, None)
             progress = leading.progress[replica] = Progress()
         leading.latest_key[replica.node_id] = replica
         return progress

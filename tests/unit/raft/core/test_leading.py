@@ -458,3 +458,16 @@ def test_a_follower_knows_no_progress() -> None:
     solo = Solo()
     solo.follow(2, 1)
     assert solo.core.progress() == ([], [])
+
+
+def test_a_configured_voter_with_another_disk_is_still_one_replica() -> None:
+    solo = Solo(voter_set(1, 2, 3, kraft_version=0))
+    solo.lead()
+    for disk in range(5):
+        solo.fetch_by(2, replica=key(2, disk))
+        solo.fetch_by(3, 0, replica=key(3, disk))
+    voters, observers = solo.core.progress()
+    assert [each.replica.node_id for each in voters] == [1, 2, 3]
+    assert [each.log_end_offset for each in voters] == [1, 1, 0]
+    assert observers == []
+    assert solo.core.high_watermark == 1
