@@ -22,6 +22,7 @@ from moldau.protocol.messages.p81_remove_raft_voter import (
 from moldau.protocol.registry import response_class
 from moldau.protocol.schema import Message
 from moldau.protocol.types import ZERO_UUID
+from moldau.raft.core.messages import KraftVersionRequest
 from moldau.raft.core.values import ReplicaKey, ReplicaProgress
 from moldau.raft.core.voters import VoterDescription, VoterEndpoint
 from moldau.raft.quorum_log import QuorumLog, QuorumStatus
@@ -46,6 +47,11 @@ RAFT_APIS: Final = frozenset(
 
 REMOVE_VOTER_TIMEOUT_MS: Final = 30_000
 """RemoveRaftVoter says nothing of how long its sender waits: what Kafka's tools wait by default."""
+
+MAX_EPOCH_JUMP: Final = 2**24
+"""How far above the own epoch a request's may be. Epochs rise by one per election: half a year of
+one each second stays below it, and a request that claimed the last epoch there is would leave the
+quorum without another election for ever."""
 
 
 class RaftRequestHandler:
@@ -88,6 +94,12 @@ class RaftRequestHandler:
             decoded = decode_request(request, api_version, self._cluster_id)
         except Refused as refusal:
             return refusal.response
+        assert not isinstance(decoded, KraftVersionRequest), "ApiVersions is the listener's"
+        if decoded.leader_epoch > self._log.leader_epoch + MAX_EPOCH_JUMP:
+            impossible: Any = response_class(request.API_KEY)()
+            impossible.error_code = ErrorCode.INVALID_REQUEST
+            refused: Message = impossible
+            return refused
         return encode_response(await self._log.handle(decoded), api_version, self._listener_name)
 
     # -- voters ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterReques
 from moldau.protocol.registry import response_class
 from moldau.protocol.types import ZERO_UUID
 from moldau.raft import RAFT_APIS
+from moldau.raft.request_handler import MAX_EPOCH_JUMP
 from moldau.raft.wire import encode_request
 
 from .quorums import CLUSTER_ID, Node, Quorum
@@ -151,3 +153,25 @@ async def test_whoever_is_closed_says_so_to_every_request() -> None:
         answer = await ask(quorum, node, described(0))
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         node.handler = None
+
+
+async def test_an_epoch_that_no_election_can_have_reached_is_refused() -> None:
+    """Else one request would leave the quorum without another epoch to elect a leader in."""
+    async with Quorum(1, 2, 3, seed=29) as quorum:
+        leader = await quorum.leader()
+        leader_epoch = leader.running.leader_epoch
+        for leap in (MAX_EPOCH_JUMP + 1, 2**31 - 1 - leader_epoch):
+            for known in REQUESTS.values():
+                impossible = replace(known, leader_epoch=leader_epoch + leap)
+                message, version = encode_request(impossible, lambda c: c.MAX_VERSION, CLUSTER_ID)
+                answer = await ask(quorum, leader, message, version)
+                assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert leader.running.is_leader
+        assert leader.running.leader_epoch == leader_epoch
+        stranger = replace(
+            REQUESTS["VoteRequest"], voter=None, leader_epoch=leader_epoch + MAX_EPOCH_JUMP
+        )
+        message, version = encode_request(stranger, lambda c: c.MAX_VERSION, CLUSTER_ID)
+        answer = await ask(quorum, leader, message, version)
+        assert answer.error_code == ErrorCode.NONE
+        assert leader.running.leader_epoch == leader_epoch + MAX_EPOCH_JUMP
