@@ -92,6 +92,7 @@ async def test_the_active_controller_registers_with_itself(bench: ControllerBenc
     active.leader = NOBODY_LISTENS._replace(node_id=1)
     active.manager.start()
     await until(lambda: active.manager.is_registered, "without the network")
+    assert 1 in bench.controller.committed_image.cluster.controllers
     await active.manager.close()
 
 
