@@ -355,7 +355,7 @@ class Fetching:
             or end > response.size_bytes
             or len(response.data) == 0
         ):
-            following.download = None  # what it says does not fit together: ask anew
+            self.forget_download()  # what it says does not fit together: ask anew, not at once
             return
         state.effects.append(
             WriteSnapshotChunk(download.snapshot_id, download.position, response.data, is_last)

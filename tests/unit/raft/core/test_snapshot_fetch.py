@@ -125,8 +125,12 @@ def test_what_does_not_fit_together_is_dropped() -> None:
         solo = told_to_fetch()
         solo.respond(FetchSnapshotRequest, 2, bad)
         assert solo.of(WriteSnapshotChunk) == []
-        solo.wait(20)
+        asked_count = len(solo.sent(FetchRequest))
+        solo.wait(19)
+        assert len(solo.sent(FetchRequest)) == asked_count, "no loop at the network's speed"
+        solo.wait(1)
         assert solo.sent(FetchRequest)[-1][1].fetch_offset == 0
+        assert len(solo.sent(FetchRequest)) == asked_count + 1
 
 
 def test_a_refused_snapshot_is_fetched_anew_after_a_pause() -> None:
