@@ -10,7 +10,7 @@ import logging
 import uuid
 
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
-from moldau.raft import CommittedBatch, LoadedSnapshot, QuorumLog
+from moldau.raft import CommittedBatch, LoadedSnapshot, QuorumLog, VoterSet
 
 logger = logging.getLogger("moldau.controller")
 
@@ -21,22 +21,26 @@ class VoterIdentity:
     def __init__(self, log: QuorumLog) -> None:
         self._log = log
         self._told = ZERO_UUID
+        self._seen = VoterSet()
 
     def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
         """It may name voters."""
         self._check()
 
     def handle_commit(self, batch: CommittedBatch) -> None:
-        """Voters are in batches without metadata records."""
-        if not batch.records:
-            self._check()
+        """Voters may have been learned since the last one."""
+        self._check()
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
         """Voters may have been learned with it."""
         self._check()
 
     def _check(self) -> None:
-        voter = self._log.voters.with_id(self._log.node_id)
+        voters = self._log.voters
+        if voters is self._seen:
+            return
+        self._seen = voters
+        voter = voters.with_id(self._log.node_id)
         found: uuid.UUID = ZERO_UUID if voter is None else voter.directory_id
         if found in (self._log.directory_id, ZERO_UUID, self._told):
             return
