@@ -22,6 +22,10 @@ from moldau.runtime.clock import Clock, TimerHandle
 CACHED_SNAPSHOT_MS: Final = 60_000
 """How long a decoded snapshot is kept for the listeners of the start, or of its arrival."""
 
+RECORDS_PER_TURN: Final = 1_000
+"""How many records (about ten milliseconds) a listener that is behind gets before others of the
+loop have their turn."""
+
 
 class Delivery:
     """Serves the listeners of one log, on the log's loop.
@@ -148,10 +152,15 @@ class Delivery:
         )
         if not batches:
             raise MetadataLogError(f"{self._files.directory}: nothing at offset {start_offset}")
+        record_count = 0
         for batch in batches:
-            if subscription.state is not SubscriptionState.CATCHING_UP:
+            if subscription.state is not SubscriptionState.CATCHING_UP or self._is_closed:
                 break
             self._give(subscription, batch.as_committed())
+            record_count += len(batch.records)
+            if record_count >= RECORDS_PER_TURN:
+                record_count = 0
+                await asyncio.sleep(0)  # a vote must not wait until all is replayed
 
     async def _give_snapshot(self, subscription: Subscription) -> bool:
         """Give the latest snapshot to a listener that is new, or behind the log's start."""

@@ -17,6 +17,7 @@ from moldau.protocol.types import ZERO_UUID
 from moldau.raft import MetadataLogError, VoterDescription, VoterSet, check_unformatted
 from moldau.raft.batch_codec import decode_batches
 from moldau.raft.core.values import ElectionState, ReplicaKey
+from moldau.raft.delivery import RECORDS_PER_TURN
 from moldau.raft.quorum_log import QuorumLog
 from moldau.raft.quorum_state import read_quorum_state, write_quorum_state
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
@@ -116,6 +117,30 @@ async def test_nothing_is_delivered_before_it_is_flushed_and_flushes_are_shared(
     flushes = sum(each.name == "fdatasync" for each in filesystem.operations) - before
     assert flushes == 2, "one for the first batch, one for the other two"
     filesystem.offload_gate = None
+    await log.close()
+
+
+async def test_a_listener_that_is_far_behind_lets_others_have_their_turn(
+    filesystem: SimulatedFilesystem,
+) -> None:
+    """A controller that starts on a long log votes meanwhile."""
+    log = await open_log(filesystem)
+    batch_records, batch_count = RECORDS_PER_TURN // 4, 40
+    for batch in range(batch_count):
+        append(log, *(f"t{batch}-{index}" for index in range(batch_records)))
+    await log.close()
+    log = await open_log(filesystem)
+    listener = Listener()
+    log.add_listener(listener)
+    most = before = 0
+    async with asyncio.timeout(30):
+        while listener.next_offset < log.log_end_offset:
+            await asyncio.sleep(0)
+            most = max(most, len(listener.names) - before)
+            before = len(listener.names)
+    assert before == batch_records * batch_count
+    assert listener.names[-1] == f"t{batch_count - 1}-{batch_records - 1}"
+    assert most <= RECORDS_PER_TURN
     await log.close()
 
 
