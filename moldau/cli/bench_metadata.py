@@ -12,6 +12,7 @@ as any other; the three real brokers just have no directories of theirs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -42,8 +43,10 @@ from moldau.cli.bench_metadata_figures import (
 )
 from moldau.cli.bench_metadata_load import BROKER, CONTROLLER, SNAPSHOT, LoadFigures, memory_bytes
 from moldau.client import Admin
-from moldau.client.client_config import ClientConfig
-from moldau.client.cluster_client import ClusterClient
+from moldau.client.admin_cluster import CLIENT_SOFTWARE
+from moldau.client.client_config import ClientConfig, parse_address
+from moldau.client.cluster_client import PASSING_FAULTS, ClusterClient
+from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.raft import METADATA_DIRECTORY
 from moldau.testing import Cluster
 from moldau.testing.ports import PortHolder
@@ -120,7 +123,7 @@ async def _measure_cluster(
             figures.creation = await create_partitions(
                 brokers, plan.partition_count, plan.partitions_per_topic, bar.move_to
             )
-        await _caught_up(cluster)
+        await _caught_up(cluster, brokers)
         await _measure_changes(cluster, brokers, plan, show, figures)
         await _measure_restarts(cluster, brokers, plan, show, figures)
         await _measure_failovers(cluster, brokers, plan, show, figures)
@@ -171,25 +174,31 @@ async def _measure_failovers(
                 await failover_seconds(brokers, cluster.broker_ids, f"failover-{number:06d}", kill)
             )
             await asyncio.to_thread(cluster.restart, active_id)
-            await _caught_up(cluster)
+            # The next one to lead has all of it in its image, as one that runs for long.
+            await _caught_up(cluster, brokers)
             bar.move_to(number + 1)
 
 
-async def _caught_up(cluster: Cluster) -> None:
-    """Wait until every replica has the whole log.
+async def _caught_up(cluster: Cluster, client: ClusterClient) -> None:
+    """Wait until every node has the whole metadata in its image, not only in its log.
 
     Raises: BenchFailed, KafkaError.
     """
+    name, version = CLIENT_SOFTWARE
+    asked = ApiVersionsRequest(client_software_name=name, client_software_version=version)
     deadline = time.monotonic() + CATCH_UP_DEADLINE_S
     async with Admin(cluster.bootstrap_server) as admin:
-        while time.monotonic() < deadline:
-            told = await admin.describe_metadata_quorum()
-            replicas = [*told.voters, *told.observers]
-            ends = {each.replica_id: each.log_end_offset for each in replicas}
-            if all(ends.get(each, -1) >= told.high_watermark for each in cluster.node_ids):
-                return
+        last_offset = (await admin.describe_metadata_quorum()).high_watermark - 1
+    for address in f"{cluster.bootstrap_controllers},{cluster.bootstrap_server}".split(","):
+        while True:
+            with contextlib.suppress(*PASSING_FAULTS):
+                answer = await client.ask_address(*parse_address(address), asked)
+                # The features are as of the image that they are in.
+                if answer.finalized_features_epoch >= last_offset:
+                    break
+            if time.monotonic() > deadline:
+                raise BenchFailed(f"{address} has not caught up in {CATCH_UP_DEADLINE_S:.0f} s")
             await asyncio.sleep(POLL_S)
-    raise BenchFailed(f"not every node had the whole metadata log in {CATCH_UP_DEADLINE_S:.0f} s")
 
 
 async def _measure_restarts(
