@@ -8,6 +8,7 @@ taken only while this replica leads the epoch it is for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -28,6 +29,7 @@ from moldau.raft.log_settings import MetadataLogSettings
 from moldau.raft.peer_network import NoPeers, PeerNetwork
 from moldau.raft.quorum_driver import QuorumDriver
 from moldau.raft.subscription import LogListener, Subscription
+from moldau.raft.values import QuorumStopped
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import LogOffline
@@ -70,6 +72,7 @@ class QuorumLog:
         self._core = driver.core
         self._delivery = driver.delivery
         self._closing: asyncio.Task[None] | None = None
+        self._stepping_down: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -320,6 +323,20 @@ class QuorumLog:
         return await self._change(
             lambda token: core.resign(token, preferred, self._driver.now_ms())
         )
+
+    def step_down(self) -> None:
+        """See MetadataLog.step_down."""
+        if self._stepping_down is None and self._may_append(self._core.leader_epoch):
+            self._stepping_down = asyncio.get_running_loop().create_task(
+                self._step_down(), name="metadata-step-down"
+            )
+
+    async def _step_down(self) -> None:
+        try:
+            with contextlib.suppress(QuorumStopped):
+                await self.resign()
+        finally:
+            self._stepping_down = None
 
     async def _change(
         self, event: Callable[[asyncio.Future[Any]], Sequence[Effect]]

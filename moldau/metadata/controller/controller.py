@@ -275,6 +275,7 @@ class Controller:
             if error is not ErrorCode.NONE:
                 logger.error("the metadata log did not take the first records: %s", error.name)
                 self._core.deactivate()
+                self._log.step_down()
                 return
         self.active_since.set()
         self._arm_session_timer()

@@ -99,6 +99,9 @@ class MetadataLog(Protocol):
         in `leader_epoch`; KAFKA_STORAGE_ERROR when the disk refuses it. The log is then as before.
         """
 
+    def step_down(self) -> None:
+        """Lead no longer, in favour of whoever can; for a leader that cannot do its work."""
+
     def add_listener(self, listener: MetadataLogListener) -> object:
         """Deliver everything there is, then everything that comes."""
 

@@ -58,6 +58,9 @@ class ListLog:
         self.listeners: list[MetadataLogListener] = []
         self._uncommitted: list[CommittedBatch] = []
 
+    def step_down(self) -> None:
+        raise AssertionError("this log takes everything")
+
     def add_listener(self, listener: MetadataLogListener) -> None:
         self.listeners.append(listener)
 

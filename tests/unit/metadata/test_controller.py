@@ -52,10 +52,14 @@ class HandLog:
     snapshots: list[tuple[int, int, list[Message]]] = field(default_factory=list)
     snapshot_error: OSError | None = None
     voter_ids: list[int] = field(default_factory=list)
+    steps_down_count: int = 0
 
     @property
     def log_end_offset(self) -> int:
         return self.end_offset
+
+    def step_down(self) -> None:
+        self.steps_down_count += 1
 
     def add_listener(self, listener: MetadataLogListener) -> None:
         self.listener = listener
@@ -276,6 +280,13 @@ async def test_a_log_that_refuses_leaves_the_state_alone(bench: Bench) -> None:
     bench.submit(registration(1))
     assert bench.answers == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert bench.core.state.image.digest() == digest
+
+
+async def test_who_cannot_write_its_first_records_lets_somebody_else_lead(bench: Bench) -> None:
+    bench.log.refusal = ErrorCode.KAFKA_STORAGE_ERROR
+    bench.lead()
+    assert not bench.controller.is_active
+    assert bench.log.steps_down_count == 1
 
 
 async def test_sessions_run_out_by_the_clock(bench: Bench) -> None:

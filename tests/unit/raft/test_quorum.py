@@ -109,6 +109,16 @@ async def test_followers_hear_of_a_leader_between_the_old_epoch_and_the_new() ->
                 assert events.index(("leader", epoch)) < position
 
 
+async def test_a_leader_that_steps_down_is_followed_by_another() -> None:
+    async with Quorum(1, 2, 3, seed=19) as quorum:
+        first = await quorum.leader()
+        for _ in range(3):
+            first.running.step_down()
+        assert await quorum.leader(other_than=first) is not first
+        first.running.step_down()
+        await quorum.converged()
+
+
 async def test_what_was_not_committed_is_cut_where_others_have_gone_on() -> None:
     async with Quorum(1, 2, 3, seed=3) as quorum:
         first = await quorum.leader()
