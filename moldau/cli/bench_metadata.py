@@ -50,6 +50,7 @@ from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.raft import METADATA_DIRECTORY
 from moldau.testing import Cluster
 from moldau.testing.ports import PortHolder
+from moldau.testing.watchdog import Watchdog
 
 RESTARTED_BROKER: Final = 3
 HOST: Final = "127.0.0.1"
@@ -93,6 +94,7 @@ def measure(plan: MetadataPlan, show: ShowPhase = show_nothing) -> MetadataFigur
     figures = MetadataFigures(plan)
     figures.load_averages.append(os.getloadavg()[0])
     copies = Path(tempfile.mkdtemp(prefix="moldau-bench-"))
+    watchdog = Watchdog(copies)
     try:
         with show("starting", 1), Cluster(BROKER_COUNT, CONTROLLER_COUNT) as cluster:
             uvloop.run(_measure_cluster(cluster, plan, show, figures))
@@ -101,6 +103,7 @@ def measure(plan: MetadataPlan, show: ShowPhase = show_nothing) -> MetadataFigur
         _measure_loads(copies, config, plan, show, figures)
     finally:
         shutil.rmtree(copies, ignore_errors=True)
+        watchdog.close()
     figures.load_averages.append(os.getloadavg()[0])
     return figures
 
