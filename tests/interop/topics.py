@@ -53,7 +53,8 @@ class TopicMaker:
         name = name or fresh_name()
         new = NewTopic(name, partitions, 1, config=dict(config or {}))
         self._admin.create_topics([new])[name].result(ADMIN_TIMEOUT_S)
-        self._names.append(name)
+        if name not in self._names:
+            self._names.append(name)
         wait_until(lambda: self._has_leaders(name, partitions), what=f"leaders of {name}")
         return name
 

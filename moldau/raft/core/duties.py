@@ -144,7 +144,8 @@ class Reported:
 @dataclass(slots=True)
 class Leading:
     """A leader's. `begun` is when each voter last answered BeginQuorumEpoch; `reported` is what
-    voters have said about themselves at kraft.version 0.
+    voters have said about themselves at kraft.version 0. `heirs` are whom it will resign in favour
+    of, as soon as the first of them has everything, or at `handover_deadline_ms`.
     """
 
     epoch_start_offset: int
@@ -155,6 +156,8 @@ class Leading:
     reported: dict[int, Reported] = field(default_factory=dict)
     has_corrected_itself: bool = False
     observers_swept_ms: float = float("-inf")
+    heirs: tuple[ReplicaKey, ...] = ()
+    handover_deadline_ms: float = float("inf")
 
     def progress_of(self, voter: VoterDescription) -> Progress | None:
         """A voter's; one without a directory id is whichever replica of its id fetched last."""

@@ -117,7 +117,7 @@ class Elections:
         if request.leader_id == state.local.node_id:
             if state.role is not Role.LEADER or request.leader_epoch != state.leader_epoch:
                 return answer(ErrorCode.INVALID_REQUEST)
-            self.resign(request.preferred_candidates)
+            self.hand_over(request.preferred_candidates)
             return answer(ErrorCode.NONE)
         if not state.learn(
             request.leader_id, request.leader_epoch, request.leader_endpoints, from_leader=True
@@ -250,6 +250,31 @@ class Elections:
             campaign.record(request.voter, response.vote_granted)
 
     # -- resigning ----------------------------------------------------------------------------
+
+    def hand_over(self, preferred: tuple[ReplicaKey, ...]) -> None:
+        """Resign as soon as the first of `preferred` could win, and after an election timeout all
+        the same: whoever lacks a record is refused the votes of those that have it.
+        """
+        state, leading = self._state, self._state.leading
+        assert leading is not None
+        leading.heirs = preferred
+        leading.handover_deadline_ms = state.now_ms + state.settings.election_timeout_ms
+        self.poll_handover()
+
+    def poll_handover(self) -> float:
+        """Resign if it is time to. Returns when to look again."""
+        state, leading = self._state, self._state.leading
+        assert leading is not None
+        if state.now_ms < leading.handover_deadline_ms:
+            voters = state.voters.latest
+            heir = voters.find(*leading.heirs[0]) if leading.heirs else None
+            progress = leading.progress_of(heir) if heir is not None else None
+            if progress is not None and progress.log_end_offset < state.log.log_end_offset:
+                return leading.handover_deadline_ms
+            if leading.handover_deadline_ms == float("inf"):
+                return leading.handover_deadline_ms
+        self.resign(leading.heirs)
+        return state.now_ms
 
     def resign(self, preferred: tuple[ReplicaKey, ...] = ()) -> None:
         """Stop leading; `preferred` come first among the successors, then who has most."""

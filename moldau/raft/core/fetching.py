@@ -186,8 +186,9 @@ class Fetching:
             ):
                 # It led this epoch when it was asked, or had led it already; it leads no more, and
                 # cannot lead it again. An answer from before it was followed does not say so.
-                timeout_ms = float(state.settings.election_backoff_max_ms)
-                state.leader_is_gone(timeout_ms * state.random.random())
+                # Its EndQuorumEpoch is on the way to whom it wants to follow it, and goes first.
+                longest_ms = float(state.settings.election_backoff_max_ms)
+                state.leader_is_gone(longest_ms * (1.0 + state.random.random()) / 2)
             return
         if response.leader_id == state.election.leader_id and self._is_about_now(request):
             self._use(following, send, response, took_ms)

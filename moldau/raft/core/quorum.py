@@ -79,6 +79,7 @@ class QuorumCore:
         self._is_started = False
         self._next_tick_ms: float | None = None
         self._shutdown_tokens: list[Any] = []
+        self._resign_tokens: list[Any] = []
 
     # -- what is so ---------------------------------------------------------------------------
 
@@ -177,6 +178,7 @@ class QuorumCore:
         else:
             raise AssertionError(f"{state.local} does not settle in role {state.role}")
         if not state.is_stopped:
+            self._finish_resignations()
             self._finish_shutdown()
         if state.wants_tick:
             self._next_tick_ms = state.now_ms
@@ -213,6 +215,9 @@ class QuorumCore:
         self._changes.poll_leader()
         if state.role is not Role.LEADER:
             return deadline_ms
+        deadline_ms = min(deadline_ms, self._elections.poll_handover())
+        if state.role is not Role.LEADER:
+            return deadline_ms
         self._replication.forget_silent_observers()
         return min(deadline_ms, self._replication.poll_begin_quorum_epoch())
 
@@ -223,6 +228,13 @@ class QuorumCore:
             return
         self._announced = leadership
         self._state.effects.append(ChangeLeadership(leadership, self.epoch_start_offset))
+
+    def _finish_resignations(self) -> None:
+        """Complete them when this replica leads no more, for whatever reason."""
+        if self._resign_tokens and self._state.role is not Role.LEADER:
+            for token in self._resign_tokens:
+                self._state.effects.append(Complete(token, ErrorCode.NONE))
+            self._resign_tokens.clear()
 
     def _finish_shutdown(self) -> None:
         """Complete when this replica owes the others nothing more."""
@@ -398,7 +410,9 @@ class QuorumCore:
     # -- what is asked of a leader ------------------------------------------------------------
 
     def resign(self, token: Any, preferred: ReplicaKey | None, now_ms: float) -> list[Effect]:
-        """Stop leading, in favour of `preferred` if it is a voter other than this one."""
+        """Stop leading, in favour of `preferred` if it is a voter other than this one: as soon as
+        that has every record, or after an election timeout.
+        """
         if self._state.is_stopped:
             return [Complete(token, ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped")]
         state = self._begin(now_ms)
@@ -411,8 +425,8 @@ class QuorumCore:
         elif preferred is not None and preferred.matches(state.local):
             state.effects.append(Complete(token, ErrorCode.NONE))
         else:
-            self._elections.resign((preferred,) if preferred is not None else ())
-            state.effects.append(Complete(token, ErrorCode.NONE))
+            self._resign_tokens.append(token)
+            self._elections.hand_over((preferred,) if preferred is not None else ())
         return self._end()
 
     def shut_down(self, token: Any, now_ms: float) -> list[Effect]:

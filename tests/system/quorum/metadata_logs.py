@@ -36,8 +36,8 @@ def leaders_by_epoch(log: dict[int, DecodedBatch]) -> dict[int, int]:
 
 
 def check_agreement(homes: Sequence[Path], committed_end_offset: int) -> dict[int, int]:
-    """All logs are the same below `committed_end_offset`, and each epoch has one leader; returns
-    the leaders by epoch.
+    """All logs are the same below `committed_end_offset`, without a gap, as far as each of them
+    goes, and each epoch has one leader; returns the leaders by epoch.
     """
     logs = [read_log(home) for home in homes]
     leaders: dict[int, int] = {}
@@ -49,11 +49,16 @@ def check_agreement(homes: Sequence[Path], committed_end_offset: int) -> dict[in
     reference = logs[0]
     for home, log in zip(homes[1:], logs[1:], strict=True):
         start = max(min(reference), min(log))
+        end_offset = min(committed_end_offset, _end_of(reference), _end_of(log))
         for base_offset in sorted(set(reference) | set(log)):
-            if start <= base_offset < committed_end_offset:
+            if start <= base_offset < end_offset:
                 ours, theirs = reference.get(base_offset), log.get(base_offset)
                 assert ours is not None, f"{homes[0]} lacks the batch at {base_offset}"
                 assert theirs is not None, f"{home} lacks the batch at {base_offset}"
                 assert ours.header == theirs.header, f"batches at {base_offset} differ"
                 assert ours.records == theirs.records, f"records at {base_offset} differ"
     return leaders
+
+
+def _end_of(log: dict[int, DecodedBatch]) -> int:
+    return log[max(log)].header.next_offset

@@ -23,6 +23,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p55_describe_quorum import (
     DescribeQuorumRequest,
     PartitionData,
+    PartitionDataResponse,
     TopicData,
 )
 from moldau.protocol.types import uuid_to_base64
@@ -155,6 +156,26 @@ class SpreadCluster:
         """Leader id and epoch, as a node says; -1 when it knows none or does not answer. A
         controller that does not lead itself only points to who does.
         """
+        described = self._describe_quorum(asked_node_id)
+        if described is None or described.error_code not in (
+            ErrorCode.NONE,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ):
+            return -1, -1
+        return described.leader_id, described.leader_epoch
+
+    def wait_voters_have(self, offset: int) -> None:
+        """Return when every voter's log goes beyond `offset`."""
+
+        def have_it() -> bool:
+            described = self._describe_quorum(self.broker_ids[0])
+            return described is not None and all(
+                voter.log_end_offset > offset for voter in described.current_voters
+            )
+
+        wait_until(have_it, what="all voters caught up", deadline_s=READY_DEADLINE_S)
+
+    def _describe_quorum(self, asked_node_id: int) -> PartitionDataResponse | None:
         request = DescribeQuorumRequest(
             topics=[
                 TopicData(topic_name=METADATA_TOPIC, partitions=[PartitionData(partition_index=0)])
@@ -163,12 +184,10 @@ class SpreadCluster:
         try:
             with self.wire(asked_node_id) as wire:
                 wire.socket.settimeout(5)
-                partition = wire.ask(request, 1).topics[0].partitions[0]
+                found: PartitionDataResponse = wire.ask(request, 1).topics[0].partitions[0]
         except (OSError, IndexError):
-            return -1, -1
-        if partition.error_code not in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER):
-            return -1, -1
-        return partition.leader_id, partition.leader_epoch
+            return None
+        return found
 
     def _http(self, node_id: int, path: str) -> tuple[int, bytes]:
         address = self.hosts.address(host_name(node_id))

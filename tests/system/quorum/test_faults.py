@@ -89,6 +89,7 @@ def finish(cluster: SpreadCluster, load: TopicLoad) -> None:
     """Nothing acknowledged is lost, every image is the same, every epoch had one leader."""
     wait_active(cluster, cluster.broker_ids[0])
     last_offset = wait_converged(cluster)
+    cluster.wait_voters_have(last_offset)
     for broker_id in cluster.broker_ids:
         missing = set(load.acknowledged) - topics_of(cluster, broker_id)
         assert not missing, f"acknowledged and lost: {sorted(missing)}"

@@ -160,16 +160,29 @@ async def test_requests_in_metadata_out_and_again_after_a_restart(directory: Pat
     await node.stop()
 
 
+async def _has_files(directory: Path, pattern: str, count: int) -> bool:
+    found = await asyncio.to_thread(lambda: list(directory.glob(pattern)))
+    return len(found) >= count
+
+
 async def test_a_restart_from_snapshots(directory: Path) -> None:
     limits = {"metadata.log.max.record.bytes.between.snapshots": "2000"}
     node = make_node(directory, **limits)
     await node.start()
     await join(node)
-    for index in range(40):
-        await node.send(topic(f"t{index}"), "User:a")
+    log_directory = directory / "__cluster_metadata-0"
+
+    async def more(prefix: str, checkpoints: int) -> None:
+        """Topics; and wait, one snapshot at a time is written, for so many of them."""
+        for index in range(20):
+            await node.send(topic(f"{prefix}{index}"), "User:a")
+        await wait_until_async(
+            lambda: _has_files(log_directory, "*.checkpoint", checkpoints), what="snapshots"
+        )
+
+    await more("a", 2)
+    await more("b", 3)
     await node.stop()
-    checkpoints = list((directory / "__cluster_metadata-0").glob("*.checkpoint"))
-    assert len(checkpoints) > 2
     node = make_node(directory, **limits)
     await node.start()
     consumer = Consumer()

@@ -55,9 +55,25 @@ def test_a_resigning_leader_names_who_has_most_first() -> None:
     assert announced.leadership.leader_id == -1
 
 
-def test_a_preferred_successor_comes_first() -> None:
+def test_a_preferred_successor_comes_first_once_it_has_everything() -> None:
     solo = leader()
     resign(solo, preferred=2)
+    assert solo.role is Role.LEADER, "2 lacks a record that 3 has: 3 would refuse it its vote"
+    assert solo.completed() == []
+    solo.fetch_by(2)
+    assert solo.role is Role.RESIGNED
+    assert solo.completed() == [("resign", ErrorCode.NONE)]
+    assert successors(solo) == (2, 3)
+
+
+def test_a_successor_that_does_not_catch_up_is_not_waited_for_longer_than_an_election() -> None:
+    solo = leader()
+    resign(solo, preferred=2)
+    solo.wait(ELECTION_TIMEOUT_MS * 0.5)
+    solo.fetch_by(3)
+    assert solo.role is Role.LEADER
+    solo.wait(ELECTION_TIMEOUT_MS)
+    assert solo.role is Role.RESIGNED
     assert successors(solo) == (2, 3)
 
 
@@ -94,6 +110,7 @@ def test_end_quorum_epoch_about_itself_transfers_leadership() -> None:
     response = solo.ask(EndQuorumEpochRequest(1, 1, (key(2),)))
     assert isinstance(response, EndQuorumEpochResponse)
     assert response.error is ErrorCode.NONE
+    solo.fetch_by(2)
     assert solo.role is Role.RESIGNED
     assert successors(solo) == (2, 3)
 

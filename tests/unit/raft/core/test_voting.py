@@ -18,7 +18,7 @@ from moldau.raft.core.messages import (
 )
 from moldau.raft.core.values import ElectionState, ReplicaKey
 from tests.unit.raft.core.harness import Record, endpoints, key
-from tests.unit.raft.core.solo import FETCH_TIMEOUT_MS, Solo
+from tests.unit.raft.core.solo import ELECTION_TIMEOUT_MS, FETCH_TIMEOUT_MS, Solo
 
 LOG = (Record(1, "a"), Record(2, "b"))
 
@@ -235,5 +235,7 @@ def test_a_leader_that_leads_no_more_is_noticed_by_its_answer() -> None:
     solo.fetched()
     solo.respond(FetchRequest, 2, FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, 1))
     assert solo.core.leadership.leader_id == -1
-    solo.wait(500)
+    solo.wait(400)
+    assert solo.role is Role.FOLLOWER, "whom the leader wants to follow it goes first"
+    solo.wait(ELECTION_TIMEOUT_MS - 400)
     assert solo.role is Role.PROSPECTIVE
