@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import time
 from pathlib import Path
@@ -57,6 +58,8 @@ def main() -> int:
     if sys.platform != "linux":
         parser.error("the benchmarks read /proc: Linux only")
     effort = Effort(options.rounds, options.scale, not options.no_kafka)
+    # An installed package has its bytecode: without it, starts would measure Python's compiler.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     facts = describe()
     begin = time.monotonic()
     reports = []

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import uuid_to_base64
 from moldau.raft.core import QuorumCore
 from moldau.raft.core.effects import (
     AdvanceHighWatermark,
@@ -36,7 +37,11 @@ from moldau.raft.core.effects import (
     Truncate,
     WriteSnapshotChunk,
 )
-from moldau.raft.core.messages import FetchResponse, FetchSnapshotResponse
+from moldau.raft.core.messages import (
+    FetchResponse,
+    FetchSnapshotResponse,
+    KraftVersionResponse,
+)
 from moldau.raft.core.values import NO_NODE, Leadership
 from moldau.raft.delivery import Delivery
 from moldau.raft.event_queue import EventQueue
@@ -77,6 +82,7 @@ class QuorumDriver:
         self._settings = settings
         self._on_fatal = on_fatal
         self._peers = peers
+        self._double_epoch = -1
         log_lock = asyncio.Lock()
         self.delivery = Delivery(files, clock, log_lock, self.fail)
         self.store = LogStore(
@@ -281,7 +287,29 @@ class QuorumDriver:
 
     async def _exchange(self, effect: Send) -> None:
         response = await self._peers.request(effect.destination, effect.request, effect.timeout_ms)
+        if response is not None and not isinstance(response, KraftVersionResponse):
+            self._look_for_double(response.leader_id, response.leader_epoch)
         self.events.post(lambda: self.core.on_response(effect, response, self.now_ms()))
+
+    def _look_for_double(self, leader_id: int, leader_epoch: int) -> None:
+        """Say, once per epoch, why nothing comes to a node whose own id leads elsewhere (KIP-853):
+        it cannot follow itself.
+        """
+        election = self.core.election
+        is_known = leader_epoch < election.leader_epoch or (
+            leader_epoch == election.leader_epoch and leader_id == election.leader_id
+        )
+        if leader_id != self._settings.node_id or is_known or leader_epoch <= self._double_epoch:
+            return
+        self._double_epoch = leader_epoch
+        logger.warning(
+            "node.id=%d leads the quorum in epoch %d with another directory, and this one, %s, "
+            "follows nobody as long as it does: either that process is a double, or the disk was "
+            "replaced while others still take this node for the leader",
+            leader_id,
+            leader_epoch,
+            uuid_to_base64(self._settings.directory_id),
+        )
 
     async def _append_fetched(self, effect: AppendFetched) -> None:
         last_leader_epoch = StoredLogView(self._files).last_leader_epoch
