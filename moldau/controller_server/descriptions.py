@@ -19,6 +19,7 @@ from moldau.config import (
 from moldau.controller_server.request_context import ControllerRequestContext
 from moldau.controller_server.resource_requests import may_see_config
 from moldau.metadata.authorizer import Operation
+from moldau.metadata.config_entries import config_entry
 from moldau.metadata.features import (
     KRAFT_VERSION,
     SUPPORTED_FEATURES,
@@ -36,10 +37,8 @@ from moldau.protocol.messages.p18_api_versions import (
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
-    DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
-    DescribeConfigsSynonym,
 )
 from moldau.protocol.messages.p60_describe_cluster import (
     DescribeClusterBroker,
@@ -207,7 +206,7 @@ class ClusterDescriptions:
                 "4 (broker) are"
             )
             return result
-        result.configs = [_entry(request, config) for config in described]
+        result.configs = [config_entry(request, config) for config in described]
         return result
 
     def _topic(
@@ -234,23 +233,3 @@ class ClusterDescriptions:
             image.configs.get(ConfigResourceType.BROKER, ""),
             image.configs.get(ConfigResourceType.BROKER, str(self._config.node_id)),
         )
-
-
-def _entry(
-    request: DescribeConfigsRequest, config: DescribedConfig
-) -> DescribeConfigsResourceResult:
-    entry = DescribeConfigsResourceResult(
-        name=config.name,
-        value=config.value,
-        read_only=config.read_only,
-        config_source=config.source,
-        is_sensitive=config.sensitive,
-        config_type=config.type,
-        documentation=config.documentation if request.include_documentation else None,
-    )
-    if request.include_synonyms:
-        entry.synonyms = [
-            DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
-            for each in config.synonyms
-        ]
-    return entry

@@ -28,15 +28,14 @@ from moldau.config import (
     describe_cluster_default_config,
     describe_topic_config,
 )
+from moldau.metadata.config_entries import config_entry
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
-    DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
-    DescribeConfigsSynonym,
 )
 
 
@@ -77,7 +76,7 @@ def _describe(
         error_message=None,
         resource_type=resource_type,
         resource_name=name,
-        configs=[_entry(request, config) for config in described],
+        configs=[config_entry(request, config) for config in described],
     )
 
 
@@ -120,23 +119,3 @@ def _loggers(keys: Collection[str] | None) -> list[DescribedConfig]:
                 )
             )
     return described
-
-
-def _entry(
-    request: DescribeConfigsRequest, config: DescribedConfig
-) -> DescribeConfigsResourceResult:
-    entry = DescribeConfigsResourceResult(
-        name=config.name,
-        value=config.value,
-        read_only=config.read_only,
-        config_source=config.source,
-        is_sensitive=config.sensitive,
-        config_type=config.type,
-        documentation=config.documentation if request.include_documentation else None,
-    )
-    if request.include_synonyms:
-        entry.synonyms = [
-            DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source)
-            for s in config.synonyms
-        ]
-    return entry

@@ -227,12 +227,7 @@ class Elections:
         )
         state.requests.answered(send, state.now_ms, succeeded=useful)
         if response is not None:
-            state.learn(
-                response.leader_id,
-                response.leader_epoch,
-                response.leader_endpoints,
-                from_leader=send.destination.node_id == response.leader_id,
-            )
+            state.learn_from(send, response)
         campaign = state.campaign
         if (
             campaign is None
@@ -334,12 +329,7 @@ class Elections:
         acknowledged = response is not None and response.error is ErrorCode.NONE
         state.requests.answered(send, state.now_ms, succeeded=acknowledged)
         if response is not None:
-            state.learn(
-                response.leader_id,
-                response.leader_epoch,
-                response.leader_endpoints,
-                from_leader=send.destination.node_id == response.leader_id,
-            )
+            state.learn_from(send, response)
         resignation = state.resignation
         if resignation is None or not acknowledged or request.leader_epoch != state.leader_epoch:
             return

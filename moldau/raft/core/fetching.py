@@ -320,12 +320,7 @@ class Fetching:
         state.requests.answered(send, state.now_ms, succeeded=succeeded)
         if response is None:
             return
-        state.learn(
-            response.leader_id,
-            response.leader_epoch,
-            response.leader_endpoints,
-            from_leader=response.leader_id == send.destination.node_id,
-        )
+        state.learn_from(send, response)
         following = state.following
         download = following.download if following is not None else None
         if (
@@ -434,12 +429,7 @@ class Fetching:
         state.requests.answered(send, state.now_ms, succeeded=succeeded)
         if response is None:
             return
-        state.learn(
-            response.leader_id,
-            response.leader_epoch,
-            response.leader_endpoints,
-            from_leader=response.leader_id == send.destination.node_id,
-        )
+        state.learn_from(send, response)
         if state.following is not None and request.leader_epoch == state.leader_epoch:
             state.following.has_reported_itself = succeeded and (
                 state.voters.latest.kraft_version < 1

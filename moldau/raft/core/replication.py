@@ -416,12 +416,7 @@ class Replication:
         acknowledged = response is not None and response.error is ErrorCode.NONE
         state.requests.answered(send, state.now_ms, succeeded=acknowledged)
         if response is not None:
-            state.learn(
-                response.leader_id,
-                response.leader_epoch,
-                response.leader_endpoints,
-                from_leader=response.leader_id == send.destination.node_id,
-            )
+            state.learn_from(send, response)
         leading = state.leading
         if leading is None or request.leader_epoch != state.leader_epoch:
             return

@@ -12,7 +12,14 @@ from moldau.raft.core.duties import Campaign, Following, Leading, Resignation, k
 from moldau.raft.core.effects import AdvanceHighWatermark, AppendEpochStart, Effect, Persist, Send
 from moldau.raft.core.effects import Stop as StopEffect
 from moldau.raft.core.log_view import LogView
-from moldau.raft.core.messages import PeerRequest
+from moldau.raft.core.messages import (
+    BeginQuorumEpochResponse,
+    EndQuorumEpochResponse,
+    FetchSnapshotResponse,
+    PeerRequest,
+    UpdateVoterResponse,
+    VoteResponse,
+)
 from moldau.raft.core.requests import RequestLedger
 from moldau.raft.core.roles import TRANSITIONS, WITHIN_ONE_EPOCH, Role
 from moldau.raft.core.settings import QuorumSettings, Random
@@ -27,6 +34,14 @@ from moldau.raft.core.values import (
 from moldau.raft.core.voter_history import BASE_OFFSET, VoterHistory
 
 NO_EPOCH = -1
+_NamesLeader = (
+    VoteResponse
+    | BeginQuorumEpochResponse
+    | EndQuorumEpochResponse
+    | FetchSnapshotResponse
+    | UpdateVoterResponse
+)
+
 FETCH_TIMEOUT_JITTER = 0.25
 """Of the election timeout: followers of one leader, whose fetches it answers at the same moment,
 shall not all campaign at the same moment."""
@@ -334,6 +349,15 @@ class QuorumState:
         deadline_ms = self.now_ms + (0.0 if self.is_sole_voter else self.election_timeout_ms())
         self._enter(Role.RESIGNED, self.election, deadline_ms)
         self.resignation = Resignation(successors)
+
+    def learn_from(self, send: Send, response: _NamesLeader) -> None:
+        """Every answer names the leader that its sender knows."""
+        self.learn(
+            response.leader_id,
+            response.leader_epoch,
+            response.leader_endpoints,
+            from_leader=send.destination.node_id == response.leader_id,
+        )
 
     def learn(
         self, leader_id: int, leader_epoch: int, endpoints: Endpoints, *, from_leader: bool
