@@ -8,7 +8,7 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 	$(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(MUTATION),--mutation $(MUTATION)) $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fmt lint type sim interop docs bench demo clean
+.PHONY: help setup test fmt lint type sim soak interop docs bench demo demo-isr clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ setup: ## Create .venv and install everything from the package registry (fast wh
 	@$(PYTHON) .ci/bootstrap.py
 
 test: setup lint ## Everything: lint, types, import contracts, all tests, the simulators for a few minutes
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 fmt: setup ## Format the code and fix what can be fixed mechanically
 	$(BIN)/ruff check --fix-only .
@@ -31,20 +31,26 @@ lint: setup type ## Style, types and import contracts
 type: setup ## Static types, strictly
 	$(BIN)/mypy
 
-sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes
+sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes, SIM=replication: with data
 	@$(BIN)/python -m tests.simulation.$(if $(SIM),$(SIM).)run $(SIM_ARGS)
 
+soak: setup ## Real brokers under load and random faults, as root: MINUTES=m, SEED=n to replay its schedule
+	@$(BIN)/python -m tests.system.replication.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
 interop: setup ## Only the tests against real Kafka clients and tools
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/interop $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/interop $(PYTEST_ARGS)
 
 docs: setup ## Write the generated parts of docs/compatibility.md anew
 	$(BIN)/python docs/generate.py
 
-bench: setup ## Side by side with peers and limits, about 10 minutes (BENCH=name for one of them)
+bench: setup ## Side by side with peers and limits (BENCH=name for one of them)
 	$(BIN)/python -m benchmarks.run $(BENCH) $(BENCH_ARGS)
 
 demo: setup ## One node, 336,776 flights, real clients, and a kill -9 in the middle
 	$(BIN)/python demo/flights.py
+
+demo-isr: setup ## Three brokers: a link is cut, replicas die, unclean election off and on, as a timeline
+	@$(BIN)/python -m demo.isr
 
 clean: ## Remove the virtual environment and every cache
 	rm -rf .venv .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

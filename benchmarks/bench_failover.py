@@ -9,13 +9,17 @@ killed controller is started again and catches up.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
+from benchmarks.clusters import (
+    ONE_BROKER,
+    THREE_CONTROLLERS,
+    ClusterProcesses,
+    KafkaCluster,
+    MoldauCluster,
+)
 from benchmarks.figures import Effort, Report, Spread, Table, at_most
 from benchmarks.nodes import kafka_jars, temporary_directory
-from benchmarks.quorums import KafkaQuorum, MoldauQuorum, QuorumProcesses
 from benchmarks.wire import CREATE_TOPICS_VERSION, RETRY_PAUSE_S, create_topic_request
 
 KILLS: Final = 20
@@ -29,38 +33,41 @@ TOPIC_EXISTS: Final = 36
 def run(effort: Effort) -> Report:
     """Kill ours, then Kafka's."""
     report = Report("Active controller killed: time to the next created topic")
-    ours = _failovers(MoldauQuorum, effort.count(KILLS, least=2))
+    ours = _failovers(MoldauCluster, effort.count(KILLS, least=2))
     table = Table(("seconds", "kills", "minimum / median / maximum"))
     table.add("Moldau", str(len(ours.values)), ours.text())
     report.targets.append(at_most("next creation ≤ 3 s after kill -9", ours, LIMIT_S))
     report.targets.append(at_most("controller failover ≤ 2 s", ours, LIMIT_OF_DESIGN_S))
     if effort.with_kafka and kafka_jars() is not None:
-        theirs = _failovers(KafkaQuorum, effort.count(KAFKA_KILLS, least=2))
+        theirs = _failovers(KafkaCluster, effort.count(KAFKA_KILLS, least=2))
         table.add("Apache Kafka", str(len(theirs.values)), theirs.text())
     report.tables.append(table)
     return report
 
 
-def _failovers(kind: Callable[[Path], QuorumProcesses], count: int) -> Spread:
+def _failovers(kind: type[ClusterProcesses], count: int) -> Spread:
     seconds = []
-    with temporary_directory() as directory, kind(directory) as quorum:
+    with (
+        temporary_directory() as directory,
+        kind(directory, controller_ids=THREE_CONTROLLERS, broker_ids=ONE_BROKER) as cluster,
+    ):
         for number in range(count):
-            active = quorum.active_controller()
+            active = cluster.active_controller()
             begin = time.perf_counter()
-            quorum.kill(active)
-            _create(quorum, f"after-kill-{number}")
+            cluster.kill(active)
+            _create(cluster, f"after-kill-{number}")
             seconds.append(time.perf_counter() - begin)
-            quorum.launch(active)
-            quorum.wait_until_serving()
+            cluster.launch(active)
+            cluster.wait_until_serving()
     return Spread.of(seconds)
 
 
-def _create(quorum: QuorumProcesses, topic: str) -> None:
+def _create(cluster: ClusterProcesses, topic: str) -> None:
     deadline = time.monotonic() + GIVE_UP_S
-    with quorum.connect() as wire:
+    with cluster.connect() as wire:
         while time.monotonic() < deadline:
             answer = wire.ask(create_topic_request(topic, 1), CREATE_TOPICS_VERSION).topics[0]
             if answer.error_code in (0, TOPIC_EXISTS):  # an earlier try had succeeded after all
                 return
             time.sleep(RETRY_PAUSE_S)
-    raise TimeoutError(f"{quorum.name}: {topic} was not created: error {answer.error_code}")
+    raise TimeoutError(f"{cluster.name}: {topic} was not created: error {answer.error_code}")

@@ -14,13 +14,6 @@ from typing import Final
 from benchmarks.figures import Effort, Report, Spread, Table, at_most
 from benchmarks.machine import anonymous_bytes, resident_bytes
 from benchmarks.nodes import BrokerNode, KafkaNode, MoldauNode, kafka_jars, temporary_directory
-from benchmarks.wire import PRODUCE_VERSION, Wire
-from moldau.protocol.messages.p00_produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
-from moldau.protocol.records import Record, encode_batch
 
 PARTITION_COUNT: Final = 100
 LIMIT_MB: Final = 90.0
@@ -63,7 +56,7 @@ def _measure(kind: Callable[[Path], BrokerNode]) -> tuple[float, float, float]:
         wire.create_topic(TOPIC, PARTITION_COUNT)
         idle = _settled_bytes(node.pid)
         anonymous = anonymous_bytes(node.pid)
-        _fill(wire)
+        wire.produce_one_each(TOPIC, range(PARTITION_COUNT), b"x" * 100)
         return idle / 1e6, anonymous / 1e6, _settled_bytes(node.pid) / 1e6
 
 
@@ -77,17 +70,3 @@ def _settled_bytes(pid: int) -> int:
             break
         before = now
     return now
-
-
-def _fill(wire: Wire) -> None:
-    batch = bytes(encode_batch([Record(0, time.time_ns() // 1_000_000, None, b"x" * 100)]))
-    for index in range(PARTITION_COUNT):
-        partition = PartitionProduceData(index=index, records=memoryview(batch))
-        request = ProduceRequest(
-            acks=-1,
-            timeout_ms=30_000,
-            topic_data=[TopicProduceData(name=TOPIC, partition_data=[partition])],
-        )
-        response = wire.ask(request, PRODUCE_VERSION)
-        error = response.responses[0].partition_responses[0].error_code
-        assert error == 0, f"produce to {TOPIC}-{index}: error {error}"

@@ -28,6 +28,10 @@ BENCHMARKS: Final = {
     "record-codec": "bench_record_codec",
     "failover": "bench_failover",
     "metadata": "bench_metadata",
+    "replication": "bench_replication",
+    "produce-latency": "bench_produce_latency",
+    "leader-killed": "bench_leader_killed",
+    "idle-partitions": "bench_idle_partitions",
 }
 DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
 BEGIN: Final = "<!-- figures: written by `python -m benchmarks.run --write` -->"

@@ -8,11 +8,14 @@ prove that each was appended once.
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import struct
 import sys
 import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -40,6 +43,8 @@ class SendOrder:
     producer_id: int = -1
     producer_epoch: int = -1
     checks_offsets: bool = True
+    partitions: Sequence[int] = (0,)
+    """Whose turn it is goes round, request by request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +71,57 @@ class SendOutcome:
         return total / self.request_count * 1e6
 
 
+@dataclass(slots=True)
+class _Lane:
+    """One partition's requests: the frame that is sent again, the offset that comes next."""
+
+    frame: ProduceFrame
+    next_offset: int = -1
+
+
 class Sender:
     """One connection with requests in flight."""
 
     def __init__(self, order: SendOrder) -> None:
-        self._frame = ProduceFrame(
-            order.topic,
-            record_bytes=order.record_bytes,
-            batch_bytes=order.batch_bytes,
-            producer_id=order.producer_id,
-            producer_epoch=order.producer_epoch,
-        )
+        self._lanes = [
+            _Lane(
+                ProduceFrame(
+                    order.topic,
+                    record_bytes=order.record_bytes,
+                    batch_bytes=order.batch_bytes,
+                    partition_index=index,
+                    producer_id=order.producer_id,
+                    producer_epoch=order.producer_epoch,
+                )
+            )
+            for index in order.partitions
+        ]
+        self._turns = itertools.cycle(self._lanes)
+        self._frame = self._lanes[0].frame
         self._order = order
         self._socket = socket.create_connection((order.host, order.port), timeout=60)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray(RECEIVE_BYTES)
         self._filled = 0
-        self._in_flight_count = 0
+        self._in_flight: deque[_Lane] = deque()
         self._correlation_id = 0
-        self._next_offset = -1
+
+    @property
+    def batch_bytes(self) -> int:
+        """Of every request's batch."""
+        return self._frame.batch_bytes
 
     def run(self) -> SendOutcome:
         """Warm up, then send and measure."""
         order = self._order
-        self._send(order.warm_up_count)
+        self.warm_up()
         begin_user, begin_system = cpu_seconds(order.server_pid)
         begin_cpu, begin = time.process_time(), time.perf_counter()
-        self._send(order.request_count)
+        self.send()
         seconds = time.perf_counter() - begin
         sender_cpu = time.process_time() - begin_cpu
         end_user, end_system = cpu_seconds(order.server_pid)
-        self._socket.close()
+        self.close()
         return SendOutcome(
             order.request_count,
             self._frame.batch_bytes,
@@ -107,24 +132,35 @@ class Sender:
             sender_cpu,
         )
 
+    def warm_up(self) -> None:
+        """Send what is not timed, and wait for its answers."""
+        self._send(self._order.warm_up_count)
+
+    def send(self) -> None:
+        """Send what is timed, and wait for its answers."""
+        self._send(self._order.request_count)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
     def _send(self, count: int) -> None:
-        frame, send = self._frame, self._socket.sendall
+        send, in_flight = self._socket.sendall, self._in_flight
         limit = self._order.in_flight_count
-        data = frame.frame
-        for _ in range(count):
+        for lane in itertools.islice(self._turns, count):
             self._correlation_id += 1
-            frame.advance(self._correlation_id)
-            send(data)
-            self._in_flight_count += 1
-            if self._in_flight_count >= limit:
+            lane.frame.advance(self._correlation_id)
+            send(lane.frame.frame)
+            in_flight.append(lane)
+            if len(in_flight) >= limit:
                 self._receive()
-        while self._in_flight_count:
+        while in_flight:
             self._receive()
 
     def _receive(self) -> None:
         """Wait for at least one response."""
-        before = self._in_flight_count
-        while self._in_flight_count == before:
+        before = len(self._in_flight)
+        while len(self._in_flight) == before:
             with memoryview(self._buffer) as view:
                 count = self._socket.recv_into(view[self._filled :])
             if count == 0:
@@ -140,10 +176,10 @@ class Sender:
                 break
             error, base_offset = _ERROR_AND_OFFSET.unpack_from(buffer, start + self._frame.error_at)
             assert error == 0, f"produce answered error {error}"
+            lane = self._in_flight.popleft()
             if self._order.checks_offsets:
-                assert base_offset == self._next_offset or self._next_offset < 0, "a gap"
-                self._next_offset = base_offset + self._frame.record_count
-            self._in_flight_count -= 1
+                assert base_offset == lane.next_offset or lane.next_offset < 0, "a gap"
+                lane.next_offset = base_offset + lane.frame.record_count
             start += 4 + size
         buffer[: self._filled - start] = buffer[start : self._filled]
         self._filled -= start

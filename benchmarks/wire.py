@@ -22,8 +22,13 @@ from moldau.protocol.messages.p00_produce import (
     TopicProduceData,
 )
 from moldau.protocol.messages.p01_fetch import FetchPartition, FetchRequest, FetchTopic
-from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.messages.p03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponsePartition,
+)
 from moldau.protocol.messages.p19_create_topics import (
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -40,6 +45,9 @@ CLIENT_ID: Final = "bench"
 ANSWER_DEADLINE_S: Final = 60.0
 READY_DEADLINE_S: Final = 60.0
 RETRY_PAUSE_S: Final = 0.002
+
+MAY_PASS: Final = frozenset((3, 6, 7, 19, 20))
+"""Errors of a produce: unknown partition, not the leader, timed out, not enough replicas."""
 
 _CRC_AT: Final = 17
 _CRC_FROM: Final = 21
@@ -86,10 +94,25 @@ class Wire:
         return response
 
     def create_topic(
-        self, name: str, partition_count: int = 1, config: dict[str, str] | None = None
+        self,
+        name: str,
+        partition_count: int = 1,
+        config: dict[str, str] | None = None,
+        *,
+        replication_factor: int = 1,
+        replicas: Sequence[int] = (),
     ) -> None:
-        """Create a topic and wait until every partition has a leader."""
-        request = create_topic_request(name, partition_count, config)
+        """Create a topic and wait until every partition has a leader.
+
+        `replicas` puts every partition on these brokers, the first of which leads.
+        """
+        request = create_topic_request(
+            name,
+            partition_count,
+            config,
+            replication_factor=replication_factor,
+            replicas=replicas,
+        )
         response = self.ask(request, CREATE_TOPICS_VERSION)
         error = response.topics[0].error_code
         assert error == 0, f"creating {name}: error {error}"
@@ -97,24 +120,57 @@ class Wire:
 
     def wait_for_leaders(self, name: str, partition_count: int) -> None:
         """Return when metadata shows a leader for each of so many partitions."""
-        request = MetadataRequest(
-            topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
-        )
         deadline = time.monotonic() + READY_DEADLINE_S
         while time.monotonic() < deadline:
-            topic = self.ask(request, 8).topics[0]
-            if len(topic.partitions) == partition_count and all(
-                partition.leader_id >= 0 for partition in topic.partitions
+            partitions = self.partitions(name)
+            if len(partitions) == partition_count and all(
+                partition.leader_id >= 0 for partition in partitions
             ):
                 return
             time.sleep(RETRY_PAUSE_S)
         raise TimeoutError(f"{name} has no leaders")
+
+    def partitions(self, name: str) -> list[MetadataResponsePartition]:
+        """What the node knows of a topic's partitions, by index; none while it is unknown."""
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
+        )
+        found: list[MetadataResponsePartition] = self.ask(request, 8).topics[0].partitions
+        return sorted(found, key=lambda partition: partition.partition_index)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; its files go when the node gets to it."""
         response = self.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000), 4)
         error = response.responses[0].error_code
         assert error == 0, f"deleting {name}: error {error}"
+
+    def produce_one_each(self, topic: str, indexes: Sequence[int], value: bytes) -> None:
+        """One acks=all record into each partition this node leads; again while it may not lead yet.
+
+        Metadata may tell of a leader before that leader has taken its partitions.
+        """
+        missing = list(indexes)
+        batch = memoryview(bytes(encode_batch([Record(0, time.time_ns() // 10**6, None, value)])))
+        deadline = time.monotonic() + READY_DEADLINE_S
+        while missing:
+            request = ProduceRequest(
+                acks=-1,
+                timeout_ms=30_000,
+                topic_data=[
+                    TopicProduceData(
+                        name=topic,
+                        partition_data=[
+                            PartitionProduceData(index=index, records=batch) for index in missing
+                        ],
+                    )
+                ],
+            )
+            answers = self.ask(request, PRODUCE_VERSION).responses[0].partition_responses
+            errors = {answer.error_code for answer in answers} - {0}
+            assert errors <= MAY_PASS, f"produce to {topic}: errors {errors}"
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"produce to {topic}: still errors {errors}")
+            missing = [answer.index for answer in answers if answer.error_code]
 
     def producer_id(self) -> tuple[int, int]:
         """A new producer id and its epoch; waits while the coordinator starts."""
@@ -140,15 +196,24 @@ class Wire:
 
 
 def create_topic_request(
-    name: str, partition_count: int, config: dict[str, str] | None = None
+    name: str,
+    partition_count: int,
+    config: dict[str, str] | None = None,
+    *,
+    replication_factor: int = 1,
+    replicas: Sequence[int] = (),
 ) -> CreateTopicsRequest:
-    """One topic with one replica."""
+    """One topic, with one replica of each partition unless told otherwise."""
     return CreateTopicsRequest(
         topics=[
             CreatableTopic(
                 name=name,
-                num_partitions=partition_count,
-                replication_factor=1,
+                num_partitions=-1 if replicas else partition_count,
+                replication_factor=-1 if replicas else replication_factor,
+                assignments=[
+                    CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+                    for index in range(partition_count if replicas else 0)
+                ],
                 configs=[
                     CreatableTopicConfig(name=key, value=value)
                     for key, value in (config or {}).items()
@@ -168,6 +233,7 @@ class ProduceFrame:
         *,
         record_bytes: int,
         batch_bytes: int,
+        partition_index: int = 0,
         producer_id: int = -1,
         producer_epoch: int = -1,
         acks: int = -1,
@@ -194,7 +260,9 @@ class ProduceFrame:
             topic_data=[
                 TopicProduceData(
                     name=topic,
-                    partition_data=[PartitionProduceData(index=0, records=memoryview(batch))],
+                    partition_data=[
+                        PartitionProduceData(index=partition_index, records=memoryview(batch))
+                    ],
                 )
             ],
         )

@@ -1,4 +1,6 @@
-"""Marks by folder: `interop`, `java` and `system`, so that `-m "not java"` works everywhere."""
+"""Marks by folder: `interop`, `java` and `system`, so that `-m "not java"` works everywhere; and in
+which order parallel workers take files.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,31 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+LONGEST_FIRST = (
+    "system/replication/test_soak.py",
+    "simulation/test_mutations.py",
+    "simulation/replication/test_replication.py",
+    "interop/replication/test_directories.py",
+    "simulation/test_quorum.py",
+    "system/cli/test_replicas.py",
+    "interop/replication",
+    "system/replication",
+    "simulation",
+    "system/quorum",
+    "system",
+    "interop",
+)
+"""Begun last, one of these would leave the other workers idle until it ends."""
+
 MARKS = {"interop": "interop", "interop/java": "java", "system": "system"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test below a folder of the table carries the folder's mark."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every test below a folder of the table carries the folder's mark; a worker of several begins
+    with the longest files.
+    """
+    if hasattr(config, "workerinput"):
+        items.sort(key=_turn)  # stable: the order within a file stays
     for item in items:
         if not item.path.is_relative_to(HERE):
             continue
@@ -19,3 +41,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for prefix, mark in MARKS.items():
             if folder == prefix or folder.startswith(prefix + "/"):
                 item.add_marker(getattr(pytest.mark, mark))
+
+
+def _turn(item: pytest.Item) -> int:
+    if not item.path.is_relative_to(HERE):
+        return len(LONGEST_FIRST)
+    path = item.path.relative_to(HERE).as_posix()
+    places = (
+        place
+        for place, prefix in enumerate(LONGEST_FIRST)
+        if path == prefix or path.startswith(prefix + "/")
+    )
+    return next(places, len(LONGEST_FIRST))

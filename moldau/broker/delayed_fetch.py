@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.authorizer import Operation
-from moldau.broker.partition import FetchRead
+from moldau.broker.partition import FetchRead, FollowerFetch
+from moldau.broker.partition.core.values import UNKNOWN_BROKER_EPOCH
 from moldau.broker.purgatory import DelayedOperation
 from moldau.broker.waiting import wait_in, wait_no_longer
 from moldau.protocol.errors import ErrorCode
@@ -35,7 +36,12 @@ Answer = Callable[["DelayedFetch", list[Outcome]], None]
 
 
 class FetchParameters(NamedTuple):
-    """What a fetch asks for, apart from its partitions. Sizes in bytes."""
+    """What a fetch asks for, apart from its partitions. Sizes in bytes.
+
+    `replica_id` and `replica_epoch` (its broker epoch) are a follower's, -1 otherwise. `rack_id` is
+    that of a consumer that may be sent to a nearer replica, empty otherwise. `awaits_commits` is
+    set for followers that consumers read from: a new high watermark is worth an answer (KIP-392).
+    """
 
     max_wait_ms: int
     min_bytes: int
@@ -44,6 +50,14 @@ class FetchParameters(NamedTuple):
     leader_only: bool
     replica_id: int
     uses_topic_ids: bool
+    replica_epoch: int = UNKNOWN_BROKER_EPOCH
+    rack_id: str = ""
+    awaits_commits: bool = False
+
+    @property
+    def is_from_follower(self) -> bool:
+        """Whether a broker fetches, for its replica."""
+        return self.replica_id != NO_REPLICA
 
 
 class DelayedFetch(DelayedOperation):
@@ -57,6 +71,7 @@ class DelayedFetch(DelayedOperation):
     """
 
     __slots__ = (
+        "_arrived_ms",
         "_authorized",
         "_changed",
         "_partitions",
@@ -89,10 +104,23 @@ class DelayedFetch(DelayedOperation):
         self.answer = answer
         self.manager = manager
         self._partitions = partitions
+        self._arrived_ms = self._follower_asks() if parameters.is_from_follower else 0.0
         self._authorized: dict[str, bool] = {}
         self._changed: dict[FetchPartition, None] = {}
         self._sizes: dict[FetchPartition, int] = {}
         self._total_bytes = 0
+
+    def _follower_asks(self) -> float:
+        """Note that the follower lives, for whatever it follows; returns when that was."""
+        replication = self.manager.replication.context
+        now_ms = replication.now_ms()
+        replica_id, broker_epoch = self.parameters.replica_id, self.parameters.replica_epoch
+        registration = self.manager.image.cluster.brokers.get(replica_id)
+        if registration is not None and (
+            broker_epoch == UNKNOWN_BROKER_EPOCH or broker_epoch >= registration.broker_epoch
+        ):
+            replication.last_fetch_ms[replica_id] = now_ms
+        return now_ms
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -123,6 +151,12 @@ class DelayedFetch(DelayedOperation):
                 self.manager.fetch_changed(self)
             self._changed[fetched] = None
 
+    def high_watermark_moved(self, fetched: FetchPartition) -> None:
+        """A follower learns it with whatever is answered next, unless it awaits commits."""
+        parameters = self.parameters
+        if not parameters.is_from_follower or parameters.awaits_commits:
+            self.partition_changed(fetched)
+
     def complete_if_ready(self) -> None:
         """Look at what changed; answer if that makes it enough."""
         changed, self._changed = self._changed, {}
@@ -139,7 +173,7 @@ class DelayedFetch(DelayedOperation):
         pending = False
         for fetched in changed:
             read = self._read(fetched, parameters.max_bytes, min_one_batch=True)
-            if _ends_waiting(read):
+            if self._ends_waiting(fetched, read):
                 self._finish(self.read_all())
                 return
             pending = pending or read.pending
@@ -183,8 +217,8 @@ class DelayedFetch(DelayedOperation):
         """Whether this is enough to answer with, and whether bytes are being read off the loop."""
         total_bytes = 0
         pending = False
-        for _, read in outcomes:
-            if _ends_waiting(read):
+        for fetched, read in outcomes:
+            if self._ends_waiting(fetched, read):
                 return True, pending
             pending = pending or read.pending
             total_bytes += read.size_bytes
@@ -194,6 +228,20 @@ class DelayedFetch(DelayedOperation):
         if pending and not total_bytes:
             return False, True
         return total_bytes >= parameters.min_bytes, pending
+
+    def _ends_waiting(self, fetched: FetchPartition, read: FetchRead) -> bool:
+        """Errors, diverging logs and nearer replicas are told at once; to some, commits too."""
+        if (
+            read.error is not ErrorCode.NONE
+            or read.is_diverging
+            or read.preferred_read_replica >= 0
+        ):
+            return True
+        return (
+            self.parameters.awaits_commits
+            and self.session is not None
+            and read.high_watermark > fetched.reported_high_watermark
+        )
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -222,8 +270,12 @@ class DelayedFetch(DelayedOperation):
         outcomes = []
         for fetched in list(session.dirty):
             if remaining_bytes <= 0 and not is_empty:
-                break
-            read = self._read(fetched, remaining_bytes, min_one_batch=is_empty)
+                if not self.parameters.is_from_follower:
+                    break
+                if not fetched.is_position_news:
+                    continue
+                # Without any bytes: what the follower has by now must not wait for its turn.
+            read = self._read(fetched, max(0, remaining_bytes), min_one_batch=is_empty)
             if read.pending or is_news(fetched, read):
                 outcomes.append((fetched, read))
             elif not read.is_starved:
@@ -241,28 +293,81 @@ class DelayedFetch(DelayedOperation):
             if isinstance(found, ErrorCode):
                 return FetchRead(found)
             partition = found
+            fetched.is_follower = parameters.is_from_follower
             fetched.watch(partition)
         topic = partition.topic_partition.topic
         if not self._is_authorized(topic):
             return FetchRead(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        replica_id = parameters.replica_id
-        if replica_id != NO_REPLICA and replica_id not in partition.core.replicas:
-            # Perhaps we have not heard of that replica yet: a follower that names an epoch is told
-            # to come back, one that does not looks for another leader.
-            if fetched.current_leader_epoch >= 0:
-                return FetchRead(ErrorCode.UNKNOWN_LEADER_EPOCH)
-            return FetchRead(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if parameters.is_from_follower:
+            error = partition.core.check_follower(
+                parameters.replica_id, parameters.replica_epoch, fetched.current_leader_epoch
+            )
+            if (
+                error is ErrorCode.NONE
+                and not fetched.is_position_news
+                and partition.core.needs_position(parameters.replica_id)
+            ):
+                # Told to come back, it names the partition again.
+                error = ErrorCode.UNKNOWN_LEADER_EPOCH
+            if error is ErrorCode.NONE and self._is_blank_beyond_start(fetched, partition):
+                error = ErrorCode.OFFSET_OUT_OF_RANGE
+            if error is not ErrorCode.NONE:
+                return FetchRead(error)
+        preferred_read_replica = self._preferred_read_replica(fetched, partition)
         read = partition.read(
             fetched,
             max_bytes=min(max_bytes, fetched.partition_max_bytes),
             min_one_batch=min_one_batch,
             read_committed=parameters.read_committed,
             leader_only=parameters.leader_only,
-            for_replica=replica_id != NO_REPLICA,
+            for_replica=parameters.is_from_follower,
+            without_records=preferred_read_replica >= 0 or self._is_throttled(partition),
         )
-        if replica_id != NO_REPLICA and read.error is ErrorCode.NONE and not read.is_diverging:
-            partition.follower_fetched(replica_id, fetched.fetch_offset)
+        if read.error is ErrorCode.NONE and not read.is_diverging:
+            read.preferred_read_replica = preferred_read_replica
+        if (
+            parameters.is_from_follower
+            and fetched.is_position_news
+            and read.error is ErrorCode.NONE
+            and not read.is_diverging
+        ):
+            self._note_position(fetched, partition)
+            read.high_watermark = partition.core.high_watermark
         return read
+
+    def _preferred_read_replica(self, fetched: FetchPartition, partition: Partition) -> int:
+        """Where a consumer that names its rack had better read, -1 for here (KIP-392)."""
+        rack_id = self.parameters.rack_id
+        if not rack_id or not partition.is_leader:
+            return NO_REPLICA
+        return self.manager.replication.read_replicas.preferred(
+            partition, rack_id, fetched.fetch_offset, self.context.listener_name
+        )
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        """Whether a follower that is not in sync gets no records now, for the quota's sake; its
+        fetch then waits as for new ones, and looks again when its time is over (KIP-73).
+        """
+        parameters = self.parameters
+        return parameters.is_from_follower and not self.manager.replication.throttles.leader.allows(
+            partition.topic_partition, parameters.replica_id in partition.core.isr
+        )
+
+    def _note_position(self, fetched: FetchPartition, partition: Partition) -> None:
+        """Once for each request that names the partition, as of when it came: looking again later
+        proves nothing about the follower.
+        """
+        fetched.is_position_news = False
+        parameters = self.parameters
+        partition.follower_fetched(
+            FollowerFetch(
+                parameters.replica_id,
+                fetched.fetch_offset,
+                fetched.log_start_offset,
+                parameters.replica_epoch,
+                self._arrived_ms,
+            )
+        )
 
     def _find(self, fetched: FetchPartition) -> Partition | ErrorCode:
         """The local replica, or what the client is told instead."""
@@ -282,7 +387,23 @@ class DelayedFetch(DelayedOperation):
             return ErrorCode.INCONSISTENT_TOPIC_ID
         return partition
 
+    def _is_blank_beyond_start(self, fetched: FetchPartition, partition: Partition) -> bool:
+        """Whether a follower without a single record fetches from behind our first one.
+
+        It has no leader epoch to compare, and would count as having all that lies before: after an
+        unclean election it would join the ISR without that.
+        """
+        log = partition.log
+        return (
+            self.parameters.uses_topic_ids  # from before v12 nobody hears of epochs
+            and fetched.last_fetched_epoch < 0
+            and log is not None
+            and fetched.fetch_offset > log.log_start_offset
+        )
+
     def _is_authorized(self, topic: str) -> bool:
+        if self.parameters.is_from_follower:
+            return True  # by CLUSTER_ACTION, for all topics
         allowed = self._authorized.get(topic)
         if allowed is None:
             allowed = self.context.authorized_topic(Operation.READ, topic)
@@ -296,14 +417,10 @@ def is_news(fetched: FetchPartition, read: FetchRead) -> bool:
         read.size_bytes > 0
         or read.error is not ErrorCode.NONE
         or read.is_diverging
+        or read.preferred_read_replica >= 0
         or read.high_watermark != fetched.reported_high_watermark
         or read.log_start_offset != fetched.reported_log_start_offset
     )
-
-
-def _ends_waiting(read: FetchRead) -> bool:
-    """Errors and diverging logs are answered at once."""
-    return read.error is not ErrorCode.NONE or read.is_diverging
 
 
 def total_bytes(outcomes: Iterable[Outcome]) -> int:

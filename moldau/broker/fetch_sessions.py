@@ -1,4 +1,4 @@
-"""Fetch sessions: what each consumer is fetching, remembered between its requests (KIP-227).
+"""Fetch sessions: what each client is fetching, remembered between its requests (KIP-227).
 
 Owns the cache of sessions, their epochs and their eviction, and which partitions of a session have
 something new. Must not read logs or build responses. Invariants: a session's `dirty` holds every
@@ -42,17 +42,26 @@ class FetchOwner(Protocol):
     def partition_changed(self, fetched: FetchPartition) -> None:
         """New data, another leader, another log start offset, or the partition is gone."""
 
+    def high_watermark_moved(self, fetched: FetchPartition) -> None:
+        """Only the high watermark is new: data for a consumer, not for a follower."""
+
 
 class FetchPartition:
     """One partition in a fetch: from where, how much, and what the client was told last.
 
     `partition` is the local replica while it is known; a partition that changes tells `owner`.
+    `is_follower` says that the client reads past the high watermark, to the end of the log;
+    `log_start_offset` is a follower's own. `is_position_news` says that the client has named the
+    partition in its latest request, and the leader has not taken note of that yet.
     """
 
     __slots__ = (
         "current_leader_epoch",
         "fetch_offset",
+        "is_follower",
+        "is_position_news",
         "last_fetched_epoch",
+        "log_start_offset",
         "owner",
         "partition",
         "partition_index",
@@ -72,6 +81,9 @@ class FetchPartition:
         self.current_leader_epoch = -1
         self.fetch_offset = 0
         self.last_fetched_epoch = -1
+        self.log_start_offset = -1
+        self.is_follower = False
+        self.is_position_news = True
         self.partition_max_bytes = 0
         self.reported_high_watermark = -1
         self.reported_log_start_offset = -1
@@ -98,11 +110,15 @@ class FetchPartition:
 
 
 class FetchSession:
-    """The partitions one client fetches, from full fetch to full fetch."""
+    """The partitions one client fetches, from full fetch to full fetch.
+
+    A follower's is privileged: it is not given up for a consumer's.
+    """
 
     __slots__ = (
         "created_ms",
         "dirty",
+        "is_privileged",
         "last_used_ms",
         "partitions",
         "session_epoch",
@@ -111,7 +127,10 @@ class FetchSession:
         "waiting",
     )
 
-    def __init__(self, session_id: int, now_ms: float, uses_topic_ids: bool) -> None:
+    def __init__(
+        self, session_id: int, now_ms: float, *, uses_topic_ids: bool, is_privileged: bool
+    ) -> None:
+        self.is_privileged = is_privileged
         self.session_id = session_id
         self.session_epoch = 1
         self.created_ms = now_ms
@@ -126,6 +145,12 @@ class FetchSession:
         self.dirty[fetched] = None
         for fetch in self.waiting:
             fetch.partition_changed(fetched)
+
+    def high_watermark_moved(self, fetched: FetchPartition) -> None:
+        """Remember it for the next response, and tell the fetches that wait for it."""
+        self.dirty[fetched] = None
+        for fetch in self.waiting:
+            fetch.high_watermark_moved(fetched)
 
     def adopt(self, fetched: FetchPartition) -> None:
         """Take over a partition of the full fetch that founds the session."""
@@ -144,6 +169,8 @@ class FetchSession:
                 known.fetch_offset = fetched.fetch_offset
                 known.current_leader_epoch = fetched.current_leader_epoch
                 known.last_fetched_epoch = fetched.last_fetched_epoch
+                known.log_start_offset = fetched.log_start_offset
+                known.is_position_news = True
                 known.partition_max_bytes = fetched.partition_max_bytes
                 self.dirty[known] = None
         for forgotten in request.forgotten_topics_data:
@@ -170,6 +197,7 @@ def request_partitions(request: FetchRequest, owner: FetchOwner) -> Iterable[Fet
             fetched.current_leader_epoch = asked.current_leader_epoch
             fetched.fetch_offset = asked.fetch_offset
             fetched.last_fetched_epoch = asked.last_fetched_epoch
+            fetched.log_start_offset = asked.log_start_offset
             fetched.partition_max_bytes = asked.partition_max_bytes
             yield fetched
 
@@ -237,12 +265,26 @@ class FetchSessionCache:
         return ErrorCode.NONE, session
 
     def found(
-        self, partitions: Iterable[FetchPartition], *, count: int, uses_topic_ids: bool
+        self,
+        partitions: Iterable[FetchPartition],
+        *,
+        count: int,
+        uses_topic_ids: bool,
+        is_privileged: bool = False,
     ) -> FetchSession | None:
-        """Found a session for the `count` partitions of a full fetch, if there is room for it."""
-        if not self._make_room(count):
+        """Found a session for the `count` partitions of a full fetch, if there is room for it.
+
+        Args:
+            is_privileged: for a follower.
+        """
+        if not self._make_room(count, is_privileged):
             return None
-        session = FetchSession(self._new_id(), self._clock.monotonic_ms(), uses_topic_ids)
+        session = FetchSession(
+            self._new_id(),
+            self._clock.monotonic_ms(),
+            uses_topic_ids=uses_topic_ids,
+            is_privileged=is_privileged,
+        )
         for fetched in partitions:
             session.adopt(fetched)
         self._sessions[session.session_id] = session
@@ -259,30 +301,34 @@ class FetchSessionCache:
         for session_id in list(self._sessions):
             self.end(session_id)
 
-    def _make_room(self, partition_count: int) -> bool:
+    def _make_room(self, partition_count: int, is_privileged: bool) -> bool:
         """Evict one session when the cache is full, if KIP-227 allows it.
 
-        First choice is the least recently used one when it is stale; otherwise the smallest among
-        those that are old enough to have had their chance, if the new one is larger.
+        First choice is the least recently used one when it is stale; otherwise the least of those
+        that the new one outranks: consumers before followers, then small before large. Those in
+        use are left alone until they are old enough to have had their chance; a consumer's has no
+        such grace before a follower.
         """
         if self._max_sessions <= 0:
             return False
         if len(self._sessions) < self._max_sessions:
             return True
         now_ms = self._clock.monotonic_ms()
-        oldest = next(iter(self._sessions.values()))
-        if now_ms - oldest.last_used_ms > MIN_EVICTION_MS:
-            victim = oldest
-        else:
-            aged = [
+        victim = next(iter(self._sessions.values()))
+        if now_ms - victim.last_used_ms <= MIN_EVICTION_MS:
+            evictable = [
                 session
                 for session in self._sessions.values()
-                if now_ms - session.created_ms > MIN_EVICTION_MS
+                if (is_privileged and not session.is_privileged)
+                or (
+                    session.is_privileged <= is_privileged
+                    and now_ms - session.created_ms > MIN_EVICTION_MS
+                )
             ]
-            if not aged:
+            if not evictable:
                 return False
-            victim = min(aged, key=lambda session: (len(session.partitions), session.session_id))
-            if len(victim.partitions) >= partition_count:
+            victim = min(evictable, key=_rank)
+            if _rank(victim)[:2] >= (is_privileged, partition_count):
                 return False
         self.end(victim.session_id)
         self.evicted_count += 1
@@ -293,6 +339,10 @@ class FetchSessionCache:
             session_id = self._random.randint(1, MAX_SESSION_EPOCH)
             if session_id not in self._sessions:
                 return session_id
+
+
+def _rank(session: FetchSession) -> tuple[bool, int, int]:
+    return (session.is_privileged, len(session.partitions), session.session_id)
 
 
 def _next_epoch(session_epoch: int) -> int:

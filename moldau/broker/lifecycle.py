@@ -46,7 +46,10 @@ SHUTDOWN_PAUSE_MS: Final = 50
 """Between the heartbeats of a broker that waits for leave to stop."""
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 300_000
-"""How long Apache Kafka's brokers wait for that leave."""
+"""How long it waits for that, as Apache Kafka's brokers do, while the controller answers."""
+
+CONTROLLER_SILENCE_MS: Final = 10_000
+"""Without an answer for so long nobody is there who could give leave."""
 
 FATAL_REGISTRATION_ERRORS: Final = frozenset(
     {
@@ -132,6 +135,7 @@ class BrokerLifecycle:
         self._is_fenced = True
         self._problem = ""
         self._must_register = False
+        self._last_answer_s = 0.0
 
     def move_to(self, state: BrokerState) -> None:
         """Enter `state`; an illegal transition is a broken invariant."""
@@ -210,20 +214,45 @@ class BrokerLifecycle:
         """Return when the controller has let this broker lead and serve."""
         await self._unfenced.wait()
 
-    async def begin_controlled_shutdown(self, timeout_ms: int) -> bool:
-        """Ask the controller to move leadership away; True when it has agreed in time."""
+    async def begin_controlled_shutdown(
+        self,
+        timeout_ms: int = CONTROLLED_SHUTDOWN_TIMEOUT_MS,
+        silence_ms: int = CONTROLLER_SILENCE_MS,
+    ) -> bool:
+        """Ask the controller to move leadership away; True when that is done and everybody knows.
+
+        Args:
+            timeout_ms: how long to wait at most.
+            silence_ms: how long without any answer of a controller.
+        """
         if self._task is None:
             return False
         self.move_to(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
+        loop = asyncio.get_running_loop()
+        self._last_answer_s = loop.time()
+        deadline_s = loop.time() + timeout_ms / 1000
         self._want_shutdown = True
         self._wake.set()
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self._may_stop.wait()
-        except TimeoutError:
-            logger.warning("the controller did not let go of this broker in time; stopping anyway")
-            return False
+        while not self._may_stop.is_set():
+            is_silent = self._last_answer_s + silence_ms / 1000 < deadline_s
+            until_s = min(deadline_s, self._last_answer_s + silence_ms / 1000)
+            if loop.time() >= until_s:
+                logger.warning(
+                    "the controller did not let go of this broker within %d ms%s; stopping anyway",
+                    silence_ms if is_silent else timeout_ms,
+                    " of its last answer" if is_silent else "",
+                )
+                return False
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await self._may_stop.wait()
+            except TimeoutError:
+                continue
         return True
+
+    def beat_soon(self) -> None:
+        """There is news for the controller: the next heartbeat leaves without waiting."""
+        self._wake.set()
 
     async def stop(self) -> None:
         """End the heartbeats, also one on its way; the session then runs out at the controller."""
@@ -236,6 +265,8 @@ class BrokerLifecycle:
 
     async def _beat(self) -> None:
         while not self._may_stop.is_set():
+            # Before the request is made: what is new while it is under way wants another one.
+            self._wake.clear()
             if self._must_register:
                 await self._register_again()
             request = BrokerHeartbeatRequest(
@@ -278,6 +309,7 @@ class BrokerLifecycle:
 
     def _take_heartbeat(self, response: BrokerHeartbeatResponse) -> float:
         """Act on one answer and say how long to wait before the next beat, in milliseconds."""
+        self._last_answer_s = asyncio.get_running_loop().time()
         if response.error_code != ErrorCode.NONE:
             error = ErrorCode.of(response.error_code)
             advice = ""
@@ -316,7 +348,6 @@ class BrokerLifecycle:
             logger.warning("%s", problem)
 
     async def _pause(self, pause_ms: float) -> None:
-        self._wake.clear()
         if self._may_stop.is_set():
             return
         try:

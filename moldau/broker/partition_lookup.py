@@ -29,7 +29,7 @@ class LedPartition(NamedTuple):
 def find_led(
     manager: ReplicaManager,
     context: RequestContext,
-    operation: Operation,
+    operation: Operation | None,
     topic: str,
     partition_index: int,
     *,
@@ -39,11 +39,11 @@ def find_led(
     """The partition and its log, or the error the client gets.
 
     Args:
-        operation: what the sender must be allowed to do to the topic.
+        operation: what the sender must be allowed to do to the topic; None when it may anyhow.
         current_leader_epoch: what the client believes, -1 when it does not say (KIP-320).
         leader_only: False lets a follower answer (debugging consumers).
     """
-    if not context.authorized_topic(operation, topic):
+    if operation is not None and not context.authorized_topic(operation, topic):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     partition = manager.get(topic, partition_index)
     if partition is None:

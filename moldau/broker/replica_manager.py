@@ -1,32 +1,31 @@
 """All partitions of this broker: found by name or id, made, changed and dropped as metadata says.
 
 Owns the table of partitions, the purgatories, the fetches that are ready to answer, and what a
-client is told about a partition that is not here. Must not decode requests or build responses.
-Invariants: a partition is in the table exactly while the image assigns a replica of it to this
-broker; requests that became ready are completed before the public call that made them ready
-returns to the loop.
+client is told about a partition that is not here. Must not decode requests or build responses, or
+talk to other brokers (`replication` does). Invariants: a partition is in the table exactly while
+the image assigns a replica of it to this broker; requests that became ready are completed before
+the public call that made them ready returns to the loop, or after an append at its next turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from moldau.broker.log_opener import LogOpener
 from moldau.broker.partition import Partition, PartitionState
 from moldau.broker.purgatory import Purgatory
 from moldau.broker.quotas import Quotas, UnlimitedQuotas
+from moldau.broker.replica_gauges import register_replica_gauges
+from moldau.broker.replication.replication import Replication, ReplicationPorts
+from moldau.broker.topic_settings import TopicSettings
 from moldau.broker.topic_stats import BrokerTopicStats
-from moldau.config import effective_broker_config, effective_topic_config
 from moldau.metadata.image import MetadataImage
-from moldau.metadata.image.configs import ConfigResourceType
+from moldau.metadata.image.values import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
-from moldau.storage.faults import DiskFull, LogOffline
-from moldau.storage.log_config import LogConfig
-from moldau.storage.log_manager import InconsistentTopicId
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -40,16 +39,6 @@ if TYPE_CHECKING:
     from moldau.storage.log_manager import LogManager
 
 logger = logging.getLogger("moldau.broker.replicas")
-
-MAX_INLINE_OPENS: Final = 100
-"""New logs made at once for one metadata change (about a millisecond each); the others follow while
-requests are served, and their partitions answer NOT_LEADER_OR_FOLLOWER until then."""
-
-RETRY_OPEN_MS: Final = 30_000
-"""How long after a full disk kept a log from being made it is tried again."""
-
-METRIC_PREFIX: Final = "kafka.server:type=ReplicaManager,name="
-PURGATORY_PREFIX: Final = "kafka.server:type=DelayedOperationPurgatory,name="
 
 NO_PARTITIONS: Final[Mapping[int, Partition]] = {}
 
@@ -77,6 +66,7 @@ class ReplicaManager:
         log_manager: opens and removes the logs.
         timers: the data loop's wheel, for requests that wait.
         registry: where the metrics go.
+        ports: the ways to the controller and to other brokers.
         quotas: the throttle hook; nobody is throttled without one.
         on_fault: told of an exception in work off the loop that nobody expected.
     """
@@ -91,6 +81,7 @@ class ReplicaManager:
         filesystem: Filesystem,
         timers: TimerWheel,
         registry: Registry,
+        ports: ReplicationPorts,
         quotas: Quotas | None = None,
         on_fault: Callable[[BaseException], None] | None = None,
     ) -> None:
@@ -103,18 +94,42 @@ class ReplicaManager:
         self.topic_stats = BrokerTopicStats(registry)
         self.produce_purgatory = Purgatory("Produce", timers)
         self.fetch_purgatory = Purgatory("Fetch", timers)
-        self._timers = timers
+        self.delete_records_purgatory = Purgatory("DeleteRecords", timers)
         self._log_manager = log_manager
-        self._static_values = node_values
-        self._broker_values: Mapping[str, Any] = node_values
+        self._settings = TopicSettings(broker_id, node_values)
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._by_topic_id: dict[UUID, dict[int, Partition]] = {}
         self._ready: list[ReadyFetch] = []
-        self._to_open: deque[Partition] = deque()
-        self._inline_open_budget = MAX_INLINE_OPENS
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_completing = False
-        self._register_gauges(registry)
+        self._is_completion_due = False
+        self._opener = LogOpener(
+            log_manager,
+            settings=self._settings,
+            timers=timers,
+            start=self.start,
+            on_opened=self._log_opened,
+        )
+        self.replication = Replication(
+            ports,
+            broker_id=broker_id,
+            node_values=node_values,
+            log_manager=log_manager,
+            clock=clock,
+            timers=timers,
+            registry=registry,
+            partitions=self.partitions,
+            image=lambda: self.image,
+            start=self.start,
+            on_changed=self.complete_ready,
+            on_fault=self._fault,
+        )
+        log_manager.on_log_offline = self._log_went_offline
+        register_replica_gauges(
+            registry,
+            self.partitions,
+            (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory),
+        )
 
     # -- lookup ----------------------------------------------------------------------------------
 
@@ -170,18 +185,19 @@ class ReplicaManager:
     def apply_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Make, change and drop partitions as `delta` says; `image` is what it leads to."""
         self.image = image
-        self._inline_open_budget = MAX_INLINE_OPENS
+        self._opener.begin_change()
         changes = delta.topics_delta.local_changes(self.broker_id)
         for topic_partition, topic_id in changes.deleted.items():
             self._drop(topic_partition, topic_id)
         self._apply_configs(delta, image)
-        configs: dict[str, tuple[LogConfig, int]] = {}
+        min_insync: dict[str, int] = {}
         for assigned in (changes.leaders, changes.followers):
             for topic_partition, (topic_id, registration) in assigned.items():
                 topic = topic_partition.topic
-                if topic not in configs:
-                    configs[topic] = self._topic_config(topic)
-                self._assign(topic_partition, topic_id, registration, *configs[topic])
+                if topic not in min_insync:
+                    min_insync[topic] = self._settings.of(topic).min_insync_replicas
+                self._assign(topic_partition, topic_id, registration, min_insync[topic])
+        self.replication.apply_metadata(delta, image)
         self.complete_ready()
 
     on_metadata_update = apply_metadata
@@ -191,7 +207,6 @@ class ReplicaManager:
         topic_partition: TopicPartition,
         topic_id: UUID,
         registration: PartitionRegistration,
-        config: LogConfig,
         min_insync_replicas: int,
     ) -> None:
         partition = self._partitions.get(topic_partition)
@@ -199,18 +214,9 @@ class ReplicaManager:
             self._drop(topic_partition, partition.topic_id)
             partition = None
         if partition is None:
-            partition = Partition(
-                topic_partition,
-                topic_id,
-                self.broker_id,
-                stats=self.topic_stats.of(topic_partition.topic),
-                start_work=self.start,
-                flush=self._log_manager.flush,
-            )
-            self._partitions[topic_partition] = partition
-            self._by_topic_id.setdefault(topic_id, {})[topic_partition.partition] = partition
+            partition = self._make_partition(topic_partition, topic_id)
         if partition.log is None and not partition.is_opening:
-            self._open_now_or_later(partition, config)
+            self._opener.open(partition, _assigned_directory(registration, self.broker_id))
         partition.min_insync_replicas = min_insync_replicas
         partition.apply_state(
             PartitionState(
@@ -219,96 +225,53 @@ class ReplicaManager:
                 partition_epoch=registration.partition_epoch,
                 replicas=registration.replicas,
                 isr=registration.isr,
+                adding_replicas=registration.adding_replicas,
+                removing_replicas=registration.removing_replicas,
+                leader_recovery_state=registration.leader_recovery_state,
             )
         )
+        if partition.is_offline:
+            self._look_after_damage(partition, registration)
+        self.replication.partition_changed(partition, registration)
+
+    def _make_partition(self, topic_partition: TopicPartition, topic_id: UUID) -> Partition:
+        partition = Partition(
+            topic_partition,
+            topic_id,
+            self.broker_id,
+            stats=self.topic_stats.of(topic_partition.topic),
+            start_work=self.start,
+            flush=self._log_manager.flush,
+            context=self.replication.context,
+        )
+        self._partitions[topic_partition] = partition
+        self._by_topic_id.setdefault(topic_id, {})[topic_partition.partition] = partition
+        return partition
 
     def _drop(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         partition = self._partitions.get(topic_partition)
         if partition is not None and partition.topic_id == topic_id:
             del self._partitions[topic_partition]
             partition.resign()
+            self.replication.partition_gone(partition)
         siblings = self._by_topic_id.get(topic_id)
         if siblings is not None:
             siblings.pop(topic_partition.partition, None)
             if not siblings:
                 del self._by_topic_id[topic_id]
                 self.topic_stats.forget(topic_partition.topic)
-        self._remove_log(topic_partition, topic_id)
-
-    def _open_now_or_later(self, partition: Partition, config: LogConfig) -> None:
-        """Logs that exist are at hand; making many new ones takes turns with requests."""
-        exists = self._log_manager.get(partition.topic_partition) is not None
-        if exists or self._inline_open_budget > 0:
-            self._inline_open_budget -= not exists
-            partition.log = self._open_log(partition, config)
-            return
-        partition.is_opening = True
-        self._to_open.append(partition)
-        if len(self._to_open) == 1:
-            self.start(self._open_in_turn())
-
-    async def _open_in_turn(self) -> None:
-        while self._to_open:
-            await asyncio.sleep(0)
-            partition = self._to_open[0]
-            partition.is_opening = False
-            self._retry_open(partition)
-            # Only now: until here `_open_now_or_later` must not start a second turn.
-            self._to_open.popleft()
-
-    def _open_log(self, partition: Partition, config: LogConfig) -> Log | None:
-        """The partition's log, or None: the partition answers KAFKA_STORAGE_ERROR then."""
-        try:
-            return self._log_manager.get_or_create(
-                partition.topic_partition, partition.topic_id, config
-            )
-        except DiskFull as problem:
-            logger.warning("%s; trying again in %d ms", problem, RETRY_OPEN_MS)
-            self._timers.call_later(RETRY_OPEN_MS, self._retry_open, partition)
-        except (LogOffline, InconsistentTopicId) as problem:
-            logger.error("%s is offline: %s", partition.topic_partition, problem)
-        return None
-
-    def _retry_open(self, partition: Partition) -> None:
-        if partition.is_deleted or partition.log is not None:
-            return
-        config, _ = self._topic_config(partition.topic_partition.topic)
-        partition.log = self._open_log(partition, config)
-        if partition.log is not None:
-            partition.log_opened()
-            self.complete_ready()
-
-    def _remove_log(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
-        """Delete the log, unless it is already that of a later topic of the same name."""
-        log = self._log_manager.get(topic_partition)
-        if log is not None and log.topic_id != topic_id:
-            return
-        try:
-            self._log_manager.delete(topic_partition)
-        except LogOffline as problem:
-            logger.error("%s cannot be deleted: %s", topic_partition, problem)
+        self._opener.remove(topic_partition, topic_id)
 
     def _apply_configs(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Changed topic settings reach their logs; a broker default may change any topic."""
-        changed_topics: set[str] = set()
-        for resource in delta.configs_delta.changes:
-            if resource.resource_type == ConfigResourceType.TOPIC:
-                changed_topics.add(resource.name)
-            elif resource.resource_type == ConfigResourceType.BROKER and resource.name in (
-                "",
-                str(self.broker_id),
-            ):
-                changed_topics.update(topic for topic, _ in self._partitions)
-                self._broker_values = effective_broker_config(
-                    self._static_values,
-                    image.configs.get(ConfigResourceType.BROKER, ""),
-                    image.configs.get(ConfigResourceType.BROKER, str(self.broker_id)),
-                )
-        for topic in sorted(changed_topics):
+        topics, is_default_changed = self._settings.apply(delta, image)
+        if is_default_changed:
+            topics.update(topic for topic, _ in self._partitions)
+        for topic in sorted(topics):
             partitions = self._partitions_of(topic)
             if not partitions:
                 continue
-            config, min_insync_replicas = self._topic_config(topic)
+            config, min_insync_replicas = self._settings.of(topic)
             for partition in partitions:
                 partition.min_insync_replicas = min_insync_replicas
                 if partition.log is not None:
@@ -320,11 +283,42 @@ class ReplicaManager:
         known = self.image.topics.topics_by_name.get(topic)
         return [] if known is None else list(self.topic_by_id(known.topic_id).values())
 
-    def _topic_config(self, topic: str) -> tuple[LogConfig, int]:
-        values = effective_topic_config(
-            self._broker_values, self.image.configs.get(ConfigResourceType.TOPIC, topic)
-        )
-        return LogConfig.from_topic_config(values), int(values["min.insync.replicas"])
+    def _registration(self, partition: Partition) -> PartitionRegistration | None:
+        return self.image.topics.partition(partition.topic_id, partition.topic_partition.partition)
+
+    # -- logs that come and go -------------------------------------------------------------------
+
+    def _log_opened(self, partition: Partition) -> None:
+        """Later than its partition: because there were many, or the disk had no room."""
+        registration = self._registration(partition)
+        if registration is not None:
+            self.replication.partition_changed(partition, registration)
+        self.complete_ready()
+
+    def _log_went_offline(self, log: Log) -> None:
+        partition = self._partitions.get(log.topic_partition)
+        if partition is None or partition.log is not log:
+            return
+        # Not from within the append or read that found out: it has its own answer to give first.
+        asyncio.get_running_loop().call_soon(self._leave_offline, partition)
+
+    def _leave_offline(self, partition: Partition) -> None:
+        registration = self._registration(partition)
+        if partition.is_deleted or registration is None or not partition.is_offline:
+            return
+        partition.changed()
+        self._look_after_damage(partition, registration)
+        self.replication.partition_changed(partition, registration)
+        self.complete_ready()
+
+    def _look_after_damage(self, partition: Partition, registration: PartitionRegistration) -> None:
+        """A damaged replica is given up when nobody believes it any more, and then begun anew."""
+        if len(registration.replicas) == 1 or self._opener.damage(partition) is None:
+            return
+        if self.replication.may_be_replaced(registration):
+            self._opener.replace_damaged(partition)
+        else:
+            self.replication.tell_lost(partition, registration)
 
     def log_start_offset_moved(self, partition: Partition) -> None:
         """Records were deleted: checkpoint it soon (a crash before may bring them back)."""
@@ -358,6 +352,18 @@ class ReplicaManager:
                 # One has failed, and that is told; the others still get their answers.
                 asyncio.get_running_loop().call_soon(self.complete_ready)
 
+    def complete_soon(self) -> None:
+        """`complete_ready` after everything received so far: appends of several requests, of
+        whatever connections, reach a waiting fetch, a follower's above all, in one answer.
+        """
+        if self._ready and not self._is_completion_due:
+            self._is_completion_due = True
+            asyncio.get_running_loop().call_soon(self._complete_due)
+
+    def _complete_due(self) -> None:
+        self._is_completion_due = False
+        self.complete_ready()
+
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that has to leave the loop (recompression, verification); `close` waits for it.
 
@@ -371,48 +377,34 @@ class ReplicaManager:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            logger.error("work off the loop failed", exc_info=error)
-            if self._on_fault is not None:
-                self._on_fault(error)
+            self._fault(error)
+
+    def _fault(self, error: BaseException) -> None:
+        logger.error("work off the loop failed", exc_info=error)
+        if self._on_fault is not None:
+            self._on_fault(error)
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
         await work
         self.complete_ready()
 
     async def close(self) -> None:
-        """Answer everybody who waits with what there is, and wait for work off the loop."""
+        """Fetch nothing more, answer everybody who waits with what there is, and wait for work off
+        the loop.
+        """
+        await self.replication.close()
         self.fetch_purgatory.close()
         self.produce_purgatory.close()
+        self.delete_records_purgatory.close()
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
-    # -- figures ---------------------------------------------------------------------------------
 
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """What `replication-offset-checkpoint` holds."""
-        return {
-            partition.topic_partition: partition.core.high_watermark
-            for partition in self._partitions.values()
-            if partition.log is not None and not partition.log.offline
-        }
-
-    def _register_gauges(self, registry: Registry) -> None:
-        def count(predicate: str) -> float:
-            return float(sum(bool(getattr(each, predicate)) for each in self.partitions()))
-
-        registry.gauge(METRIC_PREFIX + "PartitionCount", lambda: float(len(self._partitions)))
-        registry.gauge(METRIC_PREFIX + "LeaderCount", lambda: count("is_leader"))
-        registry.gauge(METRIC_PREFIX + "OfflineReplicaCount", lambda: count("is_offline"))
-        registry.gauge(
-            METRIC_PREFIX + "UnderReplicatedPartitions", lambda: count("is_under_replicated")
-        )
-        registry.gauge(
-            METRIC_PREFIX + "UnderMinIsrPartitionCount", lambda: count("is_under_min_isr")
-        )
-        registry.gauge(METRIC_PREFIX + "AtMinIsrPartitionCount", lambda: count("is_at_min_isr"))
-        for purgatory in (self.produce_purgatory, self.fetch_purgatory):
-            registry.gauge(
-                PURGATORY_PREFIX + "PurgatorySize",
-                purgatory.size,
-                delayedOperation=purgatory.name,
-            )
+def _assigned_directory(registration: PartitionRegistration, broker_id: int) -> UUID:
+    """Where the metadata says that the replica lies. Where nothing is said of directories, one that
+    has never changed is new.
+    """
+    assigned = registration.directory(broker_id)
+    if assigned == MIGRATING_DIRECTORY and registration.partition_epoch == 0:
+        return UNASSIGNED_DIRECTORY
+    return assigned

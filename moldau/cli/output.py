@@ -24,11 +24,12 @@ def reader_is_gone() -> NoReturn:
     sys.exit(0)
 
 
-def print_json(document: Any) -> None:
-    """One JSON document, indented, on stdout."""
+def print_json(document: Any, *, one_line: bool = False) -> None:
+    """One JSON document on stdout, indented unless it is one of many."""
     import orjson
 
-    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+    options |= 0 if one_line else orjson.OPT_INDENT_2
     sys.stdout.buffer.write(orjson.dumps(document, default=str, option=options))
     sys.stdout.flush()
 

@@ -1,12 +1,11 @@
-"""`moldau topics`: list, create, describe, alter, delete; what `topic_replicas` adds besides.
+"""`moldau topics`: list, create, alter and delete; what has a module of its own is added here.
 
 Must not talk to a cluster except through `moldau.client`.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,29 +18,25 @@ from moldau.cli.cluster_options import (
     key_values,
     with_admin,
 )
-from moldau.cli.output import fail, print_json, print_table
-from moldau.cli.topic_replicas import elect_leaders, reassign
+from moldau.cli.output import fail, print_json
+from moldau.cli.reassign import app as reassign
+from moldau.cli.topic_describe import describe
+from moldau.cli.topic_elections import elect_leaders
 from moldau.client import (
     Admin,
     ConfigChange,
     ConfigOperation,
     ConfigResource,
     ConfigResourceType,
-    ConfigSource,
-    KafkaError,
     NewPartitions,
     NewTopic,
-    OffsetSpec,
-    PartitionDescription,
     TopicAlreadyExists,
-    TopicDescription,
-    TopicPartition,
     UnknownTopicOrPartition,
 )
-from moldau.protocol.types import uuid_to_base64
 
 app = typer.Typer(help="Topics: list, create, describe, alter, delete, move.", no_args_is_help=True)
-app.command("reassign")(reassign)
+app.command("describe")(describe)
+app.add_typer(reassign, name="reassign")
 app.command("elect-leaders")(elect_leaders)
 
 Name = Annotated[str, typer.Argument(help="The topic's name.")]
@@ -105,61 +100,6 @@ def create(
     typer.echo(with_admin(bootstrap_server, command_config, timeout_ms, work))
 
 
-@app.command("describe")
-def describe(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Topics; all when none is named.")
-    ] = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
-    as_json: AsJson = False,
-) -> None:
-    """Show partitions, leaders, replicas, low and high watermarks and changed configuration."""
-
-    async def work(admin: Admin) -> list[dict[str, Any]]:
-        described = await admin.describe_topics(names or None)
-        resources = {name: ConfigResource(ConfigResourceType.TOPIC, name) for name in described}
-        configs = await admin.describe_configs(resources.values()) if resources else {}
-        documents = []
-        for name in sorted(described):
-            overrides = {
-                key: entry.value
-                for key, entry in sorted(configs[resources[name]].items())
-                if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG
-            }
-            documents.append(await _document(admin, described[name], overrides))
-        return documents
-
-    documents = with_admin(bootstrap_server, command_config, timeout_ms, work)
-    if as_json:
-        print_json(documents)
-        return
-    for document in documents:
-        shown = ", ".join(f"{key}={value}" for key, value in document["configs"].items())
-        typer.echo(
-            f"{document['name']}  id {document['topic_id']}  "
-            f"{len(document['partitions'])} partitions  {shown}".rstrip()
-        )
-        print_table(
-            ("partition", "leader", "epoch", "replicas", "isr", "elr", "offline", "low", "high"),
-            (
-                (
-                    row["partition"],
-                    row["leader"] if row["leader"] >= 0 else "none",
-                    row["leader_epoch"],
-                    _ids(row["replicas"]),
-                    _ids(row["isr"]),
-                    _ids(row["eligible_leader_replicas"]),
-                    _ids(row["offline_replicas"]),
-                    row["low_watermark"],
-                    row["high_watermark"],
-                )
-                for row in document["partitions"]
-            ),
-        )
-
-
 @app.command("alter")
 def alter(
     name: Name,
@@ -218,38 +158,3 @@ def delete(
                 typer.echo(f"deleted {name}")
 
     with_admin(bootstrap_server, command_config, timeout_ms, work)
-
-
-async def _document(
-    admin: Admin, topic: TopicDescription, overrides: dict[str, str | None]
-) -> dict[str, Any]:
-    partitions = [
-        TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader >= 0
-    ]
-    try:
-        low = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
-        high = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
-    except KafkaError as error:
-        # The description is still worth showing when a leader does not answer.
-        typer.echo(f"moldau: watermarks of {topic.name} unknown: {error}", err=True)
-        low, high = {}, {}
-
-    def row(partition: PartitionDescription) -> dict[str, Any]:
-        identity = TopicPartition(topic.name, partition.partition)
-        return {
-            **asdict(partition),
-            "low_watermark": low[identity].offset if identity in low else None,
-            "high_watermark": high[identity].offset if identity in high else None,
-        }
-
-    return {
-        "name": topic.name,
-        "topic_id": uuid_to_base64(topic.topic_id),
-        "internal": topic.is_internal,
-        "configs": overrides,
-        "partitions": [row(partition) for partition in topic.partitions],
-    }
-
-
-def _ids(broker_ids: tuple[int, ...]) -> str:
-    return ",".join(map(str, broker_ids)) or "-"

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from moldau.client.admin_cluster import ClusterCalls
+from moldau.client.admin_logs import LogCalls
 from moldau.client.admin_quorum import QuorumCalls
 from moldau.client.admin_replicas import ReplicaCalls
 from moldau.client.admin_topics import TopicCalls
@@ -20,7 +21,7 @@ from moldau.client.client_config import ClientConfig
 from moldau.client.cluster_client import ClusterClient
 
 
-class Admin(TopicCalls, ReplicaCalls, ClusterCalls, QuorumCalls):
+class Admin(TopicCalls, ReplicaCalls, LogCalls, ClusterCalls, QuorumCalls):
     """An asyncio admin client; use as `async with Admin("localhost:9092") as admin`.
 
     Args:

@@ -84,6 +84,31 @@ class ReplicaCalls:
             BrokerError: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, … of the first
                 partition that could not be moved; the others may have been.
         """
+        outcome = await self.try_partition_reassignments(
+            reassignments,
+            allow_replication_factor_change=allow_replication_factor_change,
+            timeout_ms=timeout_ms,
+        )
+        for error in outcome.values():
+            if error is not None:
+                raise error
+
+    async def try_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """As `alter_partition_reassignments`, but each partition's own outcome; None for success.
+
+        Args:
+            allow_replication_factor_change: False refuses another number of replicas (KIP-860);
+                brokers before Kafka 4.1 cannot be asked for that.
+
+        Raises:
+            KafkaError: of the whole request, for instance UnsupportedByBroker.
+        """
         topics: defaultdict[str, list[ReassignablePartition]] = defaultdict(list)
         for (topic, partition), replicas in sorted(reassignments.items()):
             topics[topic].append(
@@ -99,15 +124,23 @@ class ReplicaCalls:
             ],
         )
 
-        async def attempt() -> None:
+        async def attempt() -> dict[TopicPartition, BrokerError | None]:
             response = await self._client.ask_controller(request)
             raise_for(response.error_code, response.error_message, "reassign partitions")
+            outcome: dict[TopicPartition, BrokerError | None] = dict.fromkeys(reassignments)
             for topic in response.responses:
                 for result in topic.partitions:
                     what = f"reassign {topic.name}-{result.partition_index}"
-                    raise_for(result.error_code, result.error_message, what)
+                    if result.error_code == ErrorCode.NOT_CONTROLLER:
+                        raise_for(result.error_code, result.error_message, what)
+                    if result.error_code != ErrorCode.NONE:
+                        # Others may be on their way already: this is for the caller to decide.
+                        outcome[TopicPartition(topic.name, result.partition_index)] = error_for(
+                            result.error_code, result.error_message, what, final=True
+                        )
+            return outcome
 
-        await self._client.retry(attempt, what="reassign partitions", timeout_ms=timeout_ms)
+        return await self._client.retry(attempt, what="reassign partitions", timeout_ms=timeout_ms)
 
     async def list_partition_reassignments(
         self,

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from moldau.client.metadata_cache import Broker, PartitionMetadata
 from moldau.protocol.types import TopicPartition
@@ -38,8 +39,11 @@ __all__ = [
     "QuorumReplica",
     "Reassignment",
     "RegisteredBroker",
+    "ReplicaLog",
     "TopicDescription",
+    "TopicPage",
     "TopicPartition",
+    "TopicPartitionReplica",
     "UpgradeType",
 ]
 
@@ -128,6 +132,38 @@ class TopicDescription:
     topic_id: uuid.UUID
     is_internal: bool
     partitions: tuple[PartitionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPage:
+    """Some topics' partitions, and where the next page begins; None after the last one."""
+
+    topics: tuple[TopicDescription, ...]
+    next_cursor: TopicPartition | None
+
+
+class TopicPartitionReplica(NamedTuple):
+    """One copy of one partition."""
+
+    topic: str
+    partition: int
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLog:
+    """One replica's log on its broker (KIP-113).
+
+    `offset_lag` is how far the log ends below the high watermark that its own broker knows: for a
+    follower that is 0, however far the leader is ahead. The future directory is the one that the
+    log is being moved to on the same broker, None when it stays where it is.
+    """
+
+    directory: str
+    size_bytes: int
+    offset_lag: int
+    future_directory: str | None = None
+    future_offset_lag: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +287,16 @@ class Reassignment:
     replicas: tuple[int, ...]
     adding_replicas: tuple[int, ...]
     removing_replicas: tuple[int, ...]
+
+    @property
+    def target_replicas(self) -> tuple[int, ...]:
+        """The replicas there will be at its end."""
+        return tuple(each for each in self.replicas if each not in self.removing_replicas)
+
+    @property
+    def original_replicas(self) -> tuple[int, ...]:
+        """The replicas there were before it, which a cancellation leaves."""
+        return tuple(each for each in self.replicas if each not in self.adding_replicas)
 
 
 @dataclass(frozen=True, slots=True)

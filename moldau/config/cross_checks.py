@@ -9,13 +9,16 @@ Invariant: every failed check names the key to change.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.config.errors import ConfigError
 from moldau.config.listeners import META_ADDRESSES, Endpoint, SecurityProtocol
 
 if TYPE_CHECKING:
     from moldau.config.node_config import NodeConfig
+
+RACK_AWARE_REPLICA_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""The one value of `replica.selector.class` that is served, besides none (KIP-392)."""
 
 _NOT_ABOVE = (
     ("replica.fetch.wait.max.ms", "replica.socket.timeout.ms"),
@@ -59,6 +62,7 @@ def check_node(config: NodeConfig) -> Iterator[str]:
     _check_early_start_listeners(config)
     _check_log(config)
     _check_limits(config)
+    _check_replica_selector(config)
     if not config.is_controller and len(config.controller_listener_names) > 1:
         yield (
             "controller.listener.names has several entries; a broker connects to "
@@ -248,4 +252,14 @@ def _check_limits(config: NodeConfig) -> None:
     if config["max.connections.per.ip"] == 0 and not config["max.connections.per.ip.overrides"]:
         raise ConfigError(
             "max.connections.per.ip", "0", "may be 0 only with max.connections.per.ip.overrides"
+        )
+
+
+def _check_replica_selector(config: NodeConfig) -> None:
+    class_name = config["replica.selector.class"]
+    if class_name and class_name != RACK_AWARE_REPLICA_SELECTOR:
+        raise ConfigError(
+            "replica.selector.class",
+            class_name,
+            f"is not served; leave it out, or choose {RACK_AWARE_REPLICA_SELECTOR}",
         )

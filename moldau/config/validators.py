@@ -134,14 +134,14 @@ class BindAddress:
 
 
 class ThrottledReplicas:
-    """`partition:broker` pairs, or `*` alone for all of them (KIP-73)."""
+    """`partition:broker` pairs or `*` alone (KIP-73); empty elements may be there."""
 
     __slots__ = ()
-    _PAIR = re.compile(r"\d+:\d+", re.ASCII)
+    _PAIR = re.compile(r"(?:\d+:\d+)?", re.ASCII)
 
     def accepts(self, value: Any) -> bool:
         """Whether the list is empty, the wildcard, or made of pairs."""
-        if len(value) == 1 and value[0] == "*":
+        if "".join(value) == "*":
             return True
         return all(self._PAIR.fullmatch(element) for element in value)
 

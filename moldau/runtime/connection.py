@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES, FrameReader, ReceiveMemory
+from moldau.protocol.framing import CHUNK_BYTES, DEFAULT_MAX_FRAME_BYTES, FrameReader, ReceiveMemory
 from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.schema import Message
 from moldau.runtime.clock import Clock, SystemClock, TimerHandle
@@ -78,7 +78,8 @@ class Connection(asyncio.BufferedProtocol):
     """An open connection to one node. Use `await Connection.connect(…)`.
 
     States: open → closed, once and for good. Memoryviews in responses refer to that response's own
-    bytes and stay valid as long as they are referenced.
+    bytes and stay valid as long as they are referenced; with `holds_responses` they refer to
+    buffers that are used again, and are valid until `release_responses`.
     """
 
     __slots__ = (
@@ -89,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         "_correlation_id",
         "_deadline_timer",
         "_failure",
+        "_held",
         "_loop",
         "_max_in_flight",
         "_outbox",
@@ -114,6 +116,8 @@ class Connection(asyncio.BufferedProtocol):
         request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
         max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
         max_response_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        memory: ReceiveMemory | None = None,
+        holds_responses: bool = False,
     ) -> None:
         """For `connect`; not to be called otherwise."""
         self.host = host
@@ -122,8 +126,11 @@ class Connection(asyncio.BufferedProtocol):
         self._clock = clock or SystemClock()
         self._request_timeout_ms = request_timeout_ms
         self._loop = asyncio.get_running_loop()
+        self._held: list[memoryview] | None = [] if holds_responses else None
         self._reader = FrameReader(
-            ReceiveMemory(pool_limit_bytes=0), max_frame_bytes=max_response_bytes, detached=True
+            memory or ReceiveMemory(pool_limit_bytes=CHUNK_BYTES),
+            max_frame_bytes=max_response_bytes,
+            detached=self._held is None,
         )
         self._transport: asyncio.Transport | None = None
         self._correlation_id = 0
@@ -154,9 +161,17 @@ class Connection(asyncio.BufferedProtocol):
         request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
         max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
         max_response_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        memory: ReceiveMemory | None = None,
+        holds_responses: bool = False,
         negotiate: bool = True,
     ) -> Connection:
         """Connect and learn which versions the peer serves (KIP-511) unless `negotiate` is off.
+
+        Args:
+            memory: for those with many responses, to reuse receive buffers among the connections of
+                one loop; nobody waits for its limit here, so it must be out of reach.
+            holds_responses: the bytes of responses stay in these buffers, until the caller says
+                with `release_responses` that it is through.
 
         Raises OSError (refused, unreachable, unknown host), TimeoutError, RemoteProtocolError.
         """
@@ -169,6 +184,8 @@ class Connection(asyncio.BufferedProtocol):
                 request_timeout_ms=request_timeout_ms,
                 max_in_flight=max_in_flight,
                 max_response_bytes=max_response_bytes,
+                memory=memory,
+                holds_responses=holds_responses,
             ),
             host,
             port,
@@ -268,6 +285,13 @@ class Connection(asyncio.BufferedProtocol):
     def send_and_forget(self, message: Message, *, api_version: int | None = None) -> None:
         """Send a request that has no response (Produce with acks=0). Raises as `send`."""
         self._write(message, self._version_of(message, api_version))
+
+    def release_responses(self) -> None:
+        """Nobody reads the bytes of the responses so far any more (with `holds_responses`)."""
+        assert self._held is not None, "responses own their bytes"
+        for frame in self._held:
+            self._reader.release(frame)
+        self._held.clear()
 
     def on_close(self, callback: Callable[[Connection], object]) -> None:
         """Call `callback(connection)` once when the connection has ended."""
@@ -373,6 +397,8 @@ class Connection(asyncio.BufferedProtocol):
             raise RemoteProtocolError(f"{self._peer} sent a response nobody asked for")
         if self._failure is not None:
             return
+        if self._held is not None:
+            self._held.append(frame)
         pending = self._pending[0]
         received_id = int.from_bytes(frame[:4], "big", signed=True)
         if received_id != pending.correlation_id or len(frame) < 4:

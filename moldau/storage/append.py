@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from struct import Struct
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import (
     BATCH_HEADER_SIZE,
+    LOG_OVERHEAD,
     BatchHeader,
     InvalidBatch,
     InvalidBatchReason,
@@ -36,14 +38,17 @@ _MAX_EXPANSION = (1, 1032, 64, 255, 32768)
 run of 128 KB in four bytes) allow at most. A count beyond that is a lie that would cost offsets."""
 _MAX_CODEC = 4
 _CODEC_MASK = 0x07
+_LENGTH = Struct(">i")
 
 
 class AppendOrigin(Enum):
-    """Who hands records to a leader; decides which checks apply."""
+    """Who hands over records; decides which checks apply."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
     RAFT_LEADER = "raft leader"
+    REPLICATION = "replication"
+    """Fetched from the partition's leader, which checked them: limits of size hold no more."""
 
 
 @dataclass(slots=True)
@@ -117,12 +122,33 @@ def check_batches(
         raise rejected(error) from None
     if not batches:
         raise AppendRejected(ErrorCode.INVALID_RECORD, "no record batch in the request")
-    if len(records) > config.segment_bytes:
+    if len(records) > config.segment_bytes and origin is not AppendOrigin.REPLICATION:
         raise AppendRejected(
             ErrorCode.RECORD_LIST_TOO_LARGE,
             f"{len(records)} bytes do not fit in a segment of {config.segment_bytes}",
         )
     return batches
+
+
+def whole_batches_bytes(records: bytearray | memoryview) -> int:
+    """How many bytes of a fetched response are whole batches: it may end in the middle of one.
+
+    Raises: AppendRejected with CORRUPT_MESSAGE when there is not one whole batch.
+    """
+    size_bytes = len(records)
+    position = 0
+    while position + LOG_OVERHEAD <= size_bytes:
+        (batch_length,) = _LENGTH.unpack_from(records, position + 8)
+        if batch_length < BATCH_HEADER_SIZE - LOG_OVERHEAD:
+            return size_bytes  # garbage: whoever reads the headers says so
+        if position + LOG_OVERHEAD + batch_length > size_bytes:
+            break
+        position += LOG_OVERHEAD + batch_length
+    if not position:
+        raise AppendRejected(
+            ErrorCode.CORRUPT_MESSAGE, f"no whole record batch in {size_bytes} bytes"
+        )
+    return position
 
 
 def _is_plain(header: BatchHeader) -> bool:

@@ -45,6 +45,7 @@ class Log:
         "directory",
         "filesystem",
         "high_watermark",
+        "is_out_of_room",
         "last_flush_ms",
         "leader_epoch_cache",
         "log_end_offset",
@@ -93,6 +94,8 @@ class Log:
         self.log_end_offset = 0
         self.high_watermark = 0
         self.recovery_point = 0
+        self.is_out_of_room = False
+        """The last append found no room; said once, not for every append."""
         self.offline = False
         self.offline_reason = ""
         self.last_flush_ms = clock.monotonic_ms()
@@ -256,6 +259,7 @@ class Log:
     flush = log_maintenance.flush
     apply_retention = log_maintenance.apply_retention
     delete_records = log_maintenance.delete_records
+    advance_log_start_offset = log_maintenance.advance_log_start_offset
     truncate_to = log_maintenance.truncate_to
     truncate_fully_and_start_at = log_maintenance.truncate_fully_and_start_at
     roll = log_maintenance.roll

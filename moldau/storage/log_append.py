@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import logging
 import zlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import BatchHeader, InvalidBatch, patch_batch, patch_log_append_time
 from moldau.storage import append
-from moldau.storage.append import AppendOrigin, AppendResult, check_batches
+from moldau.storage.append import (
+    AppendOrigin,
+    AppendResult,
+    check_batches,
+    whole_batches_bytes,
+)
 from moldau.storage.faults import AppendRejected, is_out_of_room
 from moldau.storage.producer_append import ProducerUpdate, note_marker
 from moldau.storage.producer_entry import ProducerBatch
-from moldau.storage.segment import LogSegment
+from moldau.storage.segment import MAX_RELATIVE_OFFSET, LogSegment
 from moldau.storage.transaction_index import AbortedTransaction
 
 if TYPE_CHECKING:
@@ -101,36 +107,103 @@ def append_as_follower(
 ) -> AppendResult:
     """Write batches fetched from the leader, with the offsets and epochs they carry.
 
-    Batches of a newer epoch than `leader_epoch` are left out (KIP-966: they are another
-    leader's). Never raises: the result carries the error.
+    What the leader took is taken, whatever the limits of the topic say now; more than a segment
+    holds goes into several. A batch that is not there whole (a response ends where its limit was)
+    is left for the next fetch, and so are batches of a newer epoch than `leader_epoch` (KIP-966:
+    they are another leader's). Never raises: the result carries the error. After a full disk the
+    log ends with one of the batches.
     """
     if log.offline:
         return _storage_error(log, log.offline_reason)
     now_ms = log.clock.now_ms()
     try:
-        checked = check_batches(records, log.config, AppendOrigin.RAFT_LEADER, now_ms)
-        batches: Batches = []
-        next_offset = log.log_end_offset
-        for position, header in checked:
-            if header.partition_leader_epoch > leader_epoch:
-                records = records[:position]
-                break
-            # The first batch of an empty log may begin below it: the log start offset can lie
-            # inside the leader's batch.
-            is_first = not log.active_segment.size_bytes and not batches
-            if (header.last_offset if is_first else header.base_offset) < next_offset:
-                raise AppendRejected(
-                    ErrorCode.CORRUPT_MESSAGE,
-                    f"base offset {header.base_offset} where {next_offset} is next",
-                )
-            next_offset = header.next_offset
-            batches.append((position, header))
-        if not batches:
-            return AppendResult(ErrorCode.NONE, log_start_offset=log.log_start_offset)
-        updates = _check_producers(log, records, batches, now_ms, None)
+        whole_bytes = whole_batches_bytes(records)
+        if whole_bytes < len(records):
+            records = memoryview(records)[:whole_bytes]
+        checked = check_batches(records, log.config, AppendOrigin.REPLICATION, now_ms)
+        batches = _following(log, checked, leader_epoch)
     except AppendRejected as error:
         return AppendResult(error.error, error.message, log_start_offset=log.log_start_offset)
-    return _write(log, records, batches, updates, now_ms)
+    if not batches:
+        return AppendResult(ErrorCode.NONE, log_start_offset=log.log_start_offset)
+    if len(batches) < len(checked):
+        records = memoryview(records)[: checked[len(batches)][0]]
+    return _write_fetched(log, records, batches, now_ms)
+
+
+def _following(log: Log, batches: Batches, leader_epoch: int) -> Batches:
+    """Those that belong to `leader_epoch` or before it, each behind the one before.
+
+    Raises: AppendRejected with CORRUPT_MESSAGE.
+    """
+    next_offset = log.log_end_offset
+    # The first batch of an empty log may begin below it: the log start offset can lie inside the
+    # leader's batch.
+    may_begin_below = log.log_start_offset == next_offset and not log.active_segment.size_bytes
+    for index, (_, header) in enumerate(batches):
+        if header.partition_leader_epoch > leader_epoch:
+            return batches[:index]
+        if (header.last_offset if may_begin_below else header.base_offset) < next_offset:
+            raise AppendRejected(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"base offset {header.base_offset} where {next_offset} is next",
+            )
+        next_offset = header.next_offset
+        may_begin_below = False
+    return batches
+
+
+def _write_fetched(
+    log: Log, records: bytearray | memoryview, batches: Batches, now_ms: int
+) -> AppendResult:
+    """Write them in as few pieces as segments allow; what is written stays, whatever comes of the
+    next piece.
+    """
+    whole: AppendResult | None = None
+    view = memoryview(records)
+    for start, end, piece in _pieces(batches, len(records), log.config.segment_bytes):
+        part = records if end - start == len(records) else view[start:end]
+        try:
+            updates = _check_producers(log, part, piece, now_ms, None)
+        except AppendRejected as error:
+            return AppendResult(error.error, error.message, log_start_offset=log.log_start_offset)
+        result = _write(log, part, piece, updates, now_ms)
+        if result.error is not ErrorCode.NONE:
+            return result
+        if whole is None:
+            whole = result
+        else:
+            whole.last_offset = result.last_offset
+            whole.record_count += result.record_count
+            whole.size_bytes += result.size_bytes
+    assert whole is not None
+    return whole
+
+
+def _pieces(
+    batches: Batches, size_bytes: int, segment_bytes: int
+) -> Iterator[tuple[int, int, Batches]]:
+    """`(start, end, batches)` of what fits in a segment each; positions count from the start. A
+    batch that is larger than a segment gets one of its own.
+    """
+    first_offset = batches[0][1].base_offset
+    if (
+        size_bytes <= segment_bytes
+        and batches[-1][1].last_offset - first_offset <= MAX_RELATIVE_OFFSET
+    ):
+        yield 0, size_bytes, batches
+        return
+    start = end = 0
+    piece: Batches = []
+    for position, header in batches:
+        end = position + header.size_bytes
+        if piece and (
+            end - start > segment_bytes or header.last_offset - first_offset > MAX_RELATIVE_OFFSET
+        ):
+            yield start, position, piece
+            start, first_offset, piece = position, header.base_offset, []
+        piece.append((position - start, header))
+    yield start, end, piece
 
 
 def _check_producers(
@@ -187,6 +260,9 @@ def _write(
             raise
     except (OSError, InvalidBatch) as error:
         return _write_failed(log, error, first.base_offset)
+    if log.is_out_of_room:
+        log.is_out_of_room = False
+        logger.info("%s: there is room again to append", log.name)
     for _, header in batches:
         if header.partition_leader_epoch != log.leader_epoch_cache.latest_epoch:
             log.leader_epoch_cache.assign(header.partition_leader_epoch, header.base_offset)
@@ -237,7 +313,9 @@ def _duplicate(log: Log, batch: ProducerBatch, now_ms: int) -> AppendResult:
 def _write_failed(log: Log, error: OSError | InvalidBatch, offset: int) -> AppendResult:
     if isinstance(error, OSError) and is_out_of_room(error):
         if log.active_segment.is_cut_back():
-            logger.warning("%s: no room to append at offset %d: %s", log.name, offset, error)
+            if not log.is_out_of_room:
+                log.is_out_of_room = True
+                logger.warning("%s: no room to append at offset %d: %s", log.name, offset, error)
             return _storage_error(log, f"no room: {error}")
         log.take_offline(f"an append could not be undone: {error}")
     else:

@@ -271,20 +271,41 @@ def delete_records(log: Log, before_offset: int) -> tuple[ErrorCode, int]:
         before_offset = log.high_watermark
     if before_offset < 0 or before_offset > log.high_watermark:
         return ErrorCode.OFFSET_OUT_OF_RANGE, -1
-    _raise_log_start_offset(log, before_offset)
-    doomed = []
-    for index, segment in enumerate(log.segments[:-1]):
-        if log.end_offset_of(index) > log.log_start_offset:
-            break
-        doomed.append(segment)
-    if doomed:
-        try:
-            log.set_segments(log.segments[len(doomed) :])
-            _remove_segments(log, doomed)
-        except OSError as error:
-            log.take_offline(f"delete records failed: {error}")
-            return ErrorCode.KAFKA_STORAGE_ERROR, -1
+    try:
+        _advance_start(log, before_offset)
+    except OSError as error:
+        log.take_offline(f"delete records failed: {error}")
+        return ErrorCode.KAFKA_STORAGE_ERROR, -1
     return ErrorCode.NONE, log.log_start_offset
+
+
+def advance_log_start_offset(log: Log, log_start_offset: int) -> bool:
+    """A follower's log begins where its leader's does, as far as it is committed: records below
+    `log_start_offset` are no longer read, whole segments go. Returns whether the start moved.
+
+    Raises: LogOffline.
+    """
+    _require_online(log)
+    offset = min(log_start_offset, log.high_watermark)
+    if offset <= log.log_start_offset:
+        return False
+    try:
+        _advance_start(log, offset)
+    except OSError as error:
+        raise _fail(log, f"advance of the log start to {offset}", error) from None
+    return True
+
+
+def _advance_start(log: Log, offset: int) -> None:
+    """Raises: OSError."""
+    _raise_log_start_offset(log, offset)
+    count = 0
+    while count < len(log.segments) - 1 and log.end_offset_of(count) <= log.log_start_offset:
+        count += 1
+    if count:
+        doomed = log.segments[:count]
+        log.set_segments(log.segments[count:])
+        _remove_segments(log, doomed)
 
 
 # -- cuts ----------------------------------------------------------------------------------------
@@ -297,6 +318,8 @@ def truncate_to(log: Log, offset: int) -> bool:
     """
     _require_online(log)
     if offset >= log.log_end_offset:
+        # An epoch in which this replica led and wrote nothing has no record to be cut with.
+        log.leader_epoch_cache.truncate_from_end(log.log_end_offset)
         return False
     if offset <= log.segments[0].base_offset:
         truncate_fully_and_start_at(log, offset)
@@ -328,7 +351,10 @@ def truncate_to(log: Log, offset: int) -> bool:
 
 
 def truncate_fully_and_start_at(log: Log, offset: int) -> None:
-    """Remove all records; the log is empty and begins at `offset`. Raises: LogOffline."""
+    """Remove all records; the log is empty, begins at `offset` and knows no leader epoch any more.
+
+    Raises: LogOffline.
+    """
     _require_online(log)
     try:
         _lower_recovery_point(log, min(log.log_start_offset, offset))
@@ -337,6 +363,7 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
         log.set_segments([create_segment(log, offset)])
         log.log_start_offset = log.log_end_offset = log.high_watermark = offset
         log.recovery_point = offset
+        log.leader_epoch_cache.clear()
         _after_cut(log)
     except (OSError, InvalidBatch) as error:
         raise _fail(log, f"restart at {offset}", error) from None
@@ -357,7 +384,12 @@ def _after_cut(log: Log) -> None:
     log.leader_epoch_cache.truncate_from_end(end)
     if log.log_start_offset == end:
         log.leader_epoch_cache.truncate_from_start(end)
-    log.leader_epoch_cache.write()
+    try:
+        log.leader_epoch_cache.write()
+    except OSError as error:
+        # The next flush makes up for it; before that a recovery would, which begins below the cut.
+        if not is_out_of_room(error):
+            raise
     log.recovery_point = min(log.recovery_point, end)
     log.high_watermark = max(log.log_start_offset, min(log.high_watermark, end))
     reload_producers(log)

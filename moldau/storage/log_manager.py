@@ -117,8 +117,12 @@ class LogManager:
         }
         self.on_flushed: Callable[[float], object] | None = None
         """Told how many milliseconds each flush of a log took."""
+        self.on_log_offline: Callable[[Log], object] | None = None
+        """Told of each log that cannot be used any more, with its directory or alone."""
         self.unsynced_directories: dict[str, str] = {}
         """Partition directories made and not yet durable -> their log directory's path."""
+        self.twins: set[TopicPartition] = set()
+        """Partitions that two directories have: an operator has to say which is the right one."""
         self._topic_config = topic_config
         self._random = random
         self._on_directory_offline = on_directory_offline
@@ -150,7 +154,7 @@ class LogManager:
             loaded_count=len(self.table.logs),
             offline_count=len(self.table.offline),
             clean_directory_count=sum(contents.was_clean_shutdown for contents in found),
-            previous_broker_epoch=_previous_broker_epoch(found, self.unavailable_directories),
+            previous_broker_epoch=self._previous_broker_epoch(found),
             elapsed_ms=self.clock.monotonic_ms() - started_ms,
         )
         logger.info(
@@ -163,6 +167,17 @@ class LogManager:
             len(found),
         )
         return report
+
+    def _previous_broker_epoch(self, found: Iterable[DirectoryContents]) -> int:
+        """The broker epoch with which everything there is was cleanly shut down, else -1 (KIP-966).
+
+        A partition that is damaged all the same may lack what it acknowledged.
+        """
+        epochs = {contents.clean_shutdown_broker_epoch for contents in found}
+        if len(epochs) != 1 or self.unavailable_directories or self.table.offline:
+            return UNKNOWN_BROKER_EPOCH
+        broker_epoch = epochs.pop()
+        return UNKNOWN_BROKER_EPOCH if broker_epoch is None else broker_epoch
 
     def _without_twins(
         self, found: Iterable[DirectoryContents]
@@ -180,6 +195,7 @@ class LogManager:
             paths = " and ".join(each.directory.path for each in places)
             reason = f"it is in {paths}; keep the right one of the two"
             logger.error("%s is offline: %s", topic_partition, reason)
+            self.twins.add(topic_partition)
             self._put_offline(places[0], topic_partition, reason)
         return wanted
 
@@ -265,6 +281,18 @@ class LogManager:
         """The log directory with this path."""
         return next(each for each in self.directories if each.path == path)
 
+    def directory_with_id(self, directory_id: UUID) -> LogDirectory | None:
+        """The log directory with this id, online or not; None when this node has no such one."""
+        found = (each for each in self.directories if each.directory_id == directory_id)
+        return next(found, None)
+
+    @property
+    def has_failed_directories(self) -> bool:
+        """Whether some log directory cannot be looked into, since the start or since later."""
+        return bool(self.unavailable_directories) or not all(
+            each.is_online for each in self.directories
+        )
+
     def online_directories(self) -> list[LogDirectory]:
         """The log directories that have not failed."""
         return [each for each in self.directories if each.is_online]
@@ -284,9 +312,14 @@ class LogManager:
     # -- create and delete -----------------------------------------------------------------------
 
     def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig | None = None
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig | None = None,
+        directory: LogDirectory | None = None,
     ) -> Log:
-        """The partition's log, made in the directory with the fewest partitions if it is new.
+        """The partition's log; a new one is made in `directory`, or without one in that with the
+        fewest partitions.
 
         The new names become durable shortly after, in any case before the first flush of the log.
 
@@ -300,7 +333,7 @@ class LogManager:
             offline = self.table.offline.get(topic_partition)
             if offline is not None:
                 raise LogOffline(str(topic_partition), offline.reason)
-            return self._create(topic_partition, topic_id, config)
+            return self._create(topic_partition, topic_id, config, directory)
         if log.topic_id == ZERO_UUID and topic_id != ZERO_UUID:
             self._write_topic_id(log, topic_id)
         elif topic_id not in (log.topic_id, ZERO_UUID):
@@ -308,11 +341,18 @@ class LogManager:
         return log
 
     def _create(
-        self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig | None
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig | None,
+        directory: LogDirectory | None,
     ) -> Log:
-        directory = self.table.emptiest(self.directories)
+        if directory is None:
+            directory = self.table.emptiest(self.directories)
         if directory is None:
             raise LogOffline(str(topic_partition), "no log directory is online")
+        if directory.offline_reason is not None:
+            raise LogOffline(str(topic_partition), directory.offline_reason)
         path = directory.join(str(topic_partition))
         try:
             self._forget_offsets(topic_partition)
@@ -387,6 +427,7 @@ class LogManager:
         if directory is None:
             return False
         log = self.table.remove(topic_partition)
+        self.twins.discard(topic_partition)
         delay_ms = _DEFAULT_DELETE_DELAY_MS
         if log is not None:
             delay_ms = log.config.file_delete_delay_ms
@@ -452,6 +493,8 @@ class LogManager:
         directory = self.table.log_failed(log)
         if directory is not None and directory.is_online and not self._is_closing:
             self.jobs.recovery_points.soon()
+        if directory is not None and self.on_log_offline is not None and not self._is_closing:
+            self.on_log_offline(log)
 
     # -- description -----------------------------------------------------------------------------
 
@@ -519,12 +562,3 @@ class LogManager:
                 write_clean_shutdown_marker(self.filesystem, directory.path, broker_epoch)
         except OSError as error:
             directory.fail(f"its checkpoints cannot be written: {describe(error)}")
-
-
-def _previous_broker_epoch(found: Iterable[DirectoryContents], unavailable: Collection[str]) -> int:
-    """The broker epoch all directories were cleanly shut down with, else -1 (KIP-966)."""
-    epochs = {contents.clean_shutdown_broker_epoch for contents in found}
-    if len(epochs) != 1 or unavailable:
-        return UNKNOWN_BROKER_EPOCH
-    broker_epoch = epochs.pop()
-    return UNKNOWN_BROKER_EPOCH if broker_epoch is None else broker_epoch

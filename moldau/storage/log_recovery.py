@@ -17,7 +17,7 @@ from moldau.protocol.records import InvalidBatch, InvalidBatchReason
 from moldau.storage import log_maintenance
 from moldau.storage.batch_scan import scan_headers, scan_verified
 from moldau.storage.corrupt_file import CorruptFile
-from moldau.storage.faults import DiskFull, LogDamaged, is_out_of_room
+from moldau.storage.faults import DiskFull, LogDamaged, LogOffline, is_out_of_room
 from moldau.storage.producer_recovery import load_producers, reload_producers, replay_batch
 from moldau.storage.segment import (
     DELETED_SUFFIX,
@@ -49,6 +49,9 @@ def open_log(log: Log, *, log_start_offset: int, recovery_point: int, clean_shut
         _open(log, log_start_offset, recovery_point, clean_shutdown)
     except LogDamaged as error:
         log.take_offline(f"damaged below its recovery point {recovery_point}: {error}")
+    except LogOffline as error:
+        # The disk failed while records were cut, and whoever cut them has said so already.
+        log.take_offline(error.reason)
     except (OSError, InvalidBatch, CorruptFile) as error:
         for segment in log.segments:
             segment.abandon()

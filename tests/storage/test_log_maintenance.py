@@ -503,6 +503,29 @@ def test_a_flush_on_a_full_disk_promises_nothing_and_ends_nothing() -> None:
     assert log.leader_epoch_cache.entries == [(0, 0)]
 
 
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_cut_on_a_full_disk_does_not_end_the_partition(*, crashes: bool) -> None:
+    """A follower whose disk is full has to follow a new leader all the same."""
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem)
+    log = bench.open()
+    append(log, "a")
+    append(log, "b", leader_epoch=1)
+    append(log, "c", leader_epoch=2)
+    log.flush()
+    filesystem.faults.append(Fault("append", "leader-epoch-checkpoint", errno.ENOSPC, count=None))
+    assert log.truncate_to(1)
+    assert not log.offline, log.offline_reason
+    assert log.leader_epoch_cache.entries == [(0, 0)]
+    filesystem.faults.clear()
+    append(log, "d", leader_epoch=3)
+    if not crashes:
+        log.flush()
+    log = bench.reopen(log)
+    assert values_of(log) == ["a", "d"]
+    assert log.leader_epoch_cache.entries == [(0, 0), (3, 1)]
+
+
 def test_a_log_is_closed_cleanly_without_room_for_its_producers() -> None:
     filesystem = SimulatedFilesystem()
     bench = LogBench(filesystem)

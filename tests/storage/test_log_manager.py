@@ -158,6 +158,56 @@ async def test_new_partitions_go_to_the_directory_with_the_fewest() -> None:
     assert counts == [3, 2, 2]
 
 
+async def test_a_new_partition_goes_where_it_is_told() -> None:
+    node = Node("/one", "/two")
+    manager = await node.start()
+    one, two = manager.directories
+    assert manager.directory_with_id(two.directory_id) is two
+    assert manager.directory_with_id(topic_id(99)) is None
+    for name in ("a-0", "b-0", "c-0"):
+        assert manager.get_or_create(tp(name), topic_id(1), None, two).directory == f"/two/{name}"
+    # One that is here already stays where it is.
+    assert manager.get_or_create(tp("a-0"), topic_id(1), None, one).directory == "/two/a-0"
+    assert not manager.has_failed_directories
+    manager.fail_directory(two, "the test says so")
+    assert manager.has_failed_directories
+    with pytest.raises(LogOffline, match=r"d-0.*the test says so"):
+        manager.get_or_create(tp("d-0"), topic_id(2), None, two)
+    assert manager.directory_of(tp("d-0")) is None
+
+
+async def test_whoever_wants_to_know_hears_of_logs_that_go_offline() -> None:
+    node = Node("/one", "/two")
+    manager = await node.start()
+    told: list[Log] = []
+    manager.on_log_offline = told.append
+    alone = manager.get_or_create(tp("a-0"), topic_id(1), None, manager.directories[0])
+    together = [
+        manager.get_or_create(tp(name), topic_id(2), None, manager.directories[1])
+        for name in ("b-0", "c-0")
+    ]
+    alone.take_offline("the test says so")
+    assert told == [alone]
+    manager.fail_directory(manager.directories[1], "the test says so")
+    assert told == [alone, *together]
+    await manager.shutdown(1)
+    assert len(told) == 3
+
+
+async def test_damage_found_after_a_clean_shutdown_makes_it_unclean() -> None:
+    """The controller has to know that this broker may lack what it acknowledged (KIP-966)."""
+    node = Node()
+    manager = await node.start()
+    for name in ("a-0", "b-0"):
+        fill(manager.get_or_create(tp(name), topic_id(1)))
+    await manager.shutdown(7)
+    assert read_clean_shutdown_marker(node.filesystem, "/data") == 7
+    node.filesystem.put("/data/a-0/partition.metadata", b"garbage")
+    manager = await node.start()
+    assert list(manager.offline_partitions()) == [tp("a-0")]
+    assert node.report.previous_broker_epoch == -1
+
+
 async def test_topic_ids_are_kept_and_compared() -> None:
     node = Node()
     manager = await node.start()
@@ -231,6 +281,9 @@ async def test_partition_in_two_directories_is_served_from_neither() -> None:
             node.filesystem.put(path.replace("/one/", "/two/"), data)
     manager = await node.start()
     assert "/one and /two" in (manager.offline_reason(tp("a-0")) or "")
+    assert manager.twins == {tp("a-0")}
+    assert manager.delete(tp("a-0"))
+    assert not manager.twins
 
 
 async def test_checkpoints_are_written_when_due_and_only_if_changed() -> None:

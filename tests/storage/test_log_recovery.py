@@ -295,6 +295,25 @@ def test_a_log_start_past_the_surviving_end_begins_there() -> None:
     assert bench.names(".log") == ["00000000000000000007.log"]
 
 
+def test_a_disk_error_while_all_is_cut_at_the_start_takes_only_this_log_offline() -> None:
+    """The whole node did not start (replication simulation, seed 682199838)."""
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem)
+    log = bench.open()
+    fill(log, 10)
+    log.abandon()
+    file = bench.filesystem.open(bench.path(0))
+    file.truncate(200)
+    file.close()
+    filesystem.faults.append(
+        Fault("write_atomically", "leader-epoch-checkpoint", errno.EIO, count=None)
+    )
+    filesystem.faults.append(Fault("create", "leader-epoch-checkpoint", errno.EIO, count=None))
+    log = bench.open(log_start_offset=7)
+    assert log.offline
+    assert "restart at 7 failed" in log.offline_reason
+
+
 def test_a_disk_error_while_opening_takes_only_this_log_offline() -> None:
     filesystem = SimulatedFilesystem()
     bench = LogBench(filesystem)

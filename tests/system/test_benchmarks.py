@@ -17,6 +17,9 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks read /proc"),
 ]
 
+#: Their targets, if any, are ratios to Apache Kafka.
+AGAINST_KAFKA_ALONE = ("clients", "replication", "produce-latency", "leader-killed")
+
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_has_positive_figures(name: str):
@@ -25,10 +28,12 @@ def test_a_benchmark_has_positive_figures(name: str):
     assert report.tables
     assert all(table.rows for table in report.tables)
     measured = [value for target in report.targets for value in target.measured.values]
-    assert all(value >= 0 for value in measured)
-    if name != "clients":
+    if name not in AGAINST_KAFKA_ALONE:
         assert measured, text
-    if name not in ("produce-small", "metadata"):
+    if name != "idle-partitions":
+        # What ten partitions cost is less than what else changes from second to second.
+        assert all(value >= 0 for value in measured)
+    if name not in ("produce-small", "metadata", "idle-partitions"):
         # CPU time is counted in hundredths of a second: a short load may take none. A change may
         # have reached every broker when it is answered.
         assert all(value > 0 for value in measured), text

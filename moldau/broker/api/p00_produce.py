@@ -61,7 +61,7 @@ def handle(services: BrokerServices, context: RequestContext, request: ProduceRe
         operation.topics.append(response)
         _append_topic(manager, context, operation, topic, response, problem)
     operation.start_waiting(request.timeout_ms)
-    manager.complete_ready()
+    manager.complete_soon()
 
 
 def _request_problem(context: RequestContext, request: ProduceRequest) -> Problem:

@@ -5,8 +5,12 @@ least one whole batch, whatever the limits; from a middle offset the whole batch
 by name up to v12, by id from v13; sessions from v7 (KIP-227); a diverging log is told from v12
 (KIP-595); current leaders from v12, their endpoints from v16 (KIP-951). Records leave by sendfile
 from the segment; bytes on disk this process has not seen are checked off the loop before.
-Known gaps: a preferred read replica is never named (KIP-392), no tiered storage; followers' fetches
-advance the high watermark but never grow the ISR (replication brings that).
+A follower's fetch says how far its log reaches (the leader counts that once for each request, see
+`DelayedFetch`) and, from v15, in which life of its broker (KIP-903).
+A consumer that names its rack (v11) is told of an in-sync replica there, and gets no records from
+the leader then, if replica.selector.class says so (KIP-392); followers serve consumers up to their
+high watermark. A follower that is not in sync may get no records for a while (KIP-73).
+Known gaps: no tiered storage.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from moldau.broker.fetch_sessions import (
     request_partitions,
 )
 from moldau.broker.leader_hints import WRONG_LEADER_ERRORS, LeaderHints
+from moldau.broker.partition.core.values import UNKNOWN_BROKER_EPOCH
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (
     AbortedTransaction,
@@ -66,6 +71,9 @@ class _NoOwner:
     def partition_changed(self, fetched: FetchPartition) -> None:
         raise AssertionError("a partition that nobody watches has changed")
 
+    def high_watermark_moved(self, fetched: FetchPartition) -> None:
+        raise AssertionError("a partition that nobody watches has a new high watermark")
+
 
 _NO_OWNER: Final = _NoOwner()
 
@@ -76,7 +84,7 @@ def handle(services: BrokerServices, context: RequestContext, request: FetchRequ
         _refuse(context, ErrorCode.INVALID_REQUEST)
         return
     parameters = _parameters(services, context, request)
-    if parameters.replica_id != NO_REPLICA and not context.authorized(
+    if parameters.is_from_follower and not context.authorized(
         Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME
     ):
         _refuse(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -117,7 +125,10 @@ def _start_full(
     session: FetchSession | None = None
     if request.session_epoch == INITIAL_SESSION_EPOCH:
         session = services.fetch_sessions.found(
-            partitions, count=len(partitions), uses_topic_ids=parameters.uses_topic_ids
+            partitions,
+            count=len(partitions),
+            uses_topic_ids=parameters.uses_topic_ids,
+            is_privileged=parameters.is_from_follower,
         )
     fetch = DelayedFetch(
         services.replica_manager,
@@ -139,9 +150,14 @@ def _parameters(
     services: BrokerServices, context: RequestContext, request: FetchRequest
 ) -> FetchParameters:
     api_version = context.api_version
-    replica_id = request.replica_id
+    rack_id = ""
+    read_replicas = services.replica_manager.replication.read_replicas
+    replica_id, replica_epoch = request.replica_id, UNKNOWN_BROKER_EPOCH
     if api_version >= FIRST_WITH_REPLICA_STATE:
         replica_id = request.replica_state.replica_id
+        replica_epoch = request.replica_state.replica_epoch
+    if api_version >= FIRST_FROM_FOLLOWERS and replica_id < 0:
+        rack_id = read_replicas.rack_of(request.rack_id)
     max_bytes = min(max(0, request.max_bytes), services.node_config["fetch.max.bytes"])
     return FetchParameters(
         max_wait_ms=request.max_wait_ms,
@@ -150,7 +166,10 @@ def _parameters(
         read_committed=request.isolation_level == READ_COMMITTED and replica_id < 0,
         leader_only=api_version < FIRST_FROM_FOLLOWERS or replica_id >= 0,
         replica_id=replica_id if replica_id >= 0 else NO_REPLICA,
+        replica_epoch=replica_epoch,
         uses_topic_ids=api_version >= FIRST_BY_TOPIC_ID,
+        rack_id=rack_id,
+        awaits_commits=replica_id >= 0 and read_replicas.is_enabled,
     )
 
 
@@ -188,11 +207,24 @@ def _answer(fetch: DelayedFetch, outcomes: list[Outcome]) -> None:
     )
     if context.api_version >= FIRST_WITH_ENDPOINTS:
         response.node_endpoints = hints.endpoints(NodeEndpoint)
-    throttle_time_ms = manager.quotas.record_fetch(
-        context.principal, context.client_id, total_bytes(outcomes)
-    )
-    context.throttle(throttle_time_ms)
+    if fetch.parameters.is_from_follower:
+        _count_replication(fetch, outcomes)
+    else:
+        throttle_time_ms = manager.quotas.record_fetch(
+            context.principal, context.client_id, total_bytes(outcomes)
+        )
+        context.throttle(throttle_time_ms)
     context.respond(response)
+
+
+def _count_replication(fetch: DelayedFetch, outcomes: list[Outcome]) -> None:
+    """Followers have a quota of their own; the bytes of those in sync count, too."""
+    replication = fetch.manager.replication
+    quota = replication.throttles.leader
+    replication.bytes_out.count += total_bytes(outcomes)
+    for fetched, read in outcomes:
+        if read.size_bytes and fetched.partition is not None:
+            quota.record(fetched.partition.topic_partition, read.size_bytes)
 
 
 def _partition_data(
@@ -212,6 +244,7 @@ def _partition_data(
             for producer_id, first_offset in aborted
         ],
         records=read.records,
+        preferred_read_replica=read.preferred_read_replica,
     )
     if fetch.context.api_version >= FIRST_WITH_LEADER:
         if read.is_diverging:
@@ -228,8 +261,11 @@ def _partition_data(
 
 
 def _remember(session: FetchSession, fetched: FetchPartition, read: FetchRead) -> None:
-    """What the client knows now; partitions that had data go to the end of the line."""
-    if read.error is ErrorCode.NONE:
+    """What the client knows now; partitions that had data go to the end of the line.
+
+    Whoever is told where the logs part cuts its own, and takes nothing else from that answer.
+    """
+    if read.error is ErrorCode.NONE and not read.is_diverging:
         fetched.reported_high_watermark = read.high_watermark
         fetched.reported_log_start_offset = read.log_start_offset
     else:
@@ -241,7 +277,7 @@ def _remember(session: FetchSession, fetched: FetchPartition, read: FetchRead) -
         session.dirty.setdefault(fetched, None)
         return
     session.dirty.pop(fetched, None)
-    if read.size_bytes or read.error is not ErrorCode.NONE or read.is_diverging:
+    if is_news(fetched, read):
         session.dirty[fetched] = None
 
 
@@ -254,7 +290,7 @@ def _count(fetch: DelayedFetch, fetched: FetchPartition, read: FetchRead) -> Non
         return
     stats.all_topics.fetch_requests.count += 1
     partition.stats.fetch_requests.count += 1
-    if read.size_bytes and fetch.parameters.replica_id == NO_REPLICA:
+    if read.size_bytes and not fetch.parameters.is_from_follower:
         stats.all_topics.bytes_out.count += read.size_bytes
         partition.stats.bytes_out.count += read.size_bytes
     elif read.error is not ErrorCode.NONE:

@@ -3,7 +3,8 @@
 Behaviour: -1 latest (by isolation level), -2 earliest, -3 the largest timestamp (v7), -4 earliest
 local (v8), -5 latest tiered (v9) and -6 earliest pending upload (v11); other negative numbers, or
 one before its version, are UNSUPPORTED_VERSION. An offset that a new leader cannot vouch for yet is
-OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before v5, KIP-207).
+OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before v5, KIP-207). Latest is the log end for replicas
+and for debugging (-2), who may ask a follower too.
 Known gaps: no tiered storage, so -4 equals -2, and -5 and -6 find nothing, as in Kafka without it.
 A search by time reads and decompresses off the loop, one partition of a request at a time.
 """
@@ -144,7 +145,7 @@ async def _search(
         return Found(ErrorCode.NONE, -1, log.log_start_offset, leader_epoch)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return Found(ErrorCode.NONE)
-    if request.replica_id >= 0:
+    if request.replica_id != CONSUMER:
         last_fetchable_offset = log.log_end_offset
     elif request.isolation_level == READ_COMMITTED:
         last_fetchable_offset = log.last_stable_offset
@@ -152,7 +153,9 @@ async def _search(
         last_fetchable_offset = core.high_watermark
     # Until the high watermark has passed where its epoch began, a leader may know less than
     # clients were told by the one before it (KIP-207).
-    is_behind = request.replica_id < 0 and core.leader_epoch_start_offset > last_fetchable_offset
+    is_behind = (
+        request.replica_id == CONSUMER and core.leader_epoch_start_offset > last_fetchable_offset
+    )
     if timestamp == LATEST:
         if is_behind:
             return Found(ErrorCode.OFFSET_NOT_AVAILABLE)

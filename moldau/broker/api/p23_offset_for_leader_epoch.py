@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import Operation
+from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.partition_lookup import find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p23_offset_for_leader_epoch import (
@@ -28,14 +28,18 @@ if TYPE_CHECKING:
 def handle(
     services: BrokerServices, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> None:
-    """Look up the end of every asked epoch."""
+    """Look up the end of every asked epoch. Brokers may ask for all topics."""
+    operation: Operation | None = Operation.DESCRIBE
+    if context.authorized(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME):
+        operation = None
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
         response.topics.append(
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=[
-                    _end_offset(services, context, topic.topic, asked) for asked in topic.partitions
+                    _end_offset(services, context, operation, topic.topic, asked)
+                    for asked in topic.partitions
                 ],
             )
         )
@@ -45,6 +49,7 @@ def handle(
 def _end_offset(
     services: BrokerServices,
     context: RequestContext,
+    operation: Operation | None,
     topic: str,
     asked: OffsetForLeaderPartition,
 ) -> EpochEndOffset:
@@ -52,7 +57,7 @@ def _end_offset(
     led = find_led(
         services.replica_manager,
         context,
-        Operation.DESCRIBE,
+        operation,
         topic,
         asked.partition,
         current_leader_epoch=asked.current_leader_epoch,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import threading
 import time
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("moldau.broker.http")
 
-START_TIMEOUT_S: Final = 10.0
+START_TIMEOUT_S: Final = 60.0
 DATA_LOOP_TIMEOUT_S: Final = 5.0
 SHUTDOWN_TIMEOUT_S: Final = 2.0
 MAX_REQUEST_BODY_BYTES: Final = 65_536
@@ -78,14 +79,19 @@ class HttpListener:
         """Bind and serve; `port` 0 lets the system choose (then see `self.port`).
 
         Raises:
-            OSError: the address cannot be bound.
+            OSError: the address cannot be bound, or not in time.
         """
         started: Future[int] = Future()
+        started.set_running_or_notify_cancel()  # whoever stops waiting does not take it away
         self._thread = threading.Thread(
             target=self._run, args=(host, port, started), name="moldau-http", daemon=True
         )
         self._thread.start()
-        self.port = await asyncio.wait_for(asyncio.wrap_future(started), START_TIMEOUT_S)
+        try:
+            self.port = await asyncio.wait_for(asyncio.wrap_future(started), START_TIMEOUT_S)
+        except TimeoutError:
+            reason = f"the HTTP listener was not up within {START_TIMEOUT_S:.0f} s"
+            raise OSError(errno.ETIMEDOUT, reason, f"{host}:{port}") from None
         logger.info("HTTP listener on %s:%d", host, self.port)
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from moldau.broker.cluster_view import alive_brokers, is_internal_topic, partition_state
+from moldau.broker.partition import Partition
 from moldau.broker.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType, MetadataImage, TopicImage
 from moldau.protocol.errors import ErrorCode
@@ -107,12 +108,34 @@ def topic(services: BrokerServices, topic_name: str, first_partition: int = 0) -
                 size_bytes=log.size_bytes,
                 offline=log.offline,
             )
+        entry.update(_leaders_view(services.replica_manager.get(topic_name, index)))
         partitions.append(entry)
     return {
         **_topic_summary(found),
         "configs": dict(sorted(image.configs.get(ConfigResourceType.TOPIC, topic_name).items())),
         "partitions": partitions,
         "next_partition": indexes[len(page)] if len(indexes) > len(page) else None,
+    }
+
+
+def _leaders_view(partition: Partition | None) -> Document:
+    """What the leader of a partition knows of its replicas; empty on every other broker."""
+    if partition is None or not partition.is_leader or partition.is_offline:
+        return {}
+    return {
+        "low_watermark": partition.low_watermark,
+        "under_min_isr": partition.is_under_min_isr,
+        "reassigning": partition.is_reassigning,
+        "replica_states": [
+            {
+                "broker_id": figures.replica_id,
+                "log_end_offset": figures.log_end_offset,
+                "lag": figures.lag,
+                "in_sync": figures.is_in_sync,
+                "caught_up_age_ms": figures.caught_up_age_ms,
+            }
+            for figures in partition.replica_figures()
+        ],
     }
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from moldau.broker.authorizer import AllowAllAuthorizer
 from moldau.broker.controller_channel import ControllerChannel
-from moldau.broker.faults import FaultHandler
+from moldau.broker.election_meters import ElectionMeters
 from moldau.broker.fetch_sessions import FetchSessionCache
 from moldau.broker.lifecycle import BrokerDescription, BrokerLifecycle, BrokerState
 from moldau.broker.metadata_loader import MetadataLoader
@@ -28,6 +28,7 @@ from moldau.broker.node.start_gate import StartGate
 from moldau.broker.producer_ids import ProducerIds
 from moldau.broker.registration_tracker import RegistrationTracker
 from moldau.broker.replica_manager import ReplicaManager
+from moldau.broker.replication.replication import ReplicationPorts
 from moldau.broker.request_metrics import RequestMetrics
 from moldau.broker.request_router import RequestRouter
 from moldau.broker.services import BrokerServices
@@ -38,11 +39,12 @@ from moldau.config import (
     effective_topic_config,
 )
 from moldau.metadata.features import SUPPORTED_FEATURES
-from moldau.metadata.image import ConfigResourceType
+from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.protocol.messages.p62_broker_registration import Feature, Listener
 from moldau.protocol.types import ZERO_UUID
 from moldau.runtime.clock import Clock
-from moldau.runtime.filesystem import OsFilesystem
+from moldau.runtime.filesystem import Filesystem
+from moldau.runtime.network import Network
 from moldau.runtime.request import Request
 from moldau.runtime.server import ListenerSpec, Server
 from moldau.runtime.telemetry import Registry
@@ -54,7 +56,6 @@ from moldau.storage.manager_settings import LogManagerSettings
 
 logger = logging.getLogger("moldau.node")
 
-CONTROLLED_SHUTDOWN_MS: Final = 5_000
 SERVER_CLOSE_MS: Final = 2_000
 
 
@@ -66,6 +67,7 @@ class BrokerPart:
         kraft_version: the quorum's level, for clients that ask.
         on_fault: told of exceptions that nobody expected.
         on_fatal: told in one line that the node must not go on.
+        network: where it listens, and reaches other brokers; the machine's own without one.
     """
 
     def __init__(
@@ -73,19 +75,21 @@ class BrokerPart:
         config: NodeConfig,
         *,
         directories: LogDirectories,
-        filesystem: OsFilesystem,
+        filesystem: Filesystem,
         clock: Clock,
         registry: Registry,
         random: random.Random,
         metadata: MetadataLoader,
         kraft_version: Callable[[], int],
-        on_fault: FaultHandler,
+        on_fault: Callable[[BaseException], None],
         on_fatal: Callable[[str], None],
+        network: Network | None = None,
     ) -> None:
         self._config = config
         self._directories = directories
         self._cluster_id = directories.online[0].cluster_id
         self._filesystem = filesystem
+        self._network = network
         self._clock = clock
         self._registry = registry
         self._random = random
@@ -136,6 +140,7 @@ class BrokerPart:
         assert log_manager is not None, "loaded"
         server = Server(
             self._gate,
+            network=self._network,
             clock=self._clock,
             limits=server_limits(self._config),
             observer=RequestMetrics(self._registry),
@@ -154,6 +159,12 @@ class BrokerPart:
             filesystem=self._filesystem,
             timers=server.timers,
             registry=self._registry,
+            ports=ReplicationPorts(
+                controller=controller,
+                broker_epoch=self._broker_epoch,
+                listener_name=self._config.inter_broker_listener_name,
+                network=self._network,
+            ),
             on_fault=self._on_fault,
         )
         self._replica_manager = replica_manager
@@ -195,9 +206,19 @@ class BrokerPart:
         lifecycle.move_to(BrokerState.STARTING)
         await lifecycle.register()
         # Only now: until it is registered another process may be this broker, and own its replicas.
+        # And only from an image that knows of it: an older one may say that this broker leads what
+        # its last stop has cost it (its end in the logs, or the whole disk).
+        await self._metadata.wait_until(
+            lambda image: self._registered_epoch(image) >= lifecycle.broker_epoch
+        )
         self._remove_strays(log_manager)
         self._metadata.add_publisher(self._replica_manager)
-        self._metadata.add_publisher(DynamicSettings(self._config, self.server, log_manager))
+        self._metadata.add_publisher(ElectionMeters(self._registry))
+        self._metadata.add_publisher(
+            DynamicSettings(
+                self._config, self.server, log_manager, self._replica_manager.replication
+            )
+        )
         self._metadata.add_publisher(
             RegistrationTracker(self._config.node_id, lifecycle.refresh_registration)
         )
@@ -214,6 +235,10 @@ class BrokerPart:
         )
         lifecycle.move_to(BrokerState.RUNNING)
         self._gate.open()
+
+    def _registered_epoch(self, image: MetadataImage) -> int:
+        registration = image.cluster.brokers.get(self._config.node_id)
+        return UNKNOWN_BROKER_EPOCH if registration is None else registration.broker_epoch
 
     def _make_lifecycle(self, controller: ControllerChannel) -> BrokerLifecycle:
         online = self._directories.online
@@ -277,8 +302,11 @@ class BrokerPart:
         lifecycle = self._lifecycle
         broker_epoch = UNKNOWN_BROKER_EPOCH
         if lifecycle is not None and lifecycle.state is BrokerState.RUNNING:
-            if await lifecycle.begin_controlled_shutdown(CONTROLLED_SHUTDOWN_MS):
-                broker_epoch = lifecycle.broker_epoch
+            # Followers fetch on meanwhile: whoever is to lead next has everything.
+            if self._config.get_boolean("controlled.shutdown.enable"):
+                await lifecycle.begin_controlled_shutdown()
+            # With or without leave: everything is flushed below, so nothing will be missing.
+            broker_epoch = lifecycle.broker_epoch
             lifecycle.move_to(BrokerState.SHUTTING_DOWN)
         services, self.services = self.services, None  # from here on HTTP shows no more of it
         if self._replica_manager is not None:
@@ -341,6 +369,8 @@ class BrokerPart:
         return LogConfig.from_topic_config(effective_topic_config(node_values, overrides))
 
     def _directory_failed(self, directory: LogDirectory) -> None:
+        if self._lifecycle is not None:
+            self._lifecycle.beat_soon()
         if not any(each.is_online for each in self._directories.online):
             self._on_fatal(f"the last log directory has failed: {directory.offline_reason}")
 

@@ -2,8 +2,8 @@
 (KIP-226).
 
 Owns the list of such keys that belong to no topic: connection limits, the expiry of producer ids,
-the log level. Topics' keys are the replica manager's. Invariant: what is in effect is what the
-newest image says.
+the number of replica fetchers, the log level. Topics' keys are the replica manager's. Invariant:
+what is in effect is what the newest image says.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 from typing import Any
 
 from moldau.broker.node.settings import server_limits
+from moldau.broker.replication.replication import Replication
 from moldau.config import NodeConfig, effective_broker_config
 from moldau.metadata.image import ConfigResource, ConfigResourceType, MetadataDelta, MetadataImage
 from moldau.runtime.server import Server
@@ -27,10 +28,17 @@ ROOT_LOGGER = "moldau"
 class DynamicSettings:
     """A metadata publisher."""
 
-    def __init__(self, config: NodeConfig, server: Server, log_manager: LogManager) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        server: Server,
+        log_manager: LogManager,
+        replication: Replication,
+    ) -> None:
         self._config = config
         self._server = server
         self._log_manager = log_manager
+        self._replication = replication
         self._resources = (
             ConfigResource(ConfigResourceType.BROKER, ""),
             ConfigResource(ConfigResourceType.BROKER, str(config.node_id)),
@@ -47,6 +55,7 @@ class DynamicSettings:
     def _apply(self, values: dict[str, Any]) -> None:
         self._server.update_limits(server_limits(self._config, values))
         self._log_manager.update_producer_expiration(values["producer.id.expiration.ms"])
+        self._replication.update_settings(values)
         if values[LOG_LEVEL] != self._log_level:
             self._log_level = values[LOG_LEVEL]
             set_level(ROOT_LOGGER, self._log_level)

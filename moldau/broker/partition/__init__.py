@@ -1,13 +1,27 @@
 """One partition's replica on this broker: the state machine in `core` and its driver on a log."""
 
-from moldau.broker.partition.core import PartitionCore, PartitionState, ReplicaRole
-from moldau.broker.partition.partition import FetchRead, Partition, ProduceWait
+from moldau.broker.partition.context import ReplicationContext, SingleReplicaContext
+from moldau.broker.partition.core import (
+    FollowerFetch,
+    IsrChange,
+    PartitionCore,
+    PartitionState,
+    ReplicaFigures,
+    ReplicaRole,
+)
+from moldau.broker.partition.partition import Partition, ProduceWait
+from moldau.broker.partition.reading import FetchRead
 
 __all__ = [
     "FetchRead",
+    "FollowerFetch",
+    "IsrChange",
     "Partition",
     "PartitionCore",
     "PartitionState",
     "ProduceWait",
+    "ReplicaFigures",
     "ReplicaRole",
+    "ReplicationContext",
+    "SingleReplicaContext",
 ]

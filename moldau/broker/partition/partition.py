@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from moldau.broker.partition import following, leading, reading
 from moldau.broker.partition.core import PartitionCore, PartitionState
 from moldau.broker.partition.deferred import DeferredAppends, Flush, Records, StartWork
 from moldau.protocol.errors import ErrorCode
 from moldau.storage.append import AppendResult
-from moldau.storage.faults import LogOffline
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.broker.fetch_sessions import FetchPartition
+    from moldau.broker.partition.context import ReplicationContext
+    from moldau.broker.partition.core import ReplicaFigures
     from moldau.broker.topic_stats import TopicStats
-    from moldau.protocol.types import RecordsSource, TopicPartition
+    from moldau.protocol.types import TopicPartition
     from moldau.storage.log import Log
-    from moldau.storage.log_read import ReadResult
 
 NO_OFFSET: Final = -1
-EMPTY_RECORDS: Final = b""
 ACKS_ALL: Final = -1
 
 
@@ -53,45 +53,11 @@ class ProduceWait:
         self.slot = slot
 
 
-class FetchRead:
-    """What one partition has for one fetch.
+class LowWatermarkWaiter(Protocol):
+    """Whoever waits until the followers have dropped records, too (DeleteRecords)."""
 
-    `records` are whole batches, possibly none. `pending` says that there are some which have to be
-    looked at off the loop first: ask again when the partition says that it changed. `is_starved`
-    says that there are some which the byte limits left out.
-    """
-
-    __slots__ = (
-        "aborted_transactions",
-        "diverging_end_offset",
-        "diverging_epoch",
-        "error",
-        "high_watermark",
-        "is_starved",
-        "last_stable_offset",
-        "log_start_offset",
-        "pending",
-        "records",
-        "size_bytes",
-    )
-
-    def __init__(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        self.error = error
-        self.high_watermark = NO_OFFSET
-        self.last_stable_offset = NO_OFFSET
-        self.log_start_offset = NO_OFFSET
-        self.records: bytes | RecordsSource = EMPTY_RECORDS
-        self.size_bytes = 0
-        self.aborted_transactions: list[tuple[int, int]] | None = None
-        self.diverging_epoch = -1
-        self.diverging_end_offset = NO_OFFSET
-        self.pending = False
-        self.is_starved = False
-
-    @property
-    def is_diverging(self) -> bool:
-        """Whether the client's log and ours part before its fetch offset (KIP-595)."""
-        return self.diverging_end_offset >= 0 or self.diverging_epoch >= 0
+    def partition_changed(self, partition: Partition) -> None:
+        """The low watermark may have moved, or this broker leads no longer."""
 
 
 class Partition:
@@ -101,19 +67,23 @@ class Partition:
         start_work: starts a coroutine that may leave the loop; whoever runs it also completes the
             requests that `changed` made ready when it ends.
         flush: makes durable what a log holds now; False when the log went offline instead.
+        context: the rest of the cluster.
     """
 
     __slots__ = (
-        "_is_verifying",
-        "_start_work",
+        "context",
         "core",
         "deferred",
         "fetch_watchers",
+        "follower_problem",
         "is_deleted",
         "is_opening",
+        "is_verifying",
         "log",
+        "low_watermark_waits",
         "min_insync_replicas",
         "produce_waits",
+        "start_work",
         "stats",
         "topic_id",
         "topic_partition",
@@ -128,20 +98,24 @@ class Partition:
         stats: TopicStats,
         start_work: StartWork,
         flush: Flush,
+        context: ReplicationContext,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.stats = stats
-        self.core = PartitionCore(local_broker_id)
+        self.context = context
+        self.core = PartitionCore(local_broker_id, context)
         self.log: Log | None = None
         self.min_insync_replicas = 1
         self.is_deleted = False
         self.is_opening = False
         self.fetch_watchers: dict[FetchPartition, None] = {}
         self.produce_waits: dict[ProduceWait, None] = {}
+        self.follower_problem = ""
+        self.low_watermark_waits: dict[LowWatermarkWaiter, None] = {}
         self.deferred = DeferredAppends(self, start_work, flush)
-        self._is_verifying = False
-        self._start_work = start_work
+        self.is_verifying = False
+        self.start_work = start_work
 
     def __repr__(self) -> str:
         return f"Partition({self.topic_partition}, {self.core.role.name})"
@@ -176,7 +150,16 @@ class Partition:
     @property
     def is_at_min_isr(self) -> bool:
         """Whether this broker leads and no replica in sync can be spared."""
-        return self.core.is_leader and len(self.core.isr) == self.min_insync_replicas
+        core = self.core
+        # No more can be asked for than are assigned.
+        required_count = min(self.min_insync_replicas, max(1, len(core.replicas)))
+        return core.is_leader and len(core.isr) == required_count
+
+    @property
+    def is_reassigning(self) -> bool:
+        """Whether this broker leads and replicas are being moved (KIP-455)."""
+        core = self.core
+        return core.is_leader and bool(core.adding_replicas or core.removing_replicas)
 
     # -- leadership ------------------------------------------------------------------------------
 
@@ -191,17 +174,16 @@ class Partition:
         if log is not None and not log.offline:
             if begins_leading:
                 log.assign_leader_epoch(self.core.leader_epoch, log_end_offset)
+                leading.say_if_unclean(self, log)
             self.core.advance_high_watermark(self.min_insync_replicas)
             log.update_high_watermark(self.core.high_watermark)
+            leading.submit(self, self.core.propose())
         self.changed()
 
     def log_opened(self) -> None:
         """The log could be opened after all: begin anew with what the controller decided."""
-        core = self.core
-        state = PartitionState(
-            core.leader_id, core.leader_epoch, core.partition_epoch, core.replicas, tuple(core.isr)
-        )
-        core.resign()
+        state = self.core.state
+        self.core.resign()
         self.apply_state(state)
 
     def resign(self) -> None:
@@ -214,13 +196,46 @@ class Partition:
         """`min.insync.replicas` or the log's settings are new; more may count as committed."""
         log = self.log
         if log is not None and self.core.advance_high_watermark(self.min_insync_replicas):
-            self._high_watermark_moved(log)
+            self.high_watermark_moved(log)
 
     def changed(self) -> None:
         """Tell everyone who waits that something about the partition is new."""
         self._tell_fetches()
         if self.produce_waits:
             self._decide_commits()
+        if self.low_watermark_waits:
+            self.tell_low_watermark()
+
+    # -- leading and following -------------------------------------------------------------------
+
+    follower_fetched = leading.follower_fetched
+    check_isr = leading.check_isr
+    isr_change_answered = leading.isr_change_answered
+
+    follower_position = following.follower_position
+    apply_fetched = following.apply_fetched
+    apply_leader_offsets = following.apply_leader_offsets
+
+    @property
+    def low_watermark(self) -> int:
+        """The smallest log start offset of the live replicas: what DeleteRecords waits for. -1
+        while a live follower has not said where its log begins, or without a usable log.
+        """
+        log = self.log
+        if log is None or log.offline:
+            return NO_OFFSET
+        return self.core.low_watermark(log.log_start_offset)
+
+    def replica_figures(self) -> list[ReplicaFigures]:
+        """How every replica stands, the leader first; empty where this broker does not lead."""
+        log = self.log
+        return self.core.replica_figures(NO_OFFSET if log is None else log.log_start_offset)
+
+    def tell_low_watermark(self) -> None:
+        """A follower has said where its log begins, or is not waited for any more."""
+        for waiter in list(self.low_watermark_waits):
+            if waiter in self.low_watermark_waits:
+                waiter.partition_changed(self)
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -253,14 +268,13 @@ class Partition:
             )
         result = log.append_as_leader(records, leader_epoch=core.leader_epoch)
         if result.error is ErrorCode.NONE and not result.is_duplicate:
-            moved = core.update_log_end_offset(
-                core.local_broker_id, log.log_end_offset, self.min_insync_replicas
-            )
-            if moved:
-                self._high_watermark_moved(log)
-            elif len(core.replicas) > 1:
+            if core.local_log_grew(log.log_end_offset, self.min_insync_replicas):
+                self.high_watermark_moved(log)
+            if core.followers:
                 # Followers read past the high watermark: to them the append itself is news.
-                self._tell_fetches()
+                for fetched in self.fetch_watchers:
+                    if fetched.is_follower:
+                        fetched.owner.partition_changed(fetched)
         elif log.offline:
             self.changed()
         return result
@@ -272,17 +286,15 @@ class Partition:
             self.produce_waits[wait] = None
         return error
 
-    def follower_fetched(self, replica_id: int, log_end_offset: int) -> None:
-        """A follower's fetch says how far its log reaches."""
-        log = self.log
-        if log is not None and self.core.update_log_end_offset(
-            replica_id, log_end_offset, self.min_insync_replicas
-        ):
-            self._high_watermark_moved(log)
-
-    def _high_watermark_moved(self, log: Log) -> None:
+    def high_watermark_moved(self, log: Log) -> None:
+        """The core has moved it: the log and whoever waits hear of it."""
         log.update_high_watermark(self.core.high_watermark)
-        self.changed()
+        for fetched in self.fetch_watchers:
+            fetched.owner.high_watermark_moved(fetched)
+        if self.produce_waits:
+            self._decide_commits()
+        if self.low_watermark_waits:
+            self.tell_low_watermark()
 
     def _tell_fetches(self) -> None:
         for fetched in self.fetch_watchers:
@@ -299,118 +311,4 @@ class Partition:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def read(
-        self,
-        fetched: FetchPartition,
-        *,
-        max_bytes: int,
-        min_one_batch: bool,
-        read_committed: bool,
-        leader_only: bool,
-        for_replica: bool = False,
-    ) -> FetchRead:
-        """Read for a fetch, from the batch that holds its fetch offset.
-
-        Args:
-            max_bytes: the partition's share of the response.
-            min_one_batch: return the first batch even if it is larger than that.
-            read_committed: stop at the last stable offset, and name aborted transactions.
-            leader_only: a follower answers NOT_LEADER_OR_FOLLOWER (before KIP-392).
-            for_replica: read past the high watermark, to the end of the log.
-        """
-        core = self.core
-        current = fetched.current_leader_epoch
-        if current not in (-1, core.leader_epoch) or not core.is_leader:
-            error = core.check_leader_epoch(current)
-            if error is ErrorCode.NONE and (leader_only or self.is_deleted):
-                error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            if error is not ErrorCode.NONE:
-                return FetchRead(error)
-        log = self.log
-        if log is None or log.offline:
-            return FetchRead(self.unusable_error)
-        read = FetchRead()
-        fetch_offset = fetched.fetch_offset
-        # Where the logs part comes first: a client past our end has to cut its log, not to begin
-        # anew somewhere else.
-        if fetched.last_fetched_epoch >= 0 and self._diverges(fetched, log, read):
-            if read.error is not ErrorCode.NONE:
-                return read
-        elif not log.log_start_offset <= fetch_offset <= log.log_end_offset:
-            return FetchRead(ErrorCode.OFFSET_OUT_OF_RANGE)
-        read.high_watermark = core.high_watermark
-        read.log_start_offset = log.log_start_offset
-        read.last_stable_offset = log.last_stable_offset
-        if read.is_diverging:
-            return read
-        if for_replica:
-            upper = log.log_end_offset
-        elif read_committed:
-            upper = read.last_stable_offset
-        else:
-            upper = read.high_watermark
-        if read_committed:
-            read.aborted_transactions = []
-        if fetch_offset < upper:
-            self._read_log(log, read, fetch_offset, upper, max_bytes, min_one_batch)
-        return read
-
-    def _diverges(self, fetched: FetchPartition, log: Log, read: FetchRead) -> bool:
-        """Compare the epoch of the last record the client has with our history (KIP-595)."""
-        leader_epoch, end_offset = log.end_offset_for_epoch(fetched.last_fetched_epoch)
-        if leader_epoch < 0 or end_offset < 0:
-            read.error = ErrorCode.OFFSET_OUT_OF_RANGE
-            return True
-        if leader_epoch < fetched.last_fetched_epoch or end_offset < fetched.fetch_offset:
-            read.diverging_epoch = leader_epoch
-            read.diverging_end_offset = end_offset
-            return True
-        return False
-
-    def _read_log(
-        self,
-        log: Log,
-        read: FetchRead,
-        fetch_offset: int,
-        upper: int,
-        max_bytes: int,
-        min_one_batch: bool,
-    ) -> None:
-        result = log.read(
-            fetch_offset,
-            max_bytes=max_bytes,
-            max_offset=upper,
-            min_one_message=min_one_batch,
-        )
-        if result.verification is not None:
-            read.pending = True
-            if not self._is_verifying:
-                self._is_verifying = True
-                self._start_work(self._verify(log, result))
-            return
-        if result.error is not ErrorCode.NONE:
-            read.error = result.error
-            return
-        read.records = result.records
-        read.size_bytes = len(result.records)
-        read.is_starved = not read.size_bytes
-        if read.aborted_transactions is not None and read.size_bytes:
-            try:
-                read.aborted_transactions = [
-                    (aborted.producer_id, aborted.first_offset)
-                    for aborted in log.aborted_transactions(fetch_offset, result.next_offset)
-                ]
-            except LogOffline as offline:
-                read.error = offline.error
-                read.records = EMPTY_RECORDS
-                read.size_bytes = 0
-
-    async def _verify(self, log: Log, result: ReadResult) -> None:
-        """Check bytes that this process has not seen before, then let the fetches look again."""
-        assert result.verification is not None
-        await log.filesystem.offload(result.verification.run)
-        self._is_verifying = False
-        verified = log.finish_verification(result).records
-        if not isinstance(verified, bytes):
-            verified.release()
-        self.changed()
+    read = reading.read

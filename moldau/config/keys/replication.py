@@ -18,7 +18,6 @@ from moldau.config.keys.words import (
     LOW,
     MAX_LONG,
     MEDIUM,
-    REFUSED,
     SERVED,
     STATIC,
     STRING,
@@ -56,9 +55,8 @@ KEYS = (
     ConfigKey(
         "controlled.shutdown.enable",
         BOOLEAN, True, None,
-        MEDIUM, STATIC, IGNORED,
+        MEDIUM, STATIC, SERVED,
         "Whether a stopping broker hands its leaderships over first.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "default.replication.factor",
@@ -69,9 +67,8 @@ KEYS = (
     ConfigKey(
         "follower.replication.throttled.rate",
         LONG, MAX_LONG, Range(0),
-        MEDIUM, CLUSTER, IGNORED,
+        MEDIUM, CLUSTER, SERVED,
         "Bytes per second for throttled replicas that follow.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "leader.imbalance.check.interval.seconds",
@@ -82,9 +79,8 @@ KEYS = (
     ConfigKey(
         "leader.replication.throttled.rate",
         LONG, MAX_LONG, Range(0),
-        MEDIUM, CLUSTER, IGNORED,
+        MEDIUM, CLUSTER, SERVED,
         "Bytes per second that leaders send to throttled replicas.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "min.insync.replicas",
@@ -102,9 +98,8 @@ KEYS = (
     ConfigKey(
         "num.replica.fetchers",
         INT, 1, Range(1),
-        HIGH, CLUSTER, IGNORED,
+        HIGH, CLUSTER, SERVED,
         "Connections per leader to replicate over.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "replica.alter.log.dirs.io.max.bytes.per.second",
@@ -116,37 +111,32 @@ KEYS = (
     ConfigKey(
         "replica.fetch.backoff.ms",
         INT, 1000, Range(0),
-        MEDIUM, STATIC, IGNORED,
+        MEDIUM, STATIC, SERVED,
         "A follower's pause after a failed fetch.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "replica.fetch.max.bytes",
         INT, 1_048_576, Range(0),
-        MEDIUM, STATIC, IGNORED,
+        MEDIUM, STATIC, SERVED,
         "Bytes per partition in a follower's fetch.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "replica.fetch.min.bytes",
         INT, 1, None,
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "Bytes a leader gathers before it answers a follower.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "replica.fetch.response.max.bytes",
         INT, 10_485_760, Range(0),
-        MEDIUM, STATIC, IGNORED,
+        MEDIUM, STATIC, SERVED,
         "Bytes in a whole answer to a follower.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "replica.fetch.wait.max.ms",
         INT, 500, None,
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "How long a leader may hold a follower's fetch; keep it below the lag limit.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "replica.high.watermark.checkpoint.interval.ms",
@@ -157,44 +147,42 @@ KEYS = (
     ConfigKey(
         "replica.lag.time.max.ms",
         LONG, 30_000, None,
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "A follower behind for this long leaves the in-sync replicas.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "replica.selector.class",
         STRING, None, None,
-        MEDIUM, STATIC, REFUSED,
-        "A plug-in that chooses the replica a consumer reads from.",
-        note="server-side plug-ins are not served",
+        MEDIUM, STATIC, SERVED,
+        (
+            "Who chooses the replica a consumer reads from: nobody, it is the leader, or "
+            "org.apache.kafka.common.replica.RackAwareReplicaSelector (no other class is served)."
+        ),
     ),
     ConfigKey(
         "replica.socket.receive.buffer.bytes",
         INT, 65_536, None,
         HIGH, STATIC, IGNORED,
         "The receive buffer of replication connections.",
-        note="replicas do not follow their leaders yet",
+        note="the operating system chooses it, and tunes it as it goes",
     ),
     ConfigKey(
         "replica.socket.timeout.ms",
         INT, 30_000, None,
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "How long a follower waits on a connection to its leader.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "replication.quota.window.num",
         INT, 11, Range(1),
-        LOW, STATIC, IGNORED,
+        LOW, STATIC, SERVED,
         "Samples kept for replication limits.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "replication.quota.window.size.seconds",
         INT, 1, Range(1),
-        LOW, STATIC, IGNORED,
+        LOW, STATIC, SERVED,
         "The span of a sample for replication limits.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "unclean.leader.election.enable",

@@ -95,9 +95,8 @@ KEYS = (
     ConfigKey(
         "follower.replication.throttled.replicas",
         LIST, (), ThrottledReplicas(),
-        MEDIUM, TOPIC, IGNORED,
+        MEDIUM, TOPIC, SERVED,
         "Followers whose replication is throttled, as PARTITION:BROKER pairs or *.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "index.interval.bytes",
@@ -117,9 +116,8 @@ KEYS = (
     ConfigKey(
         "leader.replication.throttled.replicas",
         LIST, (), ThrottledReplicas(),
-        MEDIUM, TOPIC, IGNORED,
+        MEDIUM, TOPIC, SERVED,
         "Replicas whose leader throttles, as PARTITION:BROKER pairs or *.",
-        note="replicas do not follow their leaders yet",
     ),
     ConfigKey(
         "local.retention.bytes",

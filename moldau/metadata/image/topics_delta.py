@@ -179,7 +179,10 @@ class TopicsDelta:
                 partition = topic.partition(index)
                 assert partition is not None
                 if partition.elr or partition.last_known_elr:
-                    topic.partition_changes[index] = partition._replace(elr=(), last_known_elr=())
+                    # The partition epoch counts it like any other change.
+                    topic.partition_changes[index] = partition._replace(
+                        elr=(), last_known_elr=(), partition_epoch=partition.partition_epoch + 1
+                    )
 
     def finish_snapshot(self) -> None:
         """Delete what the snapshot did not mention."""

@@ -11,5 +11,6 @@ registration, the broker's lifecycle, its channel to the controller and its meta
 simulated: event loop and time (`virtual_loop`), network (`network`, `transport`), disks (`disk`, on
 the storage tests' file system), and who uses the cluster: brokers' leadership duties, clients, the
 operator of the quorum. `ledger` and `image_checks` hold the promises, `nemesis` breaks things,
-`world` is one seed's run, `run` the command line, `mutations` the planted bugs.
+`base_world` and `world` are one seed's run, `runner` and `run` the command line, `mutations` the
+planted bugs. `tests/simulation/replication` adds brokers with data.
 """

@@ -57,7 +57,10 @@ class NodeDisk(SimulatedFilesystem):
         self._random = random
         self._on_operation = on_operation
         self.settings = settings
+        self.owner: Any = None
+        """Whose disk it is, for whoever watches the files."""
         self.death = Death.KILL
+        self.has_crashed_inside = False
         self.stall_until = 0.0
         self.crash_on: str | None = None
         """Die before the next change of a file whose path contains this."""
@@ -72,6 +75,7 @@ class NodeDisk(SimulatedFilesystem):
         try:
             super().changing(name, path, write)
         except SimulatedCrash:
+            self.has_crashed_inside = True
             self._process.kill()
             raise
         self._on_operation(f"{self._process.name} disk {name} {path}")

@@ -60,7 +60,7 @@ from tests.storage.simulated_disk import DirectoryNode
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster.world import World
+    from tests.simulation.cluster.base_world import BaseWorld
 
 
 class LogTap:
@@ -123,7 +123,7 @@ class ListenerTap:
 class ControllerNode:
     """A machine with a disk, and on it a process or none."""
 
-    def __init__(self, world: World, controller_id: int, random: Random) -> None:
+    def __init__(self, world: BaseWorld, controller_id: int, random: Random) -> None:
         self.world = world
         self.controller_id = controller_id
         self.host = host_of(controller_id)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from random import Random
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from moldau.broker.controller_channel import NetworkControllerChannel
 from moldau.broker.metadata_loader import MetadataLoader
+from moldau.config import NodeConfig
 from moldau.controller_server.leadership import leader_address
 from moldau.metadata.image import Provenance
 from moldau.raft import QuorumLog
@@ -23,13 +25,25 @@ from tests.simulation.cluster.logs import (
 from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster.world import World
+    from tests.simulation.cluster.base_world import BaseWorld
 
 
 class Observer:
     """States: made -> `start` -> following the quorum."""
 
-    def __init__(self, world: World, process: Process, broker_id: int, host: str) -> None:
+    def __init__(
+        self,
+        world: BaseWorld,
+        process: Process,
+        broker_id: int,
+        host: str,
+        *,
+        config: NodeConfig | None = None,
+        directory_id: UUID | None = None,
+    ) -> None:
+        """Without a configuration it is a broker's with nothing but the way to the quorum."""
+        self.config = config or broker_config(broker_id, host, world.quorum_keys)
+        self.directory_id = directory_id or directory_of(broker_id)
         self.world = world
         self.process = process
         self.broker_id = broker_id
@@ -41,16 +55,15 @@ class Observer:
     async def start(self, disk: Any, network: Any, random: Random) -> None:
         """Open the log and listen. Raises as `QuorumLog.open`."""
         world = self.world
-        config = broker_config(self.broker_id, self.host, world.quorum_keys)
         clock = VirtualClock(world.loop)
         log = self.log = await open_metadata_log(
-            config,
+            self.config,
             disk,
             clock,
             network,
             lambda reason: world.process_failed(self.process, reason),
             random,
-            directory_of(self.broker_id),
+            self.directory_id,
         )
         channel = self.channel = NetworkControllerChannel(
             lambda: leader_address(log.leadership, [LISTENER]),
@@ -61,6 +74,13 @@ class Observer:
         )
         log.on_leadership_change(lambda _leadership: channel.leader_changed())
         log.add_listener(self)
+
+    async def subscribe(self, _feed: object) -> None:
+        """As `QuorumNode`: the loader is fed already."""
+
+    async def peer_problems(self) -> dict[str, str]:
+        """As `QuorumNode`: nothing to say."""
+        return {}
 
     # -- the log's listener ----------------------------------------------------------------------
 

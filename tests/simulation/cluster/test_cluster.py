@@ -12,12 +12,12 @@ import pytest
 
 from tests.simulation.cluster.run import (
     MIN_MEDIAN_EVENTS,
-    Choice,
     describe_failure,
     replay_command,
     run_seed,
     run_seeds,
 )
+from tests.simulation.cluster.runner import Choice
 
 TIME_BOX_S = float(os.environ.get("MOLDAU_CLUSTER_SIM_SECONDS", "60"))
 FIRST_SEED = int(os.environ.get("MOLDAU_CLUSTER_SIM_FIRST_SEED", "1"))

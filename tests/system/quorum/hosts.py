@@ -71,6 +71,12 @@ class Hosts:
             self._cuts.append((sender, receiver))
             self._route(sender, "add", receiver)
 
+    def mend_one_way(self, sender: str, receiver: str) -> None:
+        """Undo one `cut_one_way`; nothing when there is none."""
+        if (sender, receiver) in self._cuts:
+            self._cuts.remove((sender, receiver))
+            self._route(sender, "del", receiver)
+
     def isolate(self, name: str) -> None:
         """Cut a host off from all others but the hub."""
         for other in self._addresses:

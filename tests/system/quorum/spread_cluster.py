@@ -89,14 +89,26 @@ class SpreadCluster:
     def launch(self, node_id: int) -> None:
         """Start a node without waiting for it."""
         home = self.home(node_id)
-        command = [sys.executable, "-m", "moldau.broker", str(home / "server.properties")]
         with (home / "node.log").open("ab") as log:
             self._processes[node_id] = subprocess.Popen(
-                self.hosts.command(host_name(node_id), command),
+                self.hosts.command(host_name(node_id), self.command(node_id)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
+
+    def command(self, node_id: int) -> list[str]:
+        """What a node is started with."""
+        return [
+            sys.executable,
+            "-m",
+            "moldau.broker",
+            str(self.home(node_id) / "server.properties"),
+        ]
+
+    def own_config(self, node_id: int) -> dict[str, str]:
+        """Keys that only this node gets."""
+        return {}
 
     def kill(self, node_id: int) -> None:
         """`kill -9`."""
@@ -206,7 +218,7 @@ class SpreadCluster:
 
     def _prepare(self, node_id: int) -> None:
         home = self.home(node_id)
-        home.mkdir(parents=True)
+        home.mkdir(parents=True, exist_ok=True)
         is_controller = node_id in self.controller_ids
         address = self.hosts.address(host_name(node_id))
         listener = (
@@ -229,6 +241,7 @@ class SpreadCluster:
             "log.dirs": str(home / "data"),
             **({} if is_controller else {"moldau.http.listener": f"{address}:{HTTP_PORT}"}),
             **self._extra,
+            **self.own_config(node_id),
         }
         text = "".join(f"{key}={value}\n" for key, value in values.items())
         (home / "server.properties").write_text(text)

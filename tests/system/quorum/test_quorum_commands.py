@@ -113,12 +113,12 @@ def test_a_stopped_broker_is_unregistered(many: Cluster):
 
 def test_leaders_are_elected_and_moves_are_listed(many: Cluster):
     create_topic(many, "moved", 2)
-    assert ok(many, "topics", "reassign") == "no partition is being moved\n"
+    assert ok(many, "topics", "reassign", "list") == "no partition is being moved\n"
     told = ok(many, "topics", "elect-leaders", "moved")
     assert told == "moved-0 needed no election\nmoved-1 needed no election\n"
-    refused = done(many, "topics", "reassign", "moved:0", "--replicas", "9")
+    refused = done(many, "topics", "reassign", "execute", "moved:0", "--replicas", "9")
     assert refused.status == 1
-    assert "INVALID_REPLICA_ASSIGNMENT" in refused.complaint
+    assert refused.complaint == "moldau: there is no broker 9; there are 1, 2, 3"
 
 
 def test_feature_levels_go_up_only_as_far_as_all_support(many: Cluster):

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from moldau.broker.authorizer import AllowAllAuthorizer
 from moldau.broker.fetch_sessions import FetchSessionCache
+from moldau.broker.partition import FollowerFetch
 from moldau.broker.producer_ids import ProducerIdBlock, ProducerIds, ProducerIdsUnavailable
 from moldau.broker.replica_manager import ReplicaManager
+from moldau.broker.replication.replication import ReplicationPorts
 from moldau.broker.request_router import RequestRouter
 from moldau.broker.services import BrokerServices
 from moldau.config import BROKER_KEYS, effective_topic_config
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import (
     ConfigRecord,
     PartitionChangeRecord,
@@ -36,6 +39,7 @@ from moldau.protocol.registry import response_class
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.filesystem import FileRegion, Filesystem, OsFilesystem
+from moldau.runtime.network import AsyncioNetwork
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
 from moldau.storage.log_config import LogConfig
@@ -43,6 +47,7 @@ from moldau.storage.log_directory import format_log_directory, open_log_director
 from moldau.storage.log_manager import LogManager
 from moldau.storage.manager_settings import LogManagerSettings
 from moldau.testing.waiting import wait_until_async
+from tests.unit.broker.scripted_channel import ScriptedChannel
 
 BROKER_ID = 1
 OTHER_BROKER_ID = 2
@@ -168,8 +173,23 @@ class CountingProducerIds:
         return block
 
 
+class EmptyNetwork(AsyncioNetwork):
+    """Nobody is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attempts: list[tuple[str, int]] = []
+
+    async def connect(self, protocol_factory: Any, host: str, port: int, **options: Any) -> Any:
+        self.attempts.append((host, port))
+        raise ConnectionRefusedError(f"{host}:{port}")
+
+
 class DataPath:
-    """One broker's data path. Use as an async context manager."""
+    """One broker's data path. Use as an async context manager.
+
+    `more_directories` are log directories beside the first one.
+    """
 
     def __init__(
         self,
@@ -179,9 +199,12 @@ class DataPath:
         authorizer: Any = None,
         quotas: Any = None,
         max_sessions: int = 100,
+        more_directories: Sequence[Path | str] = (),
         **broker_config: Any,
     ) -> None:
         self.directory = str(directory)
+        self.directories = [self.directory, *map(str, more_directories)]
+        self.network = EmptyNetwork()
         self.clock = ManualClock()
         self.filesystem = filesystem if filesystem is not None else OsFilesystem()
         self.timers = TimerWheel(self.clock)
@@ -199,19 +222,40 @@ class DataPath:
         self.quotas = quotas
         self.connection = FakeConnection()
         self.allocator = CountingProducerIds()
+        self.channel = ScriptedChannel()
 
     async def __aenter__(self) -> DataPath:
-        if not self.filesystem.exists(self.directory + "/meta.properties"):
-            format_log_directory(
-                self.filesystem,
-                self.directory,
-                cluster_id=CLUSTER_ID,
-                node_id=BROKER_ID,
-                random=self.random,
-            )
+        await self._open_logs()
+        self._assemble()
+        self.replay(
+            *[
+                RegisterBrokerRecord(
+                    broker_id=broker_id,
+                    broker_epoch=broker_id,
+                    end_points=[
+                        BrokerEndpoint(name="PLAINTEXT", host=f"host-{broker_id}", port=9092)
+                    ],
+                    rack=None,
+                    fenced=False,
+                )
+                for broker_id in (BROKER_ID, OTHER_BROKER_ID)
+            ]
+        )
+        return self
+
+    async def _open_logs(self) -> None:
+        for directory in self.directories:
+            if not self.filesystem.exists(directory + "/meta.properties"):
+                format_log_directory(
+                    self.filesystem,
+                    directory,
+                    cluster_id=CLUSTER_ID,
+                    node_id=BROKER_ID,
+                    random=self.random,
+                )
         self.log_directories = open_log_directories(
             self.filesystem,
-            [self.directory],
+            self.directories,
             cluster_id=CLUSTER_ID,
             node_id=BROKER_ID,
             random=self.random,
@@ -227,6 +271,8 @@ class DataPath:
             random=self.random,
         )
         await self.log_manager.start()
+
+    def _assemble(self) -> None:
         self.manager = ReplicaManager(
             broker_id=BROKER_ID,
             node_values=self.node_values,
@@ -235,6 +281,12 @@ class DataPath:
             filesystem=self.filesystem,
             timers=self.timers,
             registry=self.registry,
+            ports=ReplicationPorts(
+                controller=self.channel,
+                broker_epoch=lambda: BROKER_ID,
+                listener_name="PLAINTEXT",
+                network=self.network,
+            ),
             quotas=self.quotas,
             on_fault=self.faults.append,
         )
@@ -254,21 +306,6 @@ class DataPath:
         self.router = RequestRouter(
             services, authorizer=self.authorizer, on_fault=self.faults.append
         )
-        self.replay(
-            *[
-                RegisterBrokerRecord(
-                    broker_id=broker_id,
-                    broker_epoch=broker_id,
-                    end_points=[
-                        BrokerEndpoint(name="PLAINTEXT", host=f"host-{broker_id}", port=9092)
-                    ],
-                    rack=None,
-                    fenced=False,
-                )
-                for broker_id in (BROKER_ID, OTHER_BROKER_ID)
-            ]
-        )
-        return self
 
     async def __aexit__(self, *exception: object) -> None:
         await self.router.close()
@@ -348,6 +385,11 @@ class DataPath:
         assert log is not None
         return log
 
+    def follower_has(self, topic: str, replica_id: int, log_end_offset: int) -> None:
+        """A follower's fetch says that its log ends there."""
+        fetch = FollowerFetch(replica_id, log_end_offset, 0, -1, self.clock.monotonic_ms())
+        assert self.partition(topic).follower_fetched(fetch) is ErrorCode.NONE
+
     # -- requests --------------------------------------------------------------------------------
 
     def send(
@@ -364,9 +406,10 @@ class DataPath:
         return request
 
     async def ask(self, message: Any, api_version: int) -> Any:
-        """Send a request and wait for its response."""
+        """Send a request and wait for its response; who waited for what it did has had its turn."""
         request = self.send(message, api_version)
         await until(lambda: request.is_answered)
+        self.manager.complete_ready()
         return request.response
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from pathlib import Path
 from typing import Any
@@ -208,7 +209,7 @@ async def test_read_committed_stops_at_the_last_stable_offset(broker: DataPath) 
         batch(2, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True),
     )
     partition = broker.partition("t")
-    partition.core.update_log_end_offset(1, log.log_end_offset, 1)
+    partition.core.local_log_grew(log.log_end_offset, 1)
     log.update_high_watermark(log.log_end_offset)
     committed = await ask(broker, 0, isolation_level=1)
     assert (committed.high_watermark, committed.last_stable_offset) == (3, 1)
@@ -259,10 +260,28 @@ async def test_a_client_past_our_end_is_told_where_the_logs_part(broker: DataPat
     assert without_epoch.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+async def test_a_client_below_our_start_is_out_of_range_wherever_the_logs_part(
+    broker: DataPath,
+) -> None:
+    """As Apache Kafka: nothing that it could cut would bring it back into our log."""
+    broker.create_topic("t", leader_epoch=2)
+    await fill(broker, b"a", b"b")
+    broker.change_partition("t", leader=1)
+    broker.change_partition("t", leader=1)
+    await fill(broker, b"c")
+    broker.log("t").delete_records(1)
+    foreign = await ask(broker, {"fetch_offset": 1, "last_fetched_epoch": 3})
+    assert (foreign.diverging_epoch.epoch, foreign.diverging_epoch.end_offset) == (2, 2)
+    below = await ask(broker, {"fetch_offset": 0, "last_fetched_epoch": 3}, max_wait_ms=9_999)
+    assert below.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert below.diverging_epoch.end_offset == -1
+
+
 # -- long poll ------------------------------------------------------------------------------------
 
 
 async def test_waits_for_data(broker: DataPath) -> None:
+    timer_count = len(broker.timers)
     broker.create_topic("t")
     request = broker.send(fetch({("t", 0): 0}, max_wait_ms=500), 12)
     assert not request.is_answered
@@ -270,7 +289,7 @@ async def test_waits_for_data(broker: DataPath) -> None:
     await fill(broker, b"new")
     assert fetched_values(only(request.response)) == [b"new"]
     assert len(broker.manager.fetch_purgatory) == 0
-    assert len(broker.timers) == 0
+    assert len(broker.timers) == timer_count
     assert broker.partition("t").fetch_watchers == {}
 
 
@@ -395,7 +414,7 @@ async def test_only_committed_records_are_seen(broker: DataPath) -> None:
     await broker.ask(produce({("t", 0): batch(3)}, acks=1), 12)
     request = broker.send(fetch({("t", 0): 0}, max_wait_ms=5_000), 12)
     assert not request.is_answered
-    broker.partition("t").follower_fetched(2, 3)
+    broker.follower_has("t", 2, 3)
     broker.manager.complete_ready()
     assert len(fetched_values(only(request.response))) == 3
 
@@ -409,7 +428,10 @@ async def test_a_follower_reads_to_the_end_and_commits(broker: DataPath, api_ver
     waiting = broker.send(produce({("t", 0): batch(3)}), 12)
 
     def from_follower(offset: int) -> FetchRequest:
-        request = fetch({("t", 0): offset}, api_version=api_version)
+        asked: dict[str, int] = {"fetch_offset": offset}
+        if api_version >= 12 and offset:
+            asked["last_fetched_epoch"] = 0
+        request = fetch({("t", 0): asked}, api_version=api_version)
         if api_version >= 15:
             request.replica_state = ReplicaState(replica_id=2)
         else:
@@ -433,6 +455,26 @@ async def test_a_follower_waits_for_appends_and_wakes_consumers(broker: DataPath
     assert not consumer.is_answered, "what is not committed is no news to a consumer"
     broker.send(fetch({("t", 0): 2}, replica_id=2, max_wait_ms=500), 12)
     assert len(fetched_values(only(consumer.response))) == 2
+
+
+async def test_a_follower_with_nothing_does_not_pass_for_one_that_has_the_beginning(
+    broker: DataPath,
+) -> None:
+    """After an unclean election a log emptied by deletions may begin behind our first record."""
+    broker.create_topic("t", replicas=(1, 2), isr=(1,))
+    await fill(broker, b"a", b"b", b"c")
+
+    async def fetch_blank(offset: int) -> Any:
+        request = fetch({("t", 0): offset}, api_version=18)
+        request.replica_state = ReplicaState(replica_id=2)
+        return only(await broker.ask(request, 18))
+
+    assert (await fetch_blank(3)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    follower = broker.partition("t").core.followers[2]
+    assert follower.log_end_offset == -1
+    broker.log("t").delete_records(2)
+    assert (await fetch_blank(2)).error_code == ErrorCode.NONE
+    assert follower.log_end_offset == 2
 
 
 @pytest.mark.parametrize(
@@ -509,7 +551,7 @@ async def test_topic_stats(broker: DataPath) -> None:
 async def test_a_fetch_that_cannot_be_answered_costs_its_connection_and_nobody_elses(
     broker: DataPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is answered in the turn of a producer; others wait for the same records behind it."""
+    """Others wait for the same records behind it."""
     broker.create_topic("t")
     connections = [FakeConnection() for _ in range(3)]
     waiting = [
@@ -521,10 +563,15 @@ async def test_a_fetch_that_cannot_be_answered_costs_its_connection_and_nobody_e
         raise OSError("the test says so")
 
     monkeypatch.setattr(broken, "respond", respond)
-    with pytest.raises(OSError, match="the test says so"):
-        broker.send(produce({("t", 0): batch()}), 12, FakeConnection())
-    assert broken.connection.is_closed
+    faults: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: faults.append(context["exception"])
+    )
+    producer = broker.send(produce({("t", 0): batch()}), 12, FakeConnection())
     await until(lambda: all(request.is_answered for request in waiting))
+    assert [str(fault) for fault in faults] == ["the test says so"]
+    assert broken.connection.is_closed
+    assert not producer.connection.is_closed
     for request in waiting[1:]:
         assert fetched_values(only(request.response)) == [b"value"]
         assert not request.connection.is_closed

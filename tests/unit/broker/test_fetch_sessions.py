@@ -222,6 +222,18 @@ async def test_errors_are_repeated_until_they_end(broker: DataPath) -> None:
     assert await consumer.poll() == {}
 
 
+async def test_what_is_said_with_a_diverging_epoch_is_said_again(broker: DataPath) -> None:
+    """A follower cuts its log and takes nothing else from such an answer (simulation, 1240039)."""
+    broker.create_topic("t", leader_epoch=2)
+    await put(broker, ("t", 0))
+    follower = Consumer(broker)
+    beyond = await follower.poll({("t", 0): {"fetch_offset": 3, "last_fetched_epoch": 2}})
+    assert beyond["t", 0].diverging_epoch.end_offset == 1
+    agreeing = await follower.poll({("t", 0): {"fetch_offset": 1, "last_fetched_epoch": 2}})
+    assert agreeing["t", 0].high_watermark == 1
+    assert await follower.poll() == {}
+
+
 async def test_a_recreated_topic_id_is_unknown(broker: DataPath) -> None:
     broker.create_topic("t")
     consumer = Consumer(broker, 13)

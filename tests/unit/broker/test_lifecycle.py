@@ -284,3 +284,58 @@ def test_illegal_transitions_are_broken_invariants() -> None:
     broker = lifecycle(ScriptedController.__new__(ScriptedController))
     with pytest.raises(AssertionError, match="STARTING to RUNNING"):
         broker.move_to(BrokerState.RUNNING)
+
+
+async def test_controlled_shutdown_waits_while_the_controller_answers() -> None:
+    """Moving the leadership of many partitions may take longer than it may be silent."""
+    controller = ScriptedController()
+    broker = await running(controller)
+    shutdown = asyncio.create_task(broker.begin_controlled_shutdown(60_000, silence_ms=200))
+    loop = asyncio.get_running_loop()
+    begin_s = loop.time()
+    while loop.time() < begin_s + 0.6:
+        await controller.beats(1)
+        assert not shutdown.done()
+    controller.should_shut_down = True
+    assert await asyncio.wait_for(shutdown, 10)
+    await broker.stop()
+
+
+async def test_controlled_shutdown_gives_up_on_a_silent_controller(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller = ScriptedController()
+    broker = await running(controller)
+    controller.is_reachable = False
+    assert not await asyncio.wait_for(
+        broker.begin_controlled_shutdown(3_600_000, silence_ms=20), 10
+    )
+    assert "within 20 ms of its last answer; stopping anyway" in caplog.text
+    await broker.stop()
+
+
+async def test_controlled_shutdown_ends_in_time_though_the_controller_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller = ScriptedController()
+    broker = await running(controller)
+    assert not await asyncio.wait_for(
+        broker.begin_controlled_shutdown(30, silence_ms=3_600_000), 10
+    )
+    assert "within 30 ms; stopping anyway" in caplog.text
+    await broker.stop()
+
+
+async def test_news_does_not_wait_for_the_next_heartbeat() -> None:
+    controller = ScriptedController()
+    broker = lifecycle(controller, heartbeat_interval_ms=3_600_000)
+    controller.is_fenced = False
+    await broker.register()
+    broker.move_to(BrokerState.RECOVERY)
+    broker.start_heartbeats()
+    await asyncio.wait_for(broker.wait_unfenced(), 5)
+    before = len(controller.heartbeats)
+    broker.beat_soon()  # a log directory has failed
+    await controller.beats(1)
+    assert len(controller.heartbeats) == before + 1
+    await broker.stop()

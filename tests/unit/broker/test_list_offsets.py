@@ -152,11 +152,12 @@ async def test_isolation_level(broker: DataPath) -> None:
     )
     log = broker.log("t")
     assert log.append_as_leader(open_transaction, leader_epoch=0).error is ErrorCode.NONE
-    broker.partition("t").core.update_log_end_offset(1, 3, 1)
+    broker.partition("t").core.local_log_grew(3, 1)
     log.update_high_watermark(3)
     assert (await ask(broker, LATEST, isolation_level=0)).offset == 3
     assert (await ask(broker, LATEST, isolation_level=1)).offset == 1
     assert (await ask(broker, LATEST, isolation_level=1, replica_id=2)).offset == 3
+    assert (await ask(broker, LATEST, isolation_level=1, replica_id=-2)).offset == 3
     assert (await ask(broker, NOW_MS + 1, isolation_level=1)).offset == -1
     wrong = await ask(broker, LATEST, isolation_level=5)
     assert wrong.error_code == ErrorCode.INVALID_REQUEST
@@ -171,6 +172,7 @@ async def test_a_new_leader_that_cannot_vouch_yet(broker: DataPath, api_version:
     code = ErrorCode.LEADER_NOT_AVAILABLE if api_version < 5 else ErrorCode.OFFSET_NOT_AVAILABLE
     assert (await ask(broker, LATEST, api_version=api_version)).error_code == code
     assert (await ask(broker, NOW_MS, api_version=api_version)).error_code == code
+    assert (await ask(broker, LATEST, api_version=api_version, replica_id=-2)).offset == 3
     assert (await ask(broker, EARLIEST, api_version=api_version)).error_code == 0
 
 

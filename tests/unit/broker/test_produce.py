@@ -263,16 +263,17 @@ async def test_storage_error(broker: DataPath) -> None:
 
 async def test_acks_all_waits_for_the_follower(broker: DataPath) -> None:
     broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
+    timer_count = len(broker.timers)
     request = broker.send(produce({("t", 0): batch(3)}), 12)
     assert not request.is_answered
     assert request.is_body_released, "a waiting request keeps no bytes"
-    broker.partition("t").follower_fetched(2, 2)
+    broker.follower_has("t", 2, 2)
     assert not request.is_answered
-    broker.partition("t").follower_fetched(2, 3)
+    broker.follower_has("t", 2, 3)
     assert only(request.response).error_code == 0
     assert only(request.response).base_offset == 0
     assert len(broker.manager.produce_purgatory) == 0
-    assert len(broker.timers) == 0
+    assert len(broker.timers) == timer_count
 
 
 async def test_request_timed_out(broker: DataPath) -> None:
@@ -284,7 +285,7 @@ async def test_request_timed_out(broker: DataPath) -> None:
     assert only(request.response).error_code == ErrorCode.REQUEST_TIMED_OUT
     assert broker.partition("t").produce_waits == {}
     assert not any(broker.connection.state.values()), "nothing stays linked to the connection"
-    broker.partition("t").follower_fetched(2, 3)
+    broker.follower_has("t", 2, 3)
     assert broker.manager.produce_purgatory.expired_count == 1
 
 
@@ -306,8 +307,8 @@ async def test_not_enough_replicas_after_append(broker: DataPath) -> None:
     broker.create_topic("t", replicas=(1, 2, 3), isr=(1, 2, 3), min_insync_replicas="2")
     request = broker.send(produce({("t", 0): batch(3)}), 12)
     partition = broker.partition("t")
-    partition.follower_fetched(2, 3)
-    partition.core.log_end_offsets[3] = 3
+    broker.follower_has("t", 2, 3)
+    partition.core.followers[3].log_end_offset = 3
     partition.core.high_watermark = 3
     broker.change_partition("t", isr=[1])
     assert only(request.response).error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -315,7 +316,8 @@ async def test_not_enough_replicas_after_append(broker: DataPath) -> None:
 
 async def test_shrinking_the_isr_commits(broker: DataPath) -> None:
     broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
-    request = broker.send(produce({("t", 0): batch(3)}), 12)
+    request = broker.send(produce({("t", 0): batch(3)}, timeout_ms=60_000), 12)
+    broker.clock.advance(30_001)
     broker.change_partition("t", isr=[1])
     assert only(request.response).error_code == 0
 
@@ -328,7 +330,7 @@ async def test_a_lost_connection_drops_its_waiting_requests(broker: DataPath) ->
     gone.close("the test says so")
     assert dropped.response is None
     assert len(broker.manager.produce_purgatory) == 1
-    broker.partition("t").follower_fetched(2, 2)
+    broker.follower_has("t", 2, 2)
     assert only(kept.response).error_code == 0
 
 
@@ -383,7 +385,7 @@ async def test_a_recompressed_batch_waits_for_its_follower(broker: DataPath) -> 
     await until(lambda: broker.log("t").log_end_offset == 3)
     assert request.is_body_released
     assert not request.is_answered
-    broker.partition("t").follower_fetched(2, 3)
+    broker.follower_has("t", 2, 3)
     assert only(request.response).error_code == 0
 
 
@@ -457,5 +459,5 @@ async def test_an_answer_that_ends_another_wait_of_the_partition(broker: DataPat
     await broker.ask(produce({("t", 0): batch()}, acks=1), 12)
     for wait in (first, second, third):
         assert partition.wait_for_commit(wait) is None
-    partition.follower_fetched(2, 1)
+    broker.follower_has("t", 2, 1)
     assert decided == [1, 3]

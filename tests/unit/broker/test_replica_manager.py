@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.replica_manager import MAX_INLINE_OPENS
+from moldau.broker.log_opener import MAX_INLINE_OPENS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import ConfigRecord, PartitionRecord
-from moldau.protocol.types import TopicPartition
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.faults import DiskFull
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of, until
@@ -111,8 +110,8 @@ async def test_high_watermark_is_found_again(tmp_path: Path) -> None:
     async with DataPath(tmp_path) as broker:
         broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
         await broker.ask(produce({("t", 0): batch(5)}, acks=1), 12)
-        broker.partition("t").follower_fetched(2, 3)
-        assert broker.manager.high_watermarks() == {TopicPartition("t", 0): 3}
+        broker.follower_has("t", 2, 3)
+        assert broker.log("t").high_watermark == 3, "what the checkpoint holds"
     async with DataPath(tmp_path) as broker:
         broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
         assert broker.partition("t").core.high_watermark == 3
@@ -173,6 +172,10 @@ async def test_a_full_disk_is_tried_again(
         patch.setattr(broker.log_manager, "get_or_create", full)
         broker.create_topic("t")
         assert await put(broker) == ErrorCode.KAFKA_STORAGE_ERROR
+        timer_count = len(broker.timers)
+        for _ in range(3):
+            broker.change_partition("t", leader=1)
+        assert len(broker.timers) == timer_count, "one wait, however often metadata changes"
         broker.clock.advance(31_000)
         assert await put(broker) == ErrorCode.KAFKA_STORAGE_ERROR
     broker.clock.advance(31_000)
@@ -187,7 +190,7 @@ async def test_gauges(broker: DataPath) -> None:
     values = {
         metric.name.partition("name=")[2]: metric.instrument.value
         for metric in broker.registry.collect()
-        if "ReplicaManager" in metric.name
+        if "ReplicaManager" in metric.name and "PerSec" not in metric.name
     }
     assert values == {
         "PartitionCount": 4,
@@ -196,6 +199,7 @@ async def test_gauges(broker: DataPath) -> None:
         "UnderReplicatedPartitions": 1,
         "UnderMinIsrPartitionCount": 1,
         "AtMinIsrPartitionCount": 2,
+        "ReassigningPartitions": 0,
     }
 
 

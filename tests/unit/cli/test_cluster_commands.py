@@ -1,4 +1,4 @@
-"""Commands about quorum, features, moves and elections, against answers written down here."""
+"""Commands about quorum, features and elections, against answers written down here."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p18_api_versions as versions
 from moldau.protocol.messages import p43_elect_leaders as elect
-from moldau.protocol.messages import p45_alter_partition_reassignments as alter
-from moldau.protocol.messages import p46_list_partition_reassignments as listing
 from moldau.protocol.messages import p55_describe_quorum as quorum
+from moldau.protocol.messages import p75_describe_topic_partitions as describe
 from moldau.protocol.messages.p57_update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
@@ -254,66 +253,37 @@ async def test_features_are_described_and_changed(broker: ScriptedBroker):
     assert (second.feature_updates[0].upgrade_type, second.validate_only) == (3, True)
 
 
-def moving(*moves: tuple[int, list[int]]) -> Any:
+def two_partitions() -> describe.DescribeTopicPartitionsResponse:
     partitions = [
-        listing.OngoingPartitionReassignment(
-            partition_index=index, replicas=replicas, adding_replicas=replicas[1:]
-        )
-        for index, replicas in moves
+        describe.DescribeTopicPartitionsResponsePartition(partition_index=index)
+        for index in range(2)
     ]
-    topics = [listing.OngoingTopicReassignment(name="t", partitions=partitions)] if moves else []
-    return lambda _: listing.ListPartitionReassignmentsResponse(topics=topics)
-
-
-async def test_partitions_are_moved_listed_and_cancelled(broker: ScriptedBroker, tmp_path: Path):
-    broker.script(
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        lambda _: alter.AlterPartitionReassignmentsResponse(),
-    )
-    broker.script(ApiKey.LIST_PARTITION_REASSIGNMENTS, moving((0, [1, 2])))
-    told = await ok(broker, "topics", "reassign", "t:0", "t:3", "--replicas", "2,3")
-    assert told == "t-0 moves to 2,3\nt-3 moves to 2,3\n"
-    file = tmp_path / "moves.json"
-    file.write_text('{"version":1,"partitions":[{"topic":"u","partition":1,"replicas":[3]}]}')
-    option = "--disallow-replication-factor-change"
-    assert await ok(broker, "topics", "reassign", "--file", file, option) == "u-1 moves to 3\n"
-    assert await ok(broker, "topics", "reassign", "t:0", "--cancel") == "t-0 stays where it was\n"
-    sent = []
-    for request in broker.requests_of(alter.AlterPartitionReassignmentsRequest):
-        assert isinstance(request, alter.AlterPartitionReassignmentsRequest)
-        rows = [(p.partition_index, p.replicas) for p in request.topics[0].partitions]
-        sent.append((request.topics[0].name, rows, request.allow_replication_factor_change))
-    assert sent == [
-        ("t", [(0, [2, 3]), (3, [2, 3])], True),
-        ("u", [(1, [3])], False),
-        ("t", [(0, None)], True),
-    ]
-    [move] = json.loads(await ok(broker, "topics", "reassign", "--json"))
-    assert (move["topic"], move["replicas"], move["adding_replicas"]) == ("t", [1, 2], [2])
-    broker.script(ApiKey.LIST_PARTITION_REASSIGNMENTS, moving())
-    assert await ok(broker, "topics", "reassign") == "no partition is being moved\n"
-    nothing = await moldau(broker, "topics", "reassign", "t:0", "--cancel")
-    assert nothing == (1, "", "moldau: none of these partitions is being moved\n")
+    topic = describe.DescribeTopicPartitionsResponseTopic(name="t", partitions=partitions)
+    return describe.DescribeTopicPartitionsResponse(topics=[topic])
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["reassign", "--replicas", "1"], "--replicas needs a TOPIC"),
-        (["reassign", "t", "--replicas", "1", "--cancel"], "exclude each other"),
-        (["reassign", "t:x", "--replicas", "1"], "'t:x' is not TOPIC or TOPIC:PARTITION"),
-        (["reassign", "t", "--replicas", "1,b"], "is not a list of broker ids"),
-        (["reassign", "--file", "/dev/null"], 'not {"version":1'),
-        (["elect-leaders"], "say which: TOPIC[:PARTITION]… or --all"),
-        (["elect-leaders", "t", "--all"], "say which"),
+        ([], "say which: TOPIC[:PARTITION]… or --all"),
+        (["t", "--all"], "say which"),
+        (["t:x"], "'t:x' is not TOPIC or TOPIC:PARTITION"),
+        (["t", "--election", "unclean"], "lacks acknowledged records"),
     ],
 )
-async def test_moves_and_elections_that_make_no_sense(
+async def test_elections_that_are_not_begun(
     broker: ScriptedBroker, arguments: list[str], said: str
 ):
-    done = await moldau(broker, "topics", *arguments)
+    done = await moldau(broker, "topics", "elect-leaders", *arguments)
     assert (done.status, done.output) == (2, "")
     assert said in done.errors
+    assert broker.requests_of(elect.ElectLeadersRequest) == []
+
+
+async def test_a_partition_that_is_not_there_is_not_elected(broker: ScriptedBroker):
+    broker.script(ApiKey.DESCRIBE_TOPIC_PARTITIONS, lambda _: two_partitions())
+    done = await moldau(broker, "topics", "elect-leaders", "t:2")
+    assert done == (1, "", "moldau: there is no partition 2 of t; it has 2\n")
 
 
 async def test_elections_tell_what_became_of_them(broker: ScriptedBroker):
@@ -325,13 +295,16 @@ async def test_elections_tell_what_became_of_them(broker: ScriptedBroker):
         topic = elect.ReplicaElectionResult(topic="t", partition_result=results)
         return lambda _: elect.ElectLeadersResponse(replica_election_results=[topic])
 
+    broker.script(ApiKey.DESCRIBE_TOPIC_PARTITIONS, lambda _: two_partitions())
     broker.script(ApiKey.ELECT_LEADERS, answer(ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED))
     told = await ok(broker, "topics", "elect-leaders", "t:0", "t:1")
     assert told == "t-0 elected\nt-1 needed no election\n"
     broker.script(
         ApiKey.ELECT_LEADERS, answer(ErrorCode.NONE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
     )
-    done = await moldau(broker, "topics", "elect-leaders", "--all", "--election", "unclean")
+    done = await moldau(
+        broker, "topics", "elect-leaders", "--all", "--election", "unclean", "--yes"
+    )
     assert (done.status, done.output) == (1, "t-0 elected\n")
     assert "1 of 2 elections failed: t-1: ELIGIBLE_LEADERS_NOT_AVAILABLE" in done.errors
     last = broker.requests_of(elect.ElectLeadersRequest)[-1]

@@ -354,6 +354,14 @@ def test_what_nobody_can_bind_to_is_refused(address):
         node_with({"moldau.http.listener": address})
 
 
+def test_one_replica_selector_is_served() -> None:
+    served = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    for name in ("", served):
+        assert node_with({"replica.selector.class": name})["replica.selector.class"] == name
+    with pytest.raises(ConfigError, match=rf"=com\.example\.Mine: is not served; .*{served}"):
+        node_with({"replica.selector.class": "com.example.Mine"})
+
+
 def test_log_dir_stands_in_for_log_dirs():
     assert node_with({"log.dirs": None, "log.dir": "one"}).log_directories == ("one",)
     assert node(metadata_log_dir="meta").metadata_log_directory == "meta"

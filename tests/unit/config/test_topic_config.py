@@ -80,6 +80,8 @@ def test_stored_override_that_cannot_be_used_is_logged_and_left_out(caplog):
         {"local.retention.ms": "1000", "retention.ms": "1000"},
         {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"},
         {"leader.replication.throttled.replicas": "0:1,1:2"},
+        {"leader.replication.throttled.replicas": "0:1,,1:2,"},
+        {"follower.replication.throttled.replicas": "*,"},
     ],
 )
 def test_valid_overrides_pass(overrides):

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from moldau.metadata.image import LOST_DIRECTORY
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -18,6 +19,12 @@ from moldau.protocol.messages.p56_alter_partition import (
     PartitionData,
     TopicData,
 )
+from moldau.protocol.messages.p73_assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    DirectoryData,
+)
+from moldau.protocol.messages.p73_assign_replicas_to_dirs import PartitionData as DirectoryPartition
+from moldau.protocol.messages.p73_assign_replicas_to_dirs import TopicData as DirectoryTopic
 
 from .builders import CoreDriver
 
@@ -100,6 +107,47 @@ def test_fenced_stopping_and_unknown_brokers_are_ineligible(driver: CoreDriver) 
 
     driver.ask(UnregisterBrokerRequest(broker_id=3))
     assert driver.alter_partition([1, 3]).error_code == ErrorCode.INELIGIBLE_REPLICA
+
+
+def assign(driver: CoreDriver, broker_id: int, directory_id: UUID) -> None:
+    """The broker says where its replica of the partition lies."""
+    topic_id = driver.image.topics.topics_by_name["t"].topic_id
+    topics = [DirectoryTopic(topic_id=topic_id, partitions=[DirectoryPartition(partition_index=0)])]
+    response = driver.ask(
+        AssignReplicasToDirsRequest(
+            broker_id=broker_id,
+            broker_epoch=driver.broker_epoch(broker_id),
+            directories=[DirectoryData(id=directory_id, topics=topics)],
+        )
+    )
+    assert response.directories[0].topics[0].partitions[0].error_code == 0
+
+
+def test_a_replica_whose_log_is_lost_is_ineligible(driver: CoreDriver) -> None:
+    (directory_id,) = driver.image.cluster.brokers[3].directories
+    for place, error in (
+        (LOST_DIRECTORY, ErrorCode.INELIGIBLE_REPLICA),
+        (directory_id, ErrorCode.NONE),
+    ):
+        assign(driver, 3, place)
+        assert driver.partition().isr == (1, 2)
+        assert driver.alter_partition([1, 2, 3]).error_code == error
+
+
+def test_a_replica_whose_log_is_lost_is_no_eligible_leader(driver: CoreDriver) -> None:
+    """Its broker begins it anew: chosen to lead, it would cut what was committed everywhere."""
+    (directory_id,) = driver.image.cluster.brokers[2].directories
+    driver.alter_partition([1, 2])
+    driver.alter_partition([1])
+    assert driver.partition().elr == (2,)
+    assign(driver, 2, LOST_DIRECTORY)
+    assert (driver.partition().isr, driver.partition().elr) == ((1,), ())
+    driver.alter_partition([1, 3])
+    assign(driver, 3, LOST_DIRECTORY)
+    assert (driver.partition().isr, driver.partition().elr) == ((1,), ())
+    assign(driver, 2, directory_id)
+    driver.beat(1, want_fence=True)
+    assert (driver.partition().leader, driver.partition().elr) == (-1, (1,))
 
 
 def test_an_unknown_or_replaced_sender_is_refused_as_a_whole(driver: CoreDriver) -> None:

@@ -7,11 +7,22 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from moldau.protocol.framing import ReceiveMemory
+from moldau.protocol.messages.p01_fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataResponse
 from moldau.protocol.messages.p18_api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+)
+from moldau.protocol.messages.p36_sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
 )
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.connection import (
@@ -228,24 +239,59 @@ async def test_an_answer_nobody_asked_for(harness: Harness) -> None:
         await connection.send(ApiVersionsRequest())
 
 
+def echo(request: Request) -> None:
+    message, _ = SaslAuthenticateRequest.decode(request.body, request.api_version)
+    request.respond(SaslAuthenticateResponse(auth_bytes=bytes(message.auth_bytes)))
+
+
+PAYLOADS = [bytes([i]) * size for i, size in enumerate([10, 2_000_000, 70_000, 30, 300_000])]
+
+
+async def echoed(connection: Connection, payload: bytes) -> memoryview:
+    answer = await connection.send(SaslAuthenticateRequest(auth_bytes=payload), api_version=2)
+    found: memoryview = answer.auth_bytes
+    return found
+
+
 async def test_large_responses_stay_valid_after_later_ones(harness: Harness) -> None:
     """What a response refers to is its own, not a reused receive buffer."""
-    from moldau.protocol.messages.p36_sasl_authenticate import (
-        SaslAuthenticateRequest,
-        SaslAuthenticateResponse,
+    connection = await connect(harness, await harness.server(echo), negotiate=False)
+    answers = [await echoed(connection, payload) for payload in PAYLOADS]
+    assert [bytes(answer) for answer in answers] == PAYLOADS
+
+
+async def test_buffers_are_used_again_when_the_receiver_says_so(harness: Harness) -> None:
+    def handler(request: Request) -> None:
+        message, _ = FetchRequest.decode(request.body, request.api_version)
+        data = PartitionData(records=bytes([message.min_bytes]) * message.max_bytes)
+        request.respond(FetchResponse(responses=[FetchableTopicResponse(partitions=[data])]))
+
+    connection = await connect(
+        harness,
+        await harness.server(handler),
+        negotiate=False,
+        memory=ReceiveMemory(pool_limit_bytes=2**20),
+        holds_responses=True,
     )
 
-    def handler(request: Request) -> None:
-        message, _ = SaslAuthenticateRequest.decode(request.body, request.api_version)
-        request.respond(SaslAuthenticateResponse(auth_bytes=bytes(message.auth_bytes)))
+    async def fetched(content: int, size_bytes: int) -> memoryview:
+        request = FetchRequest(min_bytes=content, max_bytes=size_bytes)
+        answer = await connection.send(request, api_version=13)
+        found: memoryview = answer.responses[0].partitions[0].records
+        assert bytes(found) == bytes([content]) * size_bytes
+        return found
 
-    connection = await connect(harness, await harness.server(handler), negotiate=False)
-    payloads = [bytes([i]) * size for i, size in enumerate([10, 2_000_000, 70_000, 30, 300_000])]
-    answers = [
-        await connection.send(SaslAuthenticateRequest(auth_bytes=payload), api_version=2)
-        for payload in payloads
-    ]
-    assert [bytes(answer.auth_bytes) for answer in answers] == payloads
+    sizes = [10, 2_000_000, 70_000, 30, 300_000]
+    found = [await fetched(number, size_bytes) for number, size_bytes in enumerate(sizes)]
+    for number, size_bytes in enumerate(sizes):
+        assert bytes(found[number]) == bytes([number]) * size_bytes, "valid until released"
+    del found
+    connection.release_responses()
+    buffers = []
+    for content in range(3):
+        buffers.append((await fetched(content, 300_000)).obj)
+        connection.release_responses()
+    assert all(buffer is buffers[0] for buffer in buffers)
 
 
 async def test_the_messages_know_the_client(harness: Harness) -> None:

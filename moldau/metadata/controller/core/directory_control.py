@@ -2,7 +2,7 @@
 
 Owns: the checks and the PartitionChangeRecords. Invariant: only the owner of a replica, under its
 current broker epoch, moves it; a replica in a directory that its broker did not register, or lost,
-neither leads nor is in sync.
+neither leads nor is in sync; one whose log is lost is no eligible leader either (KIP-966).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from moldau.metadata.controller.core.result import ControllerResult, Refusal, Ve
 from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.features import supports_directory_assignment
+from moldau.metadata.image.values import LOST_DIRECTORY
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p73_assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -92,5 +93,8 @@ def _assign(
     isr = partition.isr
     if not is_online:
         isr = tuple(replica for replica in isr if replica != broker_id)
-    target = PartitionTarget(isr=isr, directories={broker_id: directory_id})
+    # Of a lost log nothing is left that was committed: the broker begins it anew. One in a
+    # directory that is merely offline may be back.
+    lost = (broker_id,) if directory_id == LOST_DIRECTORY else ()
+    target = PartitionTarget(isr=isr, lost=lost, directories={broker_id: directory_id})
     return changer.change(topic, partition_index, partition, target)

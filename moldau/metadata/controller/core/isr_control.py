@@ -4,7 +4,8 @@ KIP-841, KIP-903).
 Owns: the checks on such a report. Must not: elect anybody by itself; but a report may complete a
 reassignment, which may move the leader.
 Invariant: only the current leader, under its current broker, leader and partition epoch, changes an
-ISR, and only live brokers under their current broker epoch get into one.
+ISR, and only live brokers under their current broker epoch get into one, with replicas whose
+directories they have.
 """
 
 from __future__ import annotations
@@ -116,6 +117,10 @@ def _check(
     if partition.leader not in isr or not _is_legal_recovery(partition, wanted, isr):
         return ErrorCode.INVALID_REQUEST
     if not all(_is_eligible(state, member) for member in members):
+        return ErrorCode.INELIGIBLE_REPLICA
+    joining = set(isr).difference(partition.isr)
+    if not all(state.has_online_directory(partition, broker_id) for broker_id in joining):
+        # A leader may not have heard yet that the log of a follower is gone (KIP-858).
         return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 

@@ -57,8 +57,9 @@ class ElectionRules:
 class PartitionTarget(NamedTuple):
     """What a partition is to become; None leaves a part as it is.
 
-    `lost` are brokers that may have lost flushed data (an unclean stop): they are not in `isr`,
-    and leave the eligible leaders too. `directories` names log directories of single replicas.
+    `lost` are brokers that may have lost flushed data (an unclean stop, a damaged log): they are
+    not in `isr`, and leave the eligible leaders too. `directories` names log directories of single
+    replicas.
     """
 
     isr: Sequence[int] | None = None

@@ -1,0 +1,99 @@
+"""Several senders at once, one connection each: `python -m benchmarks.senders JSON`.
+
+Owns that they begin together and end together, and the CPU time of every server meanwhile. Each is
+a `benchmarks.sender` in a thread of its own: what they do most of the time is wait in system calls.
+Invariant: bytes are counted when acknowledged, over the time from the first begin to the last end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from benchmarks.machine import cpu_seconds
+from benchmarks.sender import Sender, SendOrder
+
+SWITCH_INTERVAL_S: Final = 0.0002
+"""Who has an answer to take shall not wait the usual 5 ms for a thread that patches a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendersOrder:
+    """What to send over which connections, and whose CPU time to read (name → process id)."""
+
+    senders: Sequence[SendOrder]
+    server_pids: Mapping[str, int]
+
+    @classmethod
+    def from_json(cls, text: str) -> SendersOrder:
+        """The order that `asdict` and `json.dumps` have written."""
+        values: dict[str, Any] = json.loads(text)
+        return cls([SendOrder(**each) for each in values["senders"]], values["server_pids"])
+
+
+@dataclass(frozen=True, slots=True)
+class SendersOutcome:
+    """What was measured over the timed requests of all senders."""
+
+    request_count: int
+    batch_bytes: int
+    seconds: float
+    sender_cpu_seconds: float
+    server_cpu_seconds: Mapping[str, float]
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """Bytes of batches, 10^6 each."""
+        return self.request_count * self.batch_bytes / self.seconds / 1e6
+
+    @property
+    def server_microseconds_per_request(self) -> float:
+        """User and system time of all servers together."""
+        return sum(self.server_cpu_seconds.values()) / self.request_count * 1e6
+
+
+def run(order: SendersOrder) -> SendersOutcome:
+    """Warm up all, then send and measure."""
+    senders = [Sender(each) for each in order.senders]
+    with ThreadPoolExecutor(len(senders)) as threads:
+        list(threads.map(Sender.warm_up, senders))
+        start = threading.Barrier(len(senders) + 1)
+        waiting = [threads.submit(_send_from, sender, start) for sender in senders]
+        before = {name: sum(cpu_seconds(pid)) for name, pid in order.server_pids.items()}
+        start.wait()
+        begin_cpu, begin = time.process_time(), time.perf_counter()
+        for each in waiting:
+            each.result()
+        seconds = time.perf_counter() - begin
+        sender_cpu = time.process_time() - begin_cpu
+    after = {name: sum(cpu_seconds(pid)) for name, pid in order.server_pids.items()}
+    for sender in senders:
+        sender.close()
+    return SendersOutcome(
+        sum(each.request_count for each in order.senders),
+        senders[0].batch_bytes,
+        seconds,
+        sender_cpu,
+        {name: after[name] - before[name] for name in before},
+    )
+
+
+def _send_from(sender: Sender, start: threading.Barrier) -> None:
+    start.wait()
+    sender.send()
+
+
+def main() -> None:
+    """Carry out the order given as the only argument."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    print(json.dumps(asdict(run(SendersOrder.from_json(sys.argv[1])))))
+
+
+if __name__ == "__main__":
+    main()

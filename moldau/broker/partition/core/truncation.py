@@ -1,0 +1,85 @@
+"""How far a follower's log agrees with its leader's.
+
+Owns the arithmetic of where to cut, from what both know of their leader epochs. Does no I/O, knows
+no log: histories come in as numbers. Invariants: what is cut is not in the leader's log; the high
+watermark never decides (it lags behind what is committed, and cutting by it loses acknowledged
+records: KIP-101); every exchange that ends in a cut leaves the follower with an older epoch or a
+shorter log, so that exchanges end. Sources: KIP-101, KIP-279, KIP-595.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+EndOffsetForEpoch = Callable[[int], tuple[int, int]]
+"""`(leader epoch, end offset)` of the largest epoch <= the given one in the local log; (-1, -1)
+when nothing is known."""
+
+
+class LogCut(NamedTuple):
+    """What to do with the local log: cut it back to `offset`, or (`starts_anew`) remove all of it
+    and begin at `offset`.
+    """
+
+    offset: int
+    starts_anew: bool = False
+
+
+def cut_for_divergence(
+    diverging_epoch: int,
+    diverging_end_offset: int,
+    *,
+    log_end_offset: int,
+    end_offset_for_epoch: EndOffsetForEpoch,
+) -> int | None:
+    """Where to cut when the leader says that the logs part.
+
+    The leader's log has the records of `diverging_epoch`, the largest one up to our last fetched
+    epoch, up to `diverging_end_offset`; behind that come epochs we know nothing of. If we have that
+    epoch too, the logs agree up to where the shorter one leaves it. If we do not, everything of our
+    later epochs is foreign to the leader, and the next exchange begins with the epoch before them.
+
+    Returns:
+        The offset, at most `log_end_offset`; None for an answer that says nothing.
+    """
+    if diverging_epoch < 0 or diverging_end_offset < 0:
+        return None
+    own_epoch, own_end_offset = end_offset_for_epoch(diverging_epoch)
+    if own_epoch < 0 or own_end_offset < 0:
+        return min(diverging_end_offset, log_end_offset)
+    return min(diverging_end_offset, own_end_offset, log_end_offset)
+
+
+def cut_out_of_range(
+    leader_start_offset: int,
+    leader_end_offset: int,
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+    is_blank: bool,
+) -> LogCut | None:
+    """What to do when the leader's log does not reach, or no longer has, the offset we are at.
+
+    Behind the leader's end (after an unclean election) the log is cut to it; whether what is left
+    agrees is found out by the next fetch. Where nothing of ours would be left, we begin where the
+    leader begins: an empty log at the leader's end would pass for one that has all before it.
+
+    Args:
+        is_blank: whether the log is empty and knows no leader epoch, so that nothing tells what it
+            once had below its end.
+
+    Returns:
+        The cut; None when the offset is within the leader's log after all, or the answer is
+        nonsense.
+    """
+    if not 0 <= leader_start_offset <= leader_end_offset:
+        return None
+    is_beyond = log_end_offset > leader_end_offset
+    if is_beyond and leader_end_offset > log_start_offset and not is_blank:
+        return LogCut(leader_end_offset)
+    if is_beyond or log_end_offset < leader_start_offset:
+        return LogCut(leader_start_offset, starts_anew=True)
+    if is_blank and log_end_offset > leader_start_offset:
+        return LogCut(leader_start_offset, starts_anew=True)
+    return None

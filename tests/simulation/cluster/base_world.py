@@ -1,0 +1,200 @@
+"""What every simulated cluster of one seed has: loop, fabric, controllers, trace, conditions.
+
+Owns: the loop, the fabric, the ledger of the metadata, the trace and its digest, the controllers.
+Must not: know brokers or clients (its subclasses do), or inject faults (the nemesis does).
+Invariant: everything follows from the seed; every violation reaches `run` as an exception.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from moldau.raft import VoterSet
+from tests.simulation.cluster.ledger import Ledger
+from tests.simulation.cluster.logs import PORT, dynamic_quorum, host_of, static_quorum
+from tests.simulation.cluster.network import Fabric
+from tests.simulation.cluster.node import ControllerNode
+from tests.simulation.cluster.virtual_loop import (
+    Deadlock,
+    EndlessLoop,
+    Process,
+    UnhandledFailure,
+    VirtualClock,
+    VirtualLoop,
+)
+from tests.simulation.scheduler import Violation
+
+POLL_MS = 50.0
+
+
+class BaseWorld:
+    """See the module. A subclass sets what nodes are configured with before `_make_controllers`."""
+
+    snapshot_bytes: int
+    snapshot_interval_ms: int
+    controller_overrides: dict[str, str]
+    max_changes_per_step: int | None
+    slow_calls: float
+    has_static_voters: bool
+    quorum_keys: dict[str, str]
+    chaos_ms: float
+    controllers: list[ControllerNode]
+    controller_addresses: list[tuple[str, int]]
+
+    def __init__(self, seed: str, random: Random, *, print_trace: bool = False) -> None:
+        self.seed = seed
+        self.random = random
+        self.print_trace = print_trace
+        self.loop = VirtualLoop()
+        self.loop.after_step = self._after_step
+        self.clock = VirtualClock(self.loop)
+        self.fabric = Fabric(self.loop, Random(self.random.getrandbits(64)))
+        self.ledger = Ledger()
+        self.faults: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.violation: Violation | None = None
+        self.on_controller_death: Callable[[ControllerNode], None] = ControllerNode.bury
+        self.expected_disk_faults = False
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def _make_controllers(self, count: int, static_voters: float) -> None:
+        controller_ids = range(100, 100 + count)
+        self.controller_addresses = [(host_of(each), PORT) for each in controller_ids]
+        quorum = [(each, host_of(each), PORT) for each in controller_ids]
+        self.has_static_voters = self.random.random() < static_voters
+        self.quorum_keys = (static_quorum if self.has_static_voters else dynamic_quorum)(quorum)
+        self.controllers = [
+            ControllerNode(self, each, self._new_random()) for each in controller_ids
+        ]
+
+    def _new_random(self) -> Random:
+        return Random(self.random.getrandbits(64))
+
+    # -- the trace -------------------------------------------------------------------------------
+
+    def note(self, line: str) -> None:
+        """A line of the trace."""
+        self.loop.note(line)
+        line = f"{self.loop.time() * 1000:12.3f} {line}"
+        self._digest.update(line.encode())
+        if self.print_trace:
+            print(line)
+
+    def fault_injected(self, kind: str, line: str = "") -> None:
+        """A fault: counted and noted."""
+        self.faults[kind] += 1
+        self.note(f"FAULT {kind} {line}")
+
+    def disk_operation(self, line: str) -> None:
+        """A change of some disk: an event."""
+        self.counts["disk"] += 1
+        self._digest.update(line.encode())
+
+    def digest(self) -> str:
+        """Stands for everything that happened."""
+        self._digest.update(repr((self.loop.step_count, self.fabric.counts)).encode())
+        return self._digest.hexdigest()
+
+    @property
+    def event_count(self) -> int:
+        """Timers, deliveries of the network, and changes of disks."""
+        return self.loop.event_count + self.counts["disk"]
+
+    # -- what processes report -------------------------------------------------------------------
+
+    def guard(self, check: Callable[..., object], *arguments: Any) -> None:
+        """Run a check; a violation ends the run even if production code should catch it."""
+        try:
+            check(*arguments)
+        except Violation as violation:
+            self.violation = self.violation or violation
+            raise
+
+    def process_failed(self, process: Process, reason: str) -> None:
+        """A node says that it must not go on: production's process would end."""
+        if not process.is_alive:
+            return  # it has just crashed inside a disk operation
+        self.note(f"{process.name} gives up: {reason}")
+        if not self.expected_disk_faults:
+            self.violation = self.violation or Violation(
+                "node-stopped", f"{process.name}: {reason}"
+            )
+        self.counts["given_up"] += 1
+        process.kill()
+
+    def fault(self, process: Process, error: BaseException) -> None:
+        """An exception that no handler expected."""
+        if process.is_alive and not isinstance(error, Violation):
+            self.loop.fail(f"{process.name}: unexpected", error)
+
+    def _after_step(self) -> None:
+        if self.violation is not None:
+            raise self.violation
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def run(self, chaos: Callable[[], Any] | None) -> None:
+        """All phases of the run. Raises Violation and the loop's failures."""
+        try:
+            self.loop.run_until_complete(self._phases(chaos))
+            self._after_step()
+            unheard = self.loop.unheard_failures()
+            if unheard:
+                raise UnhandledFailure(unheard[0])
+        except (Deadlock, EndlessLoop) as error:
+            raise Violation("stuck", str(error)) from None
+        finally:
+            self.loop.dispose()
+
+    async def _phases(self, chaos: Callable[[], Any] | None) -> None:
+        raise NotImplementedError
+
+    def _start_controllers(self) -> None:
+        voters = VoterSet(tuple(node.voter for node in self.controllers), 1)
+        if self.has_static_voters:
+            voters = VoterSet()
+        for node in self.controllers:
+            node.format(voters)
+            node.start()
+
+    async def _until(self, condition: Callable[[], bool], what: str, limit_ms: float) -> None:
+        deadline = self.loop.time() + limit_ms / 1000
+        while not condition():
+            if self.loop.time() >= deadline:
+                raise Violation(
+                    "no-progress", f"{what} within {limit_ms:.0f} ms: {self.describe()}"
+                )
+            await self.loop.elapse(POLL_MS)
+
+    # -- conditions ------------------------------------------------------------------------------
+
+    def active(self) -> list[ControllerNode]:
+        """The controllers that take themselves for the active one."""
+        return [node for node in self.controllers if node.is_active]
+
+    def _has_active(self) -> bool:
+        return bool(self.active())
+
+    def _are_controllers_quiet(self) -> bool:
+        """One is active, all are voters, and all have everything that was committed."""
+        if len(self.active()) != 1:
+            return False
+        voters = [node.log.voters for node in self.active() if node.log is not None]
+        wanted = {node.controller_id for node in self.controllers}
+        if any({each.voter_id for each in known.voters} != wanted for known in voters):
+            return False
+        for node in self.controllers:
+            if not node.is_alive or node.controller is None or not node.is_ready:
+                return False
+            provenance = node.controller.committed_image.provenance
+            if provenance.last_contained_offset != self.ledger.end_offset - 1:
+                return False
+        return True
+
+    def describe(self) -> str:
+        """Where everybody stands, for the message of a failure."""
+        raise NotImplementedError

@@ -1,0 +1,472 @@
+"""What replication has promised, partition by partition: which batches are committed, who had them.
+
+Owns: a mirror of every replica's log, the committed batches as the first leader exposed them, and
+the checks that tie them together. Must not: be asked by production code, or know why something
+happened. Invariant: committed batches are only added; they go only where the loss was lawful.
+
+Lawful is a loss when everybody who was in sync has lost its disk or its unflushed tail; and, as
+with Apache Kafka, when nobody was left in ISR and ELR and the last leader was elected again
+(KIP-966: the election is marked as recovering), or when the only one in sync has lost its tail.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from moldau.metadata.image import PartitionRegistration
+from moldau.metadata.image.values import RECOVERING
+from moldau.protocol.records import increment_sequence
+from tests.simulation.replication.mirror import Batch, Mirror
+from tests.simulation.scheduler import Violation
+
+Key = tuple[UUID, int]
+
+END = 2**62
+
+
+@dataclass(slots=True)
+class PartitionTruth:
+    """One partition, whoever holds it."""
+
+    name: str
+    committed: Mirror = field(default_factory=Mirror)
+    in_sync: dict[Batch, tuple[int, frozenset[int]]] = field(default_factory=dict)
+    """In which leader epoch a batch was committed, and who was in sync then."""
+    written: dict[tuple[int, int], tuple[Batch, Batch | None]] = field(default_factory=dict)
+    """By base offset and leader epoch: what the leader wrote, and behind what."""
+    replicas: dict[int, Mirror] = field(default_factory=dict)
+    assigned: frozenset[int] = frozenset()
+    """The replicas of now."""
+    stale: set[int] = field(default_factory=set)
+    """Replicas whose disk nobody has looked at since they died of more than a kill."""
+    unclean: set[int] = field(default_factory=set)
+    """Who has told, or is telling, of an unclean start, and has not been in sync since."""
+    losses: dict[int, int] = field(default_factory=dict)
+    """By broker: the last leader epoch there was when it lost something."""
+    impaired: set[int] = field(default_factory=set)
+    """Replicas that have lost something while they were in sync, until they are not any more."""
+    writers: dict[int, int] = field(default_factory=dict)
+    """Who wrote in a leader epoch."""
+    leaders: dict[int, int] = field(default_factory=dict)
+    """Whom the controller made leader of an epoch."""
+    last_isr: dict[int, frozenset[int]] = field(default_factory=dict)
+    """The ISR of a leader epoch, the last one committed."""
+    isr_sizes: dict[int, int] = field(default_factory=dict)
+    """How many were in sync at a partition epoch."""
+    drained: dict[int, str] = field(default_factory=dict)
+    """Leader epochs that began with nobody left who was in sync, or with one who had lost."""
+    sequences: dict[int, tuple[int, int]] = field(default_factory=dict)
+    high_watermarks: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By process and leader epoch."""
+    checked_leaders: set[tuple[str, int]] = field(default_factory=set)
+    lost: set[Batch] = field(default_factory=set)
+    acknowledged: set[Batch] = field(default_factory=set)
+    deleted_to: int = 0
+    """Below it somebody asked for deletion, or retention took what there was."""
+    allows_unclean: bool = False
+
+    def expected(self) -> list[Batch]:
+        """Every committed batch that a replica in sync must have."""
+        return self.committed.between(self.deleted_to, self.committed.end_offset)
+
+
+class DataLedger:
+    """See the module. Taps report by `on_*`, clients by `consumed` and `acknowledged`."""
+
+    metadata: Any
+
+    def __init__(self, counts: Counter[str], note: Callable[[str], None]) -> None:
+        self.counts = counts
+        self.note = note
+        self.partitions: dict[Key, PartitionTruth] = {}
+        self.incarnation_of: dict[int, UUID] = {}
+        self.lost_tail: set[int] = set()
+        """Brokers whose last death cost them something, until they are registered again."""
+        self.found_less: set[int] = set()
+        """Brokers that found less in a log, at this start, than they had had."""
+
+    def truth(self, key: Key) -> PartitionTruth:
+        """What is known of a partition."""
+        known = self.partitions.get(key)
+        if known is None:
+            topic = self.metadata.image.topics.topics_by_id.get(key[0])
+            name = f"{'?' if topic is None else topic.name}-{key[1]}"
+            known = self.partitions[key] = PartitionTruth(name)
+            known.allows_unclean = "unclean" in name
+        return known
+
+    # -- metadata --------------------------------------------------------------------------------
+
+    def on_partition(
+        self,
+        topic_id: UUID,
+        index: int,
+        old: PartitionRegistration | None,
+        new: PartitionRegistration,
+    ) -> None:
+        """A change of a partition is committed."""
+        truth = self.truth((topic_id, index))
+        truth.isr_sizes[new.partition_epoch] = len(new.isr)
+        truth.assigned = frozenset(new.replicas)
+        truth.last_isr[new.leader_epoch] = frozenset(new.isr)
+        if new.leader >= 0:
+            truth.leaders[new.leader_epoch] = new.leader
+        truth.impaired.intersection_update(new.isr)
+        if old is None:
+            return
+        if new.leader != old.leader and new.leader >= 0:
+            self._elected(truth, old, new)
+        truth.unclean.difference_update(set(new.isr) - set(old.isr))
+        if new.leader_recovery_state != RECOVERING:
+            joined = set(new.isr) - set(old.isr) - set(old.elr) - truth.impaired
+            for broker_id in sorted(joined):
+                self._joins(truth, broker_id)
+
+    def _elected(
+        self, truth: PartitionTruth, old: PartitionRegistration, new: PartitionRegistration
+    ) -> None:
+        eligible = set(old.isr) | set(old.elr)
+        if set(new.replicas) != set(old.replicas):
+            # A reassignment ends with the change that takes its last replicas into the ISR.
+            eligible |= set(new.isr) & set(old.replicas)
+        trusted = eligible - truth.unclean
+        where = f"{truth.name}: {new} after {old}"
+        is_recovering = new.leader_recovery_state == RECOVERING and (
+            new.leader_epoch != old.leader_epoch and new.isr == (new.leader,)
+        )
+        if new.leader not in eligible:
+            if trusted and not truth.allows_unclean:
+                raise Violation("unclean-election", where)
+            if not is_recovering:
+                raise Violation("unclean-not-marked", where)
+            truth.drained[new.leader_epoch] = "nobody was left in ISR and ELR"
+            self.counts["recovering_elections"] += 1
+        elif eligible == {new.leader} and new.leader in truth.impaired:
+            truth.drained[new.leader_epoch] = "the only one in sync had lost its tail"
+
+    def _joins(self, truth: PartitionTruth, broker_id: int) -> None:
+        """A replica is in sync from now on: it has everything that is committed."""
+        self.counts["isr_joins"] += 1
+        if truth.allows_unclean:
+            return
+        if broker_id in self.lost_tail:
+            # It has died since, and the controller does not know yet.
+            truth.impaired.add(broker_id)
+            return
+        missing = truth.replicas.get(broker_id, Mirror()).lacks(truth.expected())
+        if missing:
+            raise Violation(
+                "joined-behind", f"{broker_id} lacks {missing[0]} of {truth.name}: {truth.impaired}"
+            )
+
+    def on_unclean_start(self, broker_id: int) -> None:
+        """A broker tells the controller that it may have lost something."""
+        for truth in self.partitions.values():
+            truth.unclean.add(broker_id)
+
+    def on_registration(self, broker_id: int, incarnation_id: UUID) -> None:
+        """A broker is registered: the controller knows from now on what it lost."""
+        if self.incarnation_of.get(broker_id) == incarnation_id:
+            self.lost_tail.discard(broker_id)
+
+    # -- replicas --------------------------------------------------------------------------------
+
+    def on_loss(self, broker_id: int) -> None:
+        """A broker died in a way that costs it what it had not flushed, or everything."""
+        self.lost_tail.add(broker_id)
+        for key, truth in self.partitions.items():
+            if broker_id in truth.replicas:
+                self._impair(broker_id, key, truth)
+                truth.stale.add(broker_id)
+
+    def _impair(self, broker_id: int, key: Key, truth: PartitionTruth) -> None:
+        registration = self.metadata.image.topics.partition(*key)
+        if registration is not None:
+            truth.losses[broker_id] = registration.leader_epoch
+            if broker_id in registration.isr:
+                truth.impaired.add(broker_id)
+
+    def on_offline(self, broker_id: int, key: Key) -> None:
+        """A replica cannot be used any more: its disk failed."""
+        self._impair(broker_id, key, self.truth(key))
+
+    def on_removed(self, broker_id: int, key: Key) -> None:
+        """A replica's log is put aside."""
+        self.truth(key).replicas.pop(broker_id, None)
+
+    def on_opened(self, broker_id: int, key: Key, found: Mirror, *, was_killed: bool) -> None:
+        """A log was opened: this is what is in it."""
+        truth = self.truth(key)
+        before = truth.replicas.get(broker_id)
+        was_killed = was_killed and broker_id not in truth.stale
+        truth.stale.discard(broker_id)
+        if was_killed and before is not None and _differ(found, before):
+            raise Violation("kill-lost-records", f"{broker_id}, {truth.name}: {found} was {before}")
+        if before is not None and found.lacks(before.between(start_of(found, before), END)):
+            self.found_less.add(broker_id)
+        truth.replicas[broker_id] = found
+
+    def on_leader_append(
+        self, broker_id: int, key: Key, leader_epoch: int, batches: list[Batch]
+    ) -> None:
+        """A leader wrote."""
+        truth = self.truth(key)
+        known = truth.writers.setdefault(leader_epoch, broker_id)
+        appointed = truth.leaders.get(leader_epoch)
+        if known != broker_id or appointed != broker_id:
+            raise Violation(
+                "two-leaders",
+                f"{broker_id} writes in epoch {leader_epoch} of {truth.name}, "
+                f"{known} did, the controller appointed {appointed}",
+            )
+        mirror = truth.replicas.setdefault(broker_id, Mirror())
+        for batch in batches:
+            truth.written[(batch.base_offset, batch.leader_epoch)] = (batch, mirror.last)
+            mirror.append(batch)
+        self.counts["appends"] += 1
+
+    def on_follower_append(self, broker_id: int, key: Key, batches: list[Batch]) -> None:
+        """A follower wrote: what a leader had written, behind the same batch."""
+        truth = self.truth(key)
+        mirror = truth.replicas.setdefault(broker_id, Mirror())
+        for batch in batches:
+            written = truth.written.get((batch.base_offset, batch.leader_epoch))
+            who = f"{broker_id} appends {batch} to {truth.name} behind {mirror.last}"
+            if written is None or written[0] != batch:
+                raise Violation("appended-unwritten", f"{who}, written was {written}")
+            if None not in (mirror.last, written[1]) and mirror.last != written[1]:
+                raise Violation("log-mismatch", f"{who}, the leader wrote it behind {written[1]}")
+            mirror.append(batch)
+        self.counts["follower_appends"] += 1
+
+    def on_cut(self, broker_id: int, key: Key, end_offset: int, start_offset: int) -> None:
+        """A log was truncated: it ends there now."""
+        truth = self.truth(key)
+        mirror = truth.replicas.setdefault(broker_id, Mirror())
+        dropped = mirror.cut(end_offset)
+        mirror.start_offset = start_offset
+        self.counts["truncations"] += bool(dropped)
+        registration = self.metadata.image.topics.partition(*key)
+        if registration is None or broker_id not in registration.isr or truth.allows_unclean:
+            return
+        if broker_id in truth.impaired:
+            return
+        # What is above the new end; a log that begins anew above everything has lost it as well.
+        expected = set(truth.expected())
+        harmed = [batch for batch in dropped if batch in expected]
+        if harmed:
+            raise Violation(
+                "committed-truncated",
+                f"{broker_id}, in sync, cuts {harmed} off {truth.name}: ends at {end_offset}",
+            )
+
+    def on_start_moved(
+        self, broker_id: int, key: Key, start_offset: int, *, is_asked: bool
+    ) -> None:
+        """Records below an offset are gone from a replica's log."""
+        truth = self.truth(key)
+        mirror = truth.replicas.setdefault(broker_id, Mirror())
+        mirror.start_offset = max(mirror.start_offset, start_offset)
+        if is_asked:
+            truth.deleted_to = max(truth.deleted_to, start_offset)
+        elif start_offset > truth.deleted_to and not truth.allows_unclean:
+            raise Violation(
+                "deleted-unasked",
+                f"{broker_id} starts {truth.name} at {start_offset}, not {truth.deleted_to}",
+            )
+
+    # -- leaders ---------------------------------------------------------------------------------
+
+    def on_leads(self, who: str, broker_id: int, key: Key, leader_epoch: int) -> None:
+        """A broker begins to lead: it must have everything that is committed (idempotent)."""
+        truth = self.truth(key)
+        if (who, leader_epoch) in truth.checked_leaders:
+            return
+        truth.checked_leaders.add((who, leader_epoch))
+        self.counts["leader_starts"] += 1
+        self.note(f"{who} leads {truth.name} in epoch {leader_epoch}")
+        if truth.allows_unclean:
+            return
+        mirror = truth.replicas.setdefault(broker_id, Mirror())
+        # Who hears late that it leads does not have what others have committed since.
+        missing = [
+            batch
+            for batch in mirror.lacks(truth.expected())
+            if truth.in_sync[batch][0] < leader_epoch
+        ]
+        if missing:
+            self._lose(truth, who, leader_epoch, missing, mirror.end_offset)
+
+    def _lose(
+        self,
+        truth: PartitionTruth,
+        who: str,
+        leader_epoch: int,
+        missing: list[Batch],
+        end_offset: int,
+    ) -> None:
+        reason = truth.drained.get(leader_epoch)
+        for batch in missing:
+            holders = [
+                each
+                for each in truth.in_sync[batch][1]
+                if each not in truth.stale
+                and each in truth.replicas
+                and truth.replicas[each].at(batch.base_offset) == batch
+            ]
+            self.counts["lost_when_drained"] += bool(holders)
+            if holders and reason is None:
+                raise Violation(
+                    "acknowledged-lost",
+                    f"{who} leads {truth.name} in epoch {leader_epoch} without {batch}, "
+                    f"which {holders} still have",
+                )
+        self.note(f"lawfully lost: {missing}, {reason}")
+        self.counts["lawful_losses"] += 1
+        self.counts["lawfully_lost_batches"] += len(missing)
+        # What was deleted may be written anew, if the leader's log ends that early.
+        truth.deleted_to = min(truth.deleted_to, end_offset)
+        truth.lost.update(truth.committed.cut(min(missing[0].base_offset, end_offset)))
+        truth.lost.update(missing)
+        truth.sequences = {}
+        for batch in truth.committed.batches:
+            if batch.producer_id >= 0:
+                truth.sequences[batch.producer_id] = (batch.producer_epoch, batch.last_sequence)
+
+    def on_high_watermark(
+        self,
+        who: str,
+        broker_id: int,
+        key: Key,
+        leader_epoch: int,
+        partition_epoch: int,
+        high_watermark: int,
+        least_in_sync: int,
+    ) -> None:
+        """A leader's high watermark is (still, or newly) this."""
+        truth = self.truth(key)
+        self.on_leads(who, broker_id, key, leader_epoch)
+        before = truth.high_watermarks.get((who, leader_epoch), -1)
+        truth.high_watermarks[(who, leader_epoch)] = high_watermark
+        if high_watermark < before:
+            raise Violation(
+                "high-watermark-back",
+                f"{who}, epoch {leader_epoch} of {truth.name}: {high_watermark} after {before}",
+            )
+        if high_watermark <= before or truth.allows_unclean:
+            return
+        mirror = truth.replicas[broker_id]
+        committed = truth.committed
+        known_end = committed.end_offset
+        start = max(before, truth.deleted_to, 0)
+        ours = mirror.between(start, high_watermark)
+        differing = [
+            batch for batch in committed.between(start, high_watermark) if batch not in set(ours)
+        ]
+        if differing:
+            raise Violation(
+                "committed-differs",
+                f"{who} exposes {truth.name} up to {high_watermark} without {differing[0]}",
+            )
+        new = [batch for batch in ours if batch.base_offset >= known_end]
+        if new:
+            size = truth.isr_sizes.get(partition_epoch, 0)
+            if size < least_in_sync:
+                raise Violation(
+                    "min-isr",
+                    f"{who} commits {new[0]} of {truth.name} with {size} in sync of "
+                    f"{least_in_sync}, partition epoch {partition_epoch}",
+                )
+            self._commit(truth, who, leader_epoch, new)
+
+    def _commit(self, truth: PartitionTruth, who: str, leader_epoch: int, new: list[Batch]) -> None:
+        in_sync = truth.last_isr.get(leader_epoch, frozenset())
+        for broker_id in sorted(in_sync - truth.impaired):
+            if truth.losses.get(broker_id, -1) >= leader_epoch:
+                continue
+            if broker_id not in truth.assigned:
+                continue  # its log may have been deleted since
+            missing = truth.replicas.get(broker_id, Mirror()).lacks(new)
+            if missing:
+                raise Violation(
+                    "committed-not-replicated",
+                    f"{who} commits {missing[0]} of {truth.name} in epoch {leader_epoch}, "
+                    f"{broker_id} of {sorted(in_sync)} has {truth.replicas.get(broker_id)}",
+                )
+        for batch in new:
+            self._check_sequence(truth, batch)
+            truth.committed.append(batch)
+            truth.in_sync[batch] = (leader_epoch, in_sync)
+        self.counts["committed_batches"] += len(new)
+
+    def _check_sequence(self, truth: PartitionTruth, batch: Batch) -> None:
+        """Batches of an idempotent producer follow each other without gap or repetition."""
+        if batch.producer_id < 0:
+            return
+        known = truth.sequences.get(batch.producer_id)
+        expected = 0
+        if known is not None and known[0] == batch.producer_epoch:
+            expected = increment_sequence(known[1], 1)
+        if batch.base_sequence != expected and not truth.lost:
+            what = "duplicate" if batch.base_sequence < expected else "reordered"
+            raise Violation(what, f"{batch} in {truth.name} after {known}")
+        truth.sequences[batch.producer_id] = (batch.producer_epoch, batch.last_sequence)
+
+    def on_follower_high_watermark(self, who: str, key: Key, high_watermark: int) -> None:
+        """A follower takes this for committed."""
+        truth = self.truth(key)
+        if truth.allows_unclean or truth.lost or high_watermark <= truth.deleted_to:
+            return
+        if high_watermark > truth.committed.end_offset:
+            raise Violation(
+                "high-watermark-ahead",
+                f"{who} takes {truth.name} for committed up to {high_watermark}, it is up to "
+                f"{truth.committed.end_offset}",
+            )
+
+    # -- clients ---------------------------------------------------------------------------------
+
+    def acknowledged(self, key: Key, base_offset: int, crc: int, who: str) -> None:
+        """A producer was told that its batch is on all replicas in sync."""
+        truth = self.truth(key)
+        self.counts["acknowledged"] += 1
+        if truth.allows_unclean:
+            return
+        batch = truth.committed.at(base_offset)
+        if batch is not None and batch.crc == crc and batch.base_offset == base_offset:
+            truth.acknowledged.add(batch)
+        elif base_offset >= truth.deleted_to and not any(each.crc == crc for each in truth.lost):
+            raise Violation(
+                "acknowledged-not-committed",
+                f"{who}: {base_offset} of {truth.name} is {batch}, committed up to "
+                f"{truth.committed.end_offset}",
+            )
+
+    def consumed(self, key: Key, batch: Batch, who: str) -> None:
+        """A consumer was shown a batch."""
+        truth = self.truth(key)
+        self.counts["consumed"] += 1
+        if truth.allows_unclean or batch in truth.lost:
+            return
+        known = truth.committed.at(batch.base_offset)
+        if known != batch:
+            raise Violation(
+                "read-uncommitted",
+                f"{who} reads {batch} of {truth.name}, committed is {known}, up to "
+                f"{truth.committed.end_offset}",
+            )
+
+
+def _differ(found: Mirror, before: Mirror) -> bool:
+    """Whether two views of a log differ in what both should have."""
+    start_offset = start_of(found, before)
+    return found.between(start_offset, END) != before.between(start_offset, END)
+
+
+def start_of(found: Mirror, before: Mirror) -> int:
+    """From where on both views of a log count: what is below was deleted."""
+    return max(found.start_offset, before.start_offset)

@@ -1,0 +1,48 @@
+"""The metadata's ledger, which also tells the data's ledger what becomes of every partition.
+
+Owns: the order of the two: a change is in the image before the data's ledger hears of it.
+Must not: look at records. Invariant: every committed change of a partition is told once, in order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.metadata.image import MetadataImage
+from moldau.protocol import metadata_records as kinds
+from moldau.protocol.schema import Message
+from tests.simulation.cluster.ledger import Ledger
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.ledger import DataLedger
+
+
+class MetadataLedger(Ledger):
+    """See the module."""
+
+    def __init__(self, data: DataLedger) -> None:
+        super().__init__()
+        self._data = data
+        data.metadata = self
+
+    def _take_note(self, record: Message, before: MetadataImage) -> None:
+        super()._take_note(record, before)
+        if isinstance(record, kinds.PartitionRecord | kinds.PartitionChangeRecord):
+            old = before.topics.partition(record.topic_id, record.partition_id)
+            new = self.image.topics.partition(record.topic_id, record.partition_id)
+            if new is not None:
+                self._data.on_partition(record.topic_id, record.partition_id, old, new)
+        elif isinstance(record, kinds.ClearElrRecord):
+            self._note_cleared(before)
+        elif isinstance(record, kinds.RegisterBrokerRecord):
+            self._data.on_registration(record.broker_id, record.incarnation_id)
+
+    def _note_cleared(self, before: MetadataImage) -> None:
+        """One record changes every partition that has eligible leaders."""
+        for topic_id, topic in self.image.topics.topics_by_id.items():
+            for index, partition in topic.partitions.items():
+                old = before.topics.partition(topic_id, index)
+                if partition is not old:
+                    place = (topic_id, index, partition.partition_epoch)
+                    self.partition_states[place] = partition.isr
+                    self._data.on_partition(topic_id, index, old, partition)

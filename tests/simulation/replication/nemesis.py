@@ -1,0 +1,219 @@
+"""Who makes things go wrong in the replication's simulation: what `base_nemesis` does, and brokers.
+
+Owns: what belongs together, and what brokers and their links suffer. Must not: look at what was
+promised. Invariant: every fault it begins ends before the run's last phase, and is counted.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.cluster.base_nemesis import DEATHS, Act, BaseNemesis
+from tests.simulation.cluster.disk import Death
+from tests.simulation.replication.data_broker import DataBroker
+from tests.simulation.replication.world import ReplicationWorld
+
+SCENARIOS = (
+    ("kill_broker", "broker_leaves", "cut_replication"),
+    ("kill_broker", "lose_power", "crash_broker_in_operation"),
+    ("cut_replication", "one_way_broker", "stop_broker", "stall_broker_disk"),
+    ("isolate_broker", "stop_broker", "kill_controller"),
+    ("lose_power", "lose_power_of_most", "broker_leaves"),
+    ("fill_disk", "stall_broker_disk", "kill_broker"),
+    ("wipe_disk", "kill_broker", "cut_replication"),
+    ("fail_broker_disk", "kill_broker", "broker_leaves"),
+    ("cut_replication", "kill_broker", "slow_network", "reset"),
+    ("stop_broker", "isolate_broker", "reset"),
+)
+"""What belongs together: half of the seeds keep to one of these."""
+
+
+class ReplicationNemesis(BaseNemesis):
+    """See the module."""
+
+    scenarios = SCENARIOS
+    world: ReplicationWorld
+
+    def acts(self) -> list[Act]:
+        return [
+            (4, self._kill_broker),
+            (2, self._lose_power),
+            (0.7, self._lose_power_of_most),
+            (3, self._crash_broker_in_operation),
+            (2, self._broker_leaves),
+            (2, self._stop_broker),
+            (4, self._cut_replication),
+            (2, self._one_way_broker),
+            (2, self._isolate_broker),
+            (2, self._stall_broker_disk),
+            (1, self._fill_disk),
+            (0.6, self._wipe_disk),
+            (0.6, self._fail_broker_disk),
+            (1, self._kill_controller),
+            (1, self._stop_controller),
+            (1, self._resign),
+            (2, self._partition),
+            (2, self._reset),
+            (1.5, self._slow_network),
+        ]
+
+    def hosts(self) -> list[str]:
+        world = self.world
+        nodes = [node.host for node in world.controllers]
+        nodes += [broker.host for broker in world.brokers]
+        nodes += [producer.host for producer in world.producers]
+        return nodes + [consumer.host for consumer in world.consumers]
+
+    # -- brokers ---------------------------------------------------------------------------------
+
+    def _some_broker(self) -> DataBroker | None:
+        alive = [broker for broker in self.world.brokers if broker.is_alive]
+        return self.random.choice(alive) if alive else None
+
+    def broker_died(self, broker: DataBroker) -> None:
+        """Told of every death: it is started again after a while."""
+        broker.bury()
+        wait_ms = self.random.choice((10.0, 300.0, 2_000.0, 6_000.0)) * self.random.random() + 1.0
+        self._later(20.0 if self.is_over else wait_ms, self._start_broker, broker)
+
+    def _start_broker(self, broker: DataBroker) -> None:
+        if not broker.is_alive and not broker.is_held:
+            broker.start()
+            assert broker.disk is not None
+            if not self.is_over and self.random.random() < 0.1:
+                self._crash(broker, 120)
+
+    def _kill_broker(self) -> None:
+        broker = self._some_broker()
+        if broker is not None:
+            self.world.fault_injected("broker kill", broker.host)
+            broker.kill()
+
+    def _lose_power(self) -> None:
+        broker = self._some_broker()
+        if broker is not None:
+            self.world.fault_injected("broker power loss", broker.host)
+            broker.kill(Death.POWER_LOSS)
+
+    def _lose_power_of_most(self) -> None:
+        count = self.random.randint(2, len(self.world.brokers))
+        chosen = self.random.sample(self.world.brokers, count)
+        self.world.fault_injected("power loss of several", f"{[each.host for each in chosen]}")
+        for broker in chosen:
+            if broker.is_alive:
+                broker.kill(Death.POWER_LOSS)
+
+    def _crash_broker_in_operation(self) -> None:
+        broker = self._some_broker()
+        if broker is not None and broker.disk is not None:
+            self._crash(broker, 60)
+
+    def _crash(self, broker: DataBroker, longest: int) -> None:
+        assert broker.disk is not None
+        death = self.random.choice(DEATHS)
+        self.world.fault_injected(f"broker {death.value} inside a disk operation", broker.host)
+        broker.disk.crash_soon(self.random.randrange(1, longest), death)
+
+    def _broker_leaves(self) -> None:
+        broker = self._some_broker()
+        if broker is not None and not broker.is_leaving and broker.is_ready:
+            self.world.fault_injected("broker leaves", broker.host)
+            broker.leave()
+            self._later(12_000.0, self._kill_if_hanging, broker, broker.starts)
+
+    def _kill_if_hanging(self, broker: DataBroker, starts: int) -> None:  # type: ignore[override]
+        if broker.is_alive and broker.starts == starts:
+            self.world.note(f"{broker.host} has not stopped in time")
+            self.world.counts["stops_that_hung"] += 1
+            broker.kill()
+
+    def _stop_broker(self) -> None:
+        broker = self._some_broker()
+        if broker is not None and broker.process is not None:
+            duration_ms = self.random.uniform(200, 9_000)
+            self.world.fault_injected("broker stopped", f"{broker.host} {duration_ms:.0f}")
+            broker.process.stop_for(duration_ms)
+
+    # -- links -----------------------------------------------------------------------------------
+
+    def _cut_replication(self) -> None:
+        """The ways between some brokers; to controllers and clients they stay up."""
+        hosts = [broker.host for broker in self.world.brokers]
+        one = self.random.choice(hosts)
+        others = [host for host in hosts if host != one]
+        others = self.random.sample(others, self.random.randint(1, len(others)))
+        self._cut([(one, each) for each in others] + [(each, one) for each in others])
+        self.world.fault_injected("replication cut", f"{one} {others}")
+
+    def _one_way_broker(self) -> None:
+        """One direction between a broker and other brokers or controllers."""
+        one = self.random.choice(self.world.brokers).host
+        others = [broker.host for broker in self.world.brokers if broker.host != one]
+        others += [node.host for node in self.world.controllers]
+        others = self.random.sample(others, self.random.randint(1, len(others)))
+        outwards = self.random.random() < 0.5
+        self._cut([(one, each) if outwards else (each, one) for each in others])
+        self.world.fault_injected("one-way cut", f"{one} {outwards} {others}")
+
+    def _isolate_broker(self) -> None:
+        """A broker without controllers, and perhaps without anybody."""
+        one = self.random.choice(self.world.brokers).host
+        others = [node.host for node in self.world.controllers]
+        if self.random.random() < 0.4:
+            others += [broker.host for broker in self.world.brokers if broker.host != one]
+        self._cut([(one, each) for each in others] + [(each, one) for each in others])
+        self.world.fault_injected("broker isolated", f"{one} {others}")
+
+    # -- disks -----------------------------------------------------------------------------------
+
+    def _stall_broker_disk(self) -> None:
+        broker = self._some_broker()
+        if broker is not None and broker.disk is not None:
+            duration_ms = self.random.uniform(100, 4_000)
+            self.world.fault_injected("broker's disk stalls", f"{broker.host} {duration_ms:.0f}")
+            broker.disk.stall(duration_ms)
+
+    def _fill_disk(self) -> None:
+        broker = self._some_broker()
+        if broker is not None:
+            free_bytes = self.random.choice((0, 300, 3_000))
+            self.world.fault_injected("disk full", f"{broker.host} {free_bytes}")
+            broker.fill_disk(free_bytes)
+            self._later(self.random.uniform(300, 5_000), broker.free_disk)
+
+    def _fail_broker_disk(self) -> None:
+        """From some operation on its directory is offline; it is there again after a restart."""
+        broker = self._some_broker()
+        if broker is not None:
+            self.world.expected_disk_faults = True
+            self.world.fault_injected("disk error", broker.host)
+            broker.fail_disk()
+
+    def _wipe_disk(self) -> None:
+        broker = self._some_broker()
+        if broker is None or not self.world.may_wipe:
+            return
+        self.world.fault_injected("disk wiped", broker.host)
+        broker.is_held = True
+        broker.kill()
+        self._later(self.random.uniform(20.0, 2_000.0), self._give_disk, broker)
+
+    def _give_disk(self, broker: DataBroker) -> None:
+        broker.wipe()
+        broker.is_held = False
+        broker.start()
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def repair_others(self) -> None:
+        """Everybody is started, with room and a disk that answers."""
+        for broker in self.world.brokers:
+            broker.free_disk()
+            if broker.disk is not None:
+                broker.disk.faults.clear()
+                broker.disk.crash_at = None
+                broker.disk.stall_until = 0.0
+            if broker.process is not None:
+                broker.process.go_on()
+            if broker.is_alive and broker.has_failed_disk:
+                broker.kill()
+            if not broker.is_alive:
+                self._later(20.0, self._start_broker, broker)

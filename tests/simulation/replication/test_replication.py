@@ -1,0 +1,113 @@
+"""Whole clusters with data under faults: a time box of seeds, determinism, planted bugs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.cluster.runner import Choice
+from tests.simulation.replication.run import MIN_MEDIAN_EVENTS, REPLICATION
+
+TIME_BOX_S = float(os.environ.get("MOLDAU_REPLICATION_SIM_SECONDS", "180"))
+FIRST_SEED = int(os.environ.get("MOLDAU_REPLICATION_SIM_FIRST_SEED", "0"))
+"""The same seeds every time, as the quorum's gate: `make sim` looks for what nobody has seen."""
+
+TIMEOUT_S = TIME_BOX_S + 240
+SEEDS_PER_MUTATION = 30
+ENOUGH_SEEDS = 20
+MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
+    "own-end-is-high-watermark": ("kill_broker",),
+    "pending-shrink-counts": ("isolate_broker", "cut_replication"),
+    "min-isr-ignored": ("kill_broker",),
+    "acknowledged-before-committed": ("kill_broker", "cut_replication"),
+    "new-leader-commits-all": ("kill_broker", "cut_replication"),
+    "high-watermark-back": ("kill_broker", "cut_replication"),
+    "joins-before-caught-up": ("kill_broker", "cut_replication"),
+    "lagging-stays-in-sync": ("isolate_broker", "cut_replication"),
+    "truncates-to-high-watermark": ("kill_broker", "broker_leaves"),
+    "never-truncates": ("isolate_broker", "stop_broker", "cut_replication"),
+    "retries-are-appended": ("reset", "cut_replication"),
+    "unclean-start-keeps-isr": ("lose_power", "kill_broker"),
+    "unclean-start-stays-eligible": ("lose_power", "kill_broker"),
+    "every-start-is-clean": ("lose_power",),
+}
+"""Each with the faults that bring it to light."""
+
+
+@pytest.fixture(autouse=True)
+def quiet_logs():
+    """What the simulated nodes log is of no interest; a failure brings its own history."""
+    logger = logging.getLogger("moldau")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_no_seed_of_the_time_box_breaks_a_promise():
+    print(f"seeds from {FIRST_SEED} on")
+    total, failed = REPLICATION.run_seeds(FIRST_SEED, seconds=TIME_BOX_S)
+    print(total)
+    assert failed is None, REPLICATION.describe_failure(failed)
+    events = sorted(total.events)
+    assert events[len(events) // 2] >= MIN_MEDIAN_EVENTS
+    assert total.counts["acknowledged"] > 0
+    assert total.counts["consumed"] > 0
+    if len(events) < ENOUGH_SEEDS:
+        return  # a busy machine: too few to expect everything of
+    assert sum(total.faults.values()) > len(events)
+    for what in ("leader_starts", "isr_joins", "truncations"):
+        assert total.counts[what] > 0, f"no {what} from seed {FIRST_SEED} on: {total}"
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_a_seed_gives_the_same_run_whatever_the_hash_seed():
+    here = REPLICATION.run_seed("7").digest
+    for hash_seed in ("0", "1234"):
+        printed = subprocess.run(
+            [sys.executable, "-m", "tests.simulation.replication.run", "--seed", "7"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+        assert here in printed
+    assert REPLICATION.run_seed("8").digest != here
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("mutation", MUTATIONS_OF_THE_GATE)
+def test_a_bug_put_in_is_found(mutation):
+    choice = Choice(1, MUTATIONS_OF_THE_GATE[mutation], mutation)
+    _total, failed = REPLICATION.run_seeds(1, choice, seeds=SEEDS_PER_MUTATION)
+    assert failed is not None, f"{SEEDS_PER_MUTATION} seeds find no {mutation}"
+    print(f"{mutation}: seed {failed.seed}, {failed.failure}")
+    # Without the bug the same seed is a good one.
+    assert REPLICATION.run_seed(failed.seed, replace(choice, mutation="")).failure is None
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_a_failing_seed_replays_by_the_command_it_names():
+    choice = Choice(1, ("kill_broker",), "own-end-is-high-watermark")
+    _total, failed = REPLICATION.run_seeds(1, choice, seeds=SEEDS_PER_MUTATION)
+    assert failed is not None
+    command = REPLICATION.replay_command(failed.seed, choice)
+    assert command in REPLICATION.describe_failure(failed, choice)
+    replayed = subprocess.run(
+        [sys.executable, *command.split()[1:], "--quiet"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert replayed.returncode == 1
+    assert f"seed {failed.seed}: {failed.failure}" in replayed.stdout
+
+
+def test_there_are_enough_bugs_to_put_in():
+    assert len(MUTATIONS_OF_THE_GATE) >= 10

@@ -1,0 +1,240 @@
+"""Three controllers and three brokers on hosts of their own, with disks that can be filled or hang.
+
+Owns the small disks, the disks' moods, and what is asked about replication. Must not: decide what
+breaks when (that is the nemesis). Invariant: leaving the context ends every process and unmounts
+every disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+from benchmarks.wire import CREATE_TOPICS_VERSION, create_topic_request
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
+from moldau.testing import wait_until
+from tests.system.conftest import SmallDisk
+from tests.system.quorum.hosts import Hosts
+from tests.system.quorum.spread_cluster import BROKER_PORT, SpreadCluster, host_name
+from tests.system.replication.disk_mood import MOOD_VARIABLE, DiskMood
+
+CONTROLLER_IDS: Final = (101, 102, 103)
+BROKER_IDS: Final = (1, 2, 3)
+METADATA_VERSION: Final = 8
+ANSWER_S: Final = 5.0
+CREATE_ANSWER_S: Final = 30.0
+DEADLINE_S: Final = 120.0
+REPOSITORY: Final = Path(__file__).resolve().parents[3]
+
+#: Long enough that a busy machine does not fence anybody, short enough for a test.
+SESSION_TIMEOUT_MS: Final = 5_000
+MAX_LAG_MS: Final = 5_000
+CONFIG: Final = {
+    "broker.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "broker.heartbeat.interval.ms": "500",
+    "replica.lag.time.max.ms": str(MAX_LAG_MS),
+    "replica.fetch.wait.max.ms": "300",
+    "min.insync.replicas": "2",
+    "log.index.size.max.bytes": "65536",
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    "moldau.log.level": "info",
+}
+
+#: What no node may log, whatever breaks: an exception that nobody expected.
+UNEXPECTED: Final = re.compile(r"unexpected \w+ \((?:report|stop)\)|Traceback")
+
+
+class PartitionView(NamedTuple):
+    """One partition, as one broker's metadata has it."""
+
+    leader_id: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class ChaosCluster(SpreadCluster):
+    """Use as a context, inside Hosts.
+
+    Args:
+        disk_bytes: give each broker a disk (tmpfs) of that size; None: the machine's.
+    """
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        directory: Path,
+        config: Mapping[str, str] | None = None,
+        *,
+        disk_bytes: int | None = None,
+    ) -> None:
+        self.disks: dict[int, SmallDisk] = {}
+        self._disk_bytes = disk_bytes
+        super().__init__(
+            hosts, directory, CONTROLLER_IDS, BROKER_IDS, {**CONFIG, **dict(config or {})}
+        )
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._unmount)
+            if self._disk_bytes is not None:
+                for broker_id in self.broker_ids:
+                    self._mount(broker_id, self._disk_bytes)
+            super().__enter__()
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        with self._undo:
+            super().__exit__(*exception)
+
+    # -- processes and disks ---------------------------------------------------------------------
+
+    def command(self, node_id: int) -> list[str]:
+        """A node with a disk that can be slow."""
+        variable = f"{MOOD_VARIABLE}={self._mood_path(node_id)}"
+        module = "tests.system.replication.slow_node"
+        config = str(self.home(node_id) / "server.properties")
+        return [
+            *("env", f"--chdir={REPOSITORY}", variable),
+            *(sys.executable, "-m", module, config),
+        ]
+
+    def set_mood(self, node_id: int, mood: DiskMood) -> None:
+        """From now on the node's disk is like that."""
+        mood.write(self._mood_path(node_id))
+
+    def exit_status(self, node_id: int) -> int | None:
+        """How the process ended; None while it runs."""
+        return self._processes[node_id].poll()
+
+    def unexpected(self) -> list[str]:
+        """Lines of the nodes' logs that tell of an exception which nobody expected."""
+        found = []
+        for node_id in (*self.broker_ids, *self.controller_ids):
+            text = (self.home(node_id) / "node.log").read_text(errors="replace")
+            lines = [line for line in text.splitlines() if UNEXPECTED.search(line)]
+            found += [f"node {node_id}: {line}" for line in lines]
+        return found
+
+    def _mood_path(self, node_id: int) -> Path:
+        return self.home(node_id) / "disk.json"
+
+    def _mount(self, broker_id: int, size_bytes: int) -> None:
+        path = self.home(broker_id) / "data"
+        path.mkdir(parents=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)], check=True
+        )
+        self.disks[broker_id] = SmallDisk(path)
+
+    def own_config(self, node_id: int) -> dict[str, str]:
+        """Each broker stands in a rack of its own; `log.dirs` lies on the small disk, whose own top
+        is not the node's.
+        """
+        if node_id not in self.broker_ids:
+            return {}
+        rack = {"broker.rack": f"rack-{node_id}"}
+        if node_id not in self.disks:
+            return rack
+        return {**rack, "log.dirs": str(self.disks[node_id].path / "log")}
+
+    def data_directory(self, node_id: int) -> Path:
+        """The node's `log.dirs`."""
+        below = ("data", "log") if node_id in self.disks else ("data",)
+        return self.home(node_id).joinpath(*below)
+
+    def _unmount(self) -> None:
+        for disk in self.disks.values():
+            subprocess.run(["umount", "-l", str(disk.path)], check=False, capture_output=True)
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str:
+        """`bootstrap.servers`, for clients in the hub."""
+        hosts = [self.hosts.address(host_name(each)) for each in self.broker_ids]
+        return ",".join(f"{host}:{BROKER_PORT}" for host in hosts)
+
+    def create_topic(
+        self, name: str, partition_count: int, config: Mapping[str, str] | None = None
+    ) -> None:
+        """A topic on all three brokers; returns when all replicas are in sync."""
+        request = create_topic_request(name, partition_count, dict(config or {}))
+        request.topics[0].replication_factor = len(self.broker_ids)
+        with self.wire(self.broker_ids[0]) as wire:
+            wire.socket.settimeout(CREATE_ANSWER_S)
+            answer = wire.ask(request, CREATE_TOPICS_VERSION).topics[0]
+        assert answer.error_code == ErrorCode.NONE, answer
+        self.wait_in_sync(name, partition_count)
+
+    def partitions(self, asked: int, topic: str) -> dict[int, PartitionView]:
+        """The partitions of a topic as one broker knows them. Raises: OSError."""
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+        )
+        with self.wire(asked) as wire:
+            wire.socket.settimeout(ANSWER_S)
+            described = wire.ask(request, METADATA_VERSION).topics[0]
+        return {
+            each.partition_index: PartitionView(
+                each.leader_id,
+                each.leader_epoch,
+                tuple(each.replica_nodes),
+                tuple(sorted(each.isr_nodes)),
+            )
+            for each in described.partitions
+        }
+
+    def out_of_sync(self, topic: str, partition_count: int) -> list[str]:
+        """What is missing until all brokers say that all replicas are in sync."""
+        missing = []
+        for asked in self.broker_ids:
+            try:
+                views = self.partitions(asked, topic)
+            except OSError as error:
+                missing.append(f"broker {asked} does not answer: {error}")
+                continue
+            if len(views) != partition_count:
+                missing.append(f"broker {asked} knows {len(views)} partitions")
+            missing += [
+                f"broker {asked}: {topic}-{number} {view}"
+                for number, view in views.items()
+                if view.leader_id < 0 or len(view.isr) < len(view.replicas)
+            ]
+        return missing
+
+    def wait_in_sync(
+        self, topic: str, partition_count: int, deadline_s: float = DEADLINE_S
+    ) -> None:
+        """Return when all replicas are in sync. Raises: TimeoutError, saying which are not."""
+        missing: list[str] = []
+
+        def in_sync() -> bool:
+            missing[:] = self.out_of_sync(topic, partition_count)
+            return not missing
+
+        try:
+            wait_until(in_sync, what="all replicas in sync", deadline_s=deadline_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: " + "; ".join(missing)) from None
+
+
+@contextmanager
+def running(
+    directory: Path, config: Mapping[str, str] | None = None, *, disk_bytes: int | None = None
+) -> Iterator[ChaosCluster]:
+    """The cluster on fresh hosts."""
+    names = [host_name(node_id) for node_id in (*CONTROLLER_IDS, *BROKER_IDS)]
+    with (
+        Hosts(names) as hosts,
+        ChaosCluster(hosts, directory, config, disk_bytes=disk_bytes) as cluster,
+    ):
+        yield cluster

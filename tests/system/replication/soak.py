@@ -1,0 +1,243 @@
+"""`python -m tests.system.replication.soak --minutes N --seed S`: load, faults, and the verdict.
+
+Three controllers and three brokers as real processes on hosts of their own; idempotent producers
+with acks=all on a topic with replication factor 3 and min.insync.replicas 2; a random fault every
+few seconds. In the end nothing that was acknowledged may be lost, doubled, altered or out of order
+within its key, and the three replicas must hold the same bytes. Ends with status 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from moldau.testing import wait_until
+from tests.system.quorum.hosts import why_not
+from tests.system.replication.chaos_cluster import DEADLINE_S, ChaosCluster, running
+from tests.system.replication.checker import Findings, check
+from tests.system.replication.load import Load, end_offsets, read_to
+from tests.system.replication.nemesis import BROKER_FAULTS, CONTROLLER_FAULTS, Nemesis
+from tests.system.replication.replica_logs import differences
+
+TOPIC: Final = "soak"
+PARTITION_COUNT: Final = 6
+PRODUCER_COUNT: Final = 3
+KEYS_PER_PRODUCER: Final = 12
+RATE: Final = 300.0
+DISK_BYTES: Final = 256 * 2**20
+#: Small, so that segments roll and are opened anew while brokers die.
+TOPIC_CONFIG: Final = {"segment.bytes": "1048576"}
+#: One consumer reads from the leaders, one from the nearest replica (KIP-392).
+READER_RACKS: Final = (None, "rack-2")
+FLUSH_DEADLINE_S: Final = 240.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run came to."""
+
+    seed: int
+    minutes: float
+    handed_count: int = 0
+    acknowledged_count: int = 0
+    refused_count: int = 0
+    read_count: int = 0
+    consumed_count: int = 0
+    longest_stall_s: float = 0.0
+    faults: dict[str, int] = field(default_factory=dict)
+    ended_by_itself: int = 0
+    findings: Findings = field(default_factory=Findings)
+    complaints: list[str] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the promise was kept, and everything recovered."""
+        return self.findings.is_clean and not self.complaints and self.acknowledged_count > 0
+
+    def line(self) -> str:
+        """The result in one line."""
+        faults = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
+        return (
+            f"seed {self.seed}, {self.minutes:g} minutes: sent {self.handed_count:,}, "
+            f"acknowledged {self.acknowledged_count:,}, given up {self.refused_count:,}, "
+            f"read {self.read_count:,}, by live consumers {self.consumed_count:,}; "
+            f"faults {sum(self.faults.values())} ({faults}), ended by itself "
+            f"{self.ended_by_itself}; {self.findings.summary()}; "
+            f"longest stall {self.longest_stall_s:.1f} s"
+        )
+
+
+def soak(
+    directory: Path,
+    *,
+    seed: int,
+    minutes: float,
+    say: Callable[[str], None],
+    only: frozenset[str] = frozenset(),
+    rate: float = RATE,
+) -> Outcome:
+    """Run it.
+
+    Args:
+        only: the faults to use; all when empty.
+        rate: records per second, of all producers together.
+    """
+    outcome = Outcome(seed, minutes)
+    with running(directory, disk_bytes=DISK_BYTES) as cluster:
+        cluster.create_topic(TOPIC, PARTITION_COUNT, TOPIC_CONFIG)
+        load = Load(
+            *(cluster.hosts.from_hub, cluster.bootstrap, TOPIC),
+            partition_count=PARTITION_COUNT,
+            producer_count=PRODUCER_COUNT,
+            keys_per_producer=KEYS_PER_PRODUCER,
+            rate=rate,
+            reader_racks=READER_RACKS,
+            seed=seed,
+        )
+        nemesis = Nemesis(
+            cluster,
+            seed,
+            TOPIC,
+            missing=lambda: cluster.out_of_sync(TOPIC, PARTITION_COUNT),
+            say=say,
+            only=only,
+        )
+        try:
+            with load:
+                _under_faults(load, nemesis, minutes * 60)
+                say("no more faults: everything has to settle")
+                _settle(cluster, load, outcome)
+        finally:
+            _count(outcome, load, nemesis)
+        try:
+            _judge(cluster, load, outcome)
+        except (KafkaException, TimeoutError) as error:
+            outcome.complaints.append(f"cannot be read in the end: {error}")
+    return outcome
+
+
+def _under_faults(load: Load, nemesis: Nemesis, seconds: float) -> None:
+    wait_until(
+        lambda: load.ledger.acknowledged_count > 0,
+        what="the first acknowledgement",
+        deadline_s=DEADLINE_S,
+    )
+    nemesis.start()
+    end = time.monotonic() + seconds
+    never = threading.Event()
+    while time.monotonic() < end and not nemesis.complaints and not load.complaints:
+        never.wait(0.5)
+    nemesis.finish()
+
+
+def _settle(cluster: ChaosCluster, load: Load, outcome: Outcome) -> None:
+    """All replicas in sync, every record answered, the consumers at the end."""
+    try:
+        cluster.wait_in_sync(TOPIC, PARTITION_COUNT)
+        # A producer that has failed for good holds nobody up.
+        deadline_s = 0.0 if load.complaints else FLUSH_DEADLINE_S
+        unanswered_count = load.finish_producers(deadline_s)
+        if unanswered_count:
+            outcome.complaints.append(f"{unanswered_count} records were never answered")
+        if load.complaints:
+            return  # a consumer that was thrown back may never get there
+        ends = cluster.hosts.from_hub(end_offsets, cluster.bootstrap, TOPIC, PARTITION_COUNT)
+        for number, reader in enumerate(load.readers, start=1):
+            wait_until(
+                lambda reader=reader: reader.has_read(ends),  # type: ignore[misc]
+                what=f"consumer {number} at the end",
+                deadline_s=DEADLINE_S,
+            )
+    except (KafkaException, TimeoutError) as error:
+        outcome.complaints.append(str(error))
+
+
+def _judge(cluster: ChaosCluster, load: Load, outcome: Outcome) -> None:
+    ends = cluster.hosts.from_hub(end_offsets, cluster.bootstrap, TOPIC, PARTITION_COUNT)
+    final = cluster.hosts.from_hub(read_to, cluster.bootstrap, TOPIC, ends, DEADLINE_S)
+    outcome.read_count = len(final)
+    outcome.findings = check(load.ledger, final, [reader.records for reader in load.readers])
+    for node_id in (*cluster.broker_ids, *cluster.controller_ids):
+        status = cluster.stop(node_id)
+        if status != 0:
+            outcome.complaints.append(
+                f"node {node_id} stopped with status {status}: {cluster.log_tail(node_id)}"
+            )
+    for number in range(PARTITION_COUNT):
+        directories = [
+            cluster.data_directory(broker_id) / f"{TOPIC}-{number}"
+            for broker_id in cluster.broker_ids
+        ]
+        outcome.complaints += differences(directories)
+    outcome.complaints += cluster.unexpected()
+
+
+def _count(outcome: Outcome, load: Load, nemesis: Nemesis) -> None:
+    ledger = load.ledger
+    outcome.handed_count = ledger.handed_count
+    outcome.acknowledged_count = ledger.acknowledged_count
+    outcome.refused_count = ledger.refused_count
+    outcome.consumed_count = sum(len(reader.records) for reader in load.readers)
+    outcome.longest_stall_s = load.longest_stall_s
+    outcome.faults = dict(nemesis.faults)
+    outcome.ended_by_itself = sum(nemesis.ended.values())
+    outcome.complaints += [*nemesis.complaints, *load.complaints]
+
+
+def main() -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(description="Replication under load and faults.")
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=None, help="replays the schedule of a run")
+    parser.add_argument("--rate", type=float, default=RATE, help="records per second")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="FAULT,…",
+        help=f"leave out all but these: {', '.join((*BROKER_FAULTS, *CONTROLLER_FAULTS))}",
+    )
+    parser.add_argument("--keep", type=Path, help="leave the nodes' directories there")
+    options = parser.parse_args()
+    reason = why_not()
+    if reason:
+        print(f"cannot run here: {reason}", file=sys.stderr)
+        return 2
+    only = frozenset(options.only.split(",")) - {""}
+    unknown = only - BROKER_FAULTS.keys() - CONTROLLER_FAULTS.keys()
+    if unknown:
+        parser.error(f"unknown faults: {', '.join(sorted(unknown))}")
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    # Whoever ends this run must not leave its nodes behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    begin = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - begin:7.1f} s  {text}", flush=True)
+
+    say(f"seed {seed}: replay with --seed {seed} --minutes {options.minutes:g}")
+    with tempfile.TemporaryDirectory(prefix="moldau-soak-", ignore_cleanup_errors=True) as made:
+        directory = options.keep or Path(made)
+        outcome = soak(
+            directory, seed=seed, minutes=options.minutes, say=say, only=only, rate=options.rate
+        )
+    for text in (outcome.findings.details(), *outcome.complaints):
+        if text:
+            print(text)
+    print(outcome.line())
+    print("kept" if outcome.is_good else "NOT KEPT")
+    return 0 if outcome.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Broker configuration that changes while the node runs reaches the parts that honour it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from moldau.broker.metadata_loader import MetadataLoader
+from moldau.broker.node.dynamic_settings import DynamicSettings
+from moldau.config import NodeConfig
+from moldau.metadata.image import Provenance
+from moldau.protocol.metadata_records import ConfigRecord
+
+BROKER = 4
+STATIC = {
+    "process.roles": "broker",
+    "node.id": "1",
+    "listeners": "PLAINTEXT://127.0.0.1:9092",
+    "controller.listener.names": "CONTROLLER",
+    "controller.quorum.bootstrap.servers": "127.0.0.1:9093",
+    "num.replica.fetchers": "2",
+}
+
+
+class Told:
+    """Stands for every part; remembers the newest value of each."""
+
+    def __init__(self) -> None:
+        self.max_connections = -1
+        self.expiration_ms = -1
+        self.fetchers: list[int] = []
+
+    def update_limits(self, limits: Any) -> None:
+        self.max_connections = limits.max_connections
+
+    def update_producer_expiration(self, expiration_ms: int) -> None:
+        self.expiration_ms = expiration_ms
+
+    def update_settings(self, values: Any) -> None:
+        self.fetchers.append(values["num.replica.fetchers"])
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.told = Told()
+        self.loader = MetadataLoader(1)
+        part: Any = self.told
+        self.loader.add_publisher(DynamicSettings(NodeConfig(STATIC), part, part, part))
+        self.offset = 0
+
+    def configure(self, name: str, value: str | None, *, resource: str = "") -> None:
+        self.offset += 1
+        record = ConfigRecord(resource_type=BROKER, resource_name=resource, name=name, value=value)
+        self.loader.handle_commit([record], Provenance(self.offset, 1, 0))
+
+
+@pytest.mark.parametrize("resource", ["", "1"])
+def test_a_value_comes_and_goes(resource: str) -> None:
+    rig = Rig()
+    rig.configure("num.replica.fetchers", "8", resource=resource)
+    rig.configure("max.connections", "17", resource=resource)
+    rig.configure("producer.id.expiration.ms", "12345", resource=resource)
+    assert (rig.told.max_connections, rig.told.expiration_ms) == (17, 12345)
+    rig.configure("num.replica.fetchers", None, resource=resource)
+    assert rig.told.fetchers == [8, 8, 8, 2]
+
+
+def test_the_brokers_own_value_wins_over_the_clusters() -> None:
+    rig = Rig()
+    rig.configure("num.replica.fetchers", "3")
+    rig.configure("num.replica.fetchers", "5", resource="1")
+    rig.configure("num.replica.fetchers", "4")
+    assert rig.told.fetchers == [3, 5, 5]
+
+
+def test_other_brokers_settings_are_nothing_to_this_one() -> None:
+    rig = Rig()
+    rig.configure("num.replica.fetchers", "9", resource="2")
+    assert rig.told.fetchers == []
