@@ -5,6 +5,16 @@ async with Admin("localhost:9092") as admin:
 """
 
 from moldau.client.admin import Admin
+from moldau.client.admin_group_types import (
+    AbortTransaction,
+    CommittedOffset,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    ProducerIdAndEpoch,
+    TransactionDescription,
+    TransactionListing,
+)
 from moldau.client.admin_types import (
     Broker,
     ClusterDescription,
@@ -37,6 +47,7 @@ from moldau.client.admin_types import (
     UpgradeType,
 )
 from moldau.client.client_config import ClientConfig
+from moldau.client.coordinators import KeyType
 from moldau.client.errors import (
     AuthorizationFailed,
     BrokerError,
@@ -54,6 +65,7 @@ from moldau.client.errors import (
 )
 
 __all__ = [
+    "AbortTransaction",
     "Admin",
     "AuthorizationFailed",
     "Broker",
@@ -61,6 +73,7 @@ __all__ = [
     "ClientClosed",
     "ClientConfig",
     "ClusterDescription",
+    "CommittedOffset",
     "ConfigChange",
     "ConfigEntry",
     "ConfigOperation",
@@ -71,9 +84,13 @@ __all__ = [
     "ElectionType",
     "FeatureUpdate",
     "Features",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
     "InvalidRequest",
     "InvalidTopic",
     "KafkaError",
+    "KeyType",
     "LogDirectory",
     "NewPartitions",
     "NewTopic",
@@ -82,6 +99,7 @@ __all__ = [
     "OffsetSpec",
     "PartitionDescription",
     "PartitionOffset",
+    "ProducerIdAndEpoch",
     "ProducerState",
     "QuorumDescription",
     "QuorumEndpoint",
@@ -95,6 +113,8 @@ __all__ = [
     "TopicPage",
     "TopicPartition",
     "TopicPartitionReplica",
+    "TransactionDescription",
+    "TransactionListing",
     "UnknownTopicOrPartition",
     "UnsupportedByBroker",
     "UpgradeType",

@@ -1,9 +1,10 @@
-"""The admin client: topics, configurations, brokers, offsets, the controller quorum.
+"""The admin client: topics, configurations, brokers, offsets, groups, transactions, the quorum.
 
 Owns the calls an operator makes, each retried over passing faults within its time limit. Must not
 cache anything but where brokers are. Invariant: a call either returns what the cluster said, or
 raises one `KafkaError`; for several names at once it first finishes all of them, then raises for
-the first that failed.
+the first that failed. Calls about single replicas, groups, transactions and their partitions return
+an error beside the values instead.
 """
 
 from __future__ import annotations
@@ -13,15 +14,28 @@ from types import TracebackType
 from typing import Any, Self
 
 from moldau.client.admin_cluster import ClusterCalls
+from moldau.client.admin_groups import GroupCalls
 from moldau.client.admin_logs import LogCalls
+from moldau.client.admin_partitions import PartitionCalls
 from moldau.client.admin_quorum import QuorumCalls
 from moldau.client.admin_replicas import ReplicaCalls
 from moldau.client.admin_topics import TopicCalls
+from moldau.client.admin_transactions import TransactionCalls
 from moldau.client.client_config import ClientConfig
 from moldau.client.cluster_client import ClusterClient
+from moldau.client.coordinators import Coordinators
 
 
-class Admin(TopicCalls, ReplicaCalls, LogCalls, ClusterCalls, QuorumCalls):
+class Admin(
+    TopicCalls,
+    ReplicaCalls,
+    LogCalls,
+    ClusterCalls,
+    QuorumCalls,
+    GroupCalls,
+    PartitionCalls,
+    TransactionCalls,
+):
     """An asyncio admin client; use as `async with Admin("localhost:9092") as admin`.
 
     Args:
@@ -44,6 +58,7 @@ class Admin(TopicCalls, ReplicaCalls, LogCalls, ClusterCalls, QuorumCalls):
         if config is None:
             config = ClientConfig.of(bootstrap_servers, **settings)
         self._client = ClusterClient(config)
+        self._coordinators = Coordinators(self._client)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -38,6 +38,8 @@ from moldau.runtime.connection import (
 from moldau.runtime.network import AsyncioNetwork, Network
 
 Result = TypeVar("Result")
+#: The lowest and the highest version that can say what a request says.
+Versions = tuple[int, int]
 
 #: What a passing fault looks like: trying another node, or the same one later, may help.
 PASSING_FAULTS: Final = (
@@ -93,17 +95,24 @@ class ClusterClient:
             connection.close()
         self._connections.clear()
 
-    async def ask_any(self, request: Message, *, timeout_ms: float | None = None) -> Any:
+    async def ask_any(
+        self,
+        request: Message,
+        *,
+        timeout_ms: float | None = None,
+        versions: Versions | None = None,
+    ) -> Any:
         """Send to whichever node answers: known brokers first, then the bootstrap servers.
 
         Raises:
             NoBrokerAvailable: none of them can be reached.
+            UnsupportedByPeer: it serves none of `versions` (lowest, highest) that say the request.
         """
         problems: list[str] = []
         for host, port in self._candidates():
             try:
                 connection = await self._connect(host, port)
-                return await self._send(connection, request, timeout_ms)
+                return await self._send(connection, request, timeout_ms, versions)
             except PASSING_FAULTS as fault:
                 problems.append(f"{host}:{port} ({describe_fault(fault)})")
         raise NoBrokerAvailable(f"no broker can be reached: {', '.join(problems)}")
@@ -133,11 +142,17 @@ class ClusterClient:
         return await self.ask_any(request, timeout_ms=timeout_ms)
 
     async def ask_address(
-        self, host: str, port: int, request: Message, *, timeout_ms: float | None = None
+        self,
+        host: str,
+        port: int,
+        request: Message,
+        *,
+        timeout_ms: float | None = None,
+        versions: Versions | None = None,
     ) -> Any:
-        """Send to the node that listens there, whoever it is."""
+        """Send to the node that listens there, whoever it is. `versions` as with `ask_any`."""
         connection = await self._connect(host, port)
-        return await self._send(connection, request, timeout_ms)
+        return await self._send(connection, request, timeout_ms, versions)
 
     async def refresh_metadata(self, topics: Iterable[str] | None) -> MetadataCache:
         """Fetch brokers and the named topics (None: all of them) anew; never creates topics.
@@ -228,10 +243,25 @@ class ClusterClient:
             await asyncio.sleep(pause_ms / 1000)
 
     async def _send(
-        self, connection: Connection, request: Message, timeout_ms: float | None
+        self,
+        connection: Connection,
+        request: Message,
+        timeout_ms: float | None,
+        versions: Versions | None = None,
     ) -> Any:
         limit_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
-        return await connection.send(request, timeout_ms=limit_ms)
+        api_version = None
+        if versions is not None:
+            lowest, highest = versions
+            api_version = connection.best_version(
+                request.API_KEY, type(request), max_version=highest
+            )
+            if api_version < lowest:
+                raise UnsupportedByPeer(
+                    f"{connection.host}:{connection.port} serves {type(request).__name__} up to "
+                    f"version {api_version}, {lowest} is needed"
+                )
+        return await connection.send(request, api_version=api_version, timeout_ms=limit_ms)
 
     def _candidates(self) -> list[tuple[str, int]]:
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]

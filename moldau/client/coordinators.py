@@ -1,0 +1,254 @@
+"""Asking the coordinators of groups and transactional ids, each for its own keys.
+
+Owns who coordinates what (asked for many keys at once, KIP-699), and the loop that asks again when
+a coordinator moves, loads or goes away. Must not know what requests mean. Invariant: every key ends
+with exactly one value or one error, whatever became of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, Generic, TypeVar
+
+from moldau.client.cluster_client import (
+    PASSING_FAULTS,
+    ClusterClient,
+    Versions,
+    describe_fault,
+)
+from moldau.client.errors import (
+    BrokerError,
+    KafkaError,
+    NoBrokerAvailable,
+    UnsupportedByBroker,
+    error_for,
+)
+from moldau.client.metadata_cache import Broker
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
+from moldau.protocol.schema import Message
+from moldau.runtime.connection import UnsupportedByPeer
+
+Value = TypeVar("Value")
+
+KEYS_PER_REQUEST: Final = 1_000
+"""More keys than this go in several requests: no answer grows without a limit."""
+
+FIND_COORDINATOR_VERSIONS: Final = (4, 6)
+"""Before version 4 a request has one key; no broker of the last years is that old."""
+
+MOVED: Final = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+"""The coordinator has to be looked for again."""
+
+PASSING: Final = MOVED | {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.REQUEST_TIMED_OUT,
+}
+"""Answers after which the same key is asked for again."""
+
+
+class KeyType(IntEnum):
+    """What a coordinator is looked for by."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A coordinator's answer about one key that is an error."""
+
+    error_code: int
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorCall(Generic[Value]):
+    """One question to many coordinators.
+
+    Attributes:
+        key_type: whose coordinators.
+        what: what is being done, for errors: "describe group".
+        request: the request for some keys of one coordinator.
+        answers: the asked keys' answers in a broker's response; what is missing was not answered.
+        versions: the versions that can say it; None for all.
+        keys_per_request: 1 where a request names just one.
+    """
+
+    key_type: KeyType
+    what: str
+    request: Callable[[Sequence[str]], Message]
+    answers: Callable[[Any, Sequence[str], Broker], Mapping[str, Value | Refusal]]
+    versions: Versions | None = None
+    keys_per_request: int = KEYS_PER_REQUEST
+
+
+class Coordinators:
+    """What one client knows of coordinators. Nothing of it is relied on: a refusal makes it look
+    again.
+    """
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._known: dict[tuple[KeyType, str], Broker] = {}
+
+    async def find(
+        self, key_type: KeyType, keys: Iterable[str], *, timeout_ms: float | None = None
+    ) -> dict[str, Broker | KafkaError]:
+        """The coordinator of each key, asked for anew, or why there is none."""
+        wanted = list(dict.fromkeys(keys))
+        for key in wanted:
+            self._known.pop((key_type, key), None)
+        problems: dict[str, KafkaError] = {}
+
+        async def attempt() -> None:
+            await self._look_up(key_type, wanted, problems)
+            passing = [each for each in problems.values() if each.retriable]
+            if passing:
+                raise passing[0]
+
+        try:
+            await self._client.retry(attempt, what="find coordinator", timeout_ms=timeout_ms)
+        except KafkaError as error:
+            for key in wanted:
+                problems.setdefault(key, error)
+        return {
+            key: self._known.get((key_type, key)) or problems[key] for key in dict.fromkeys(wanted)
+        }
+
+    async def ask(
+        self, call: CoordinatorCall[Value], keys: Iterable[str], *, timeout_ms: float | None = None
+    ) -> dict[str, Value | KafkaError]:
+        """Ask for every key until each has its answer or the time is over. Raises nothing that
+        belongs to a key.
+        """
+        wanted = list(dict.fromkeys(keys))
+        outcome: dict[str, Value | KafkaError] = {}
+        passing: dict[str, KafkaError] = {}
+
+        async def attempt() -> None:
+            left = [key for key in wanted if key not in outcome]
+            problems: dict[str, KafkaError] = {}
+            await self._look_up(call.key_type, left, problems)
+            for key, problem in problems.items():
+                (passing if problem.retriable else outcome)[key] = problem
+            await self._ask_known(call, left, outcome, passing)
+            still = [passing[key] for key in left if key not in outcome]
+            if still:
+                raise still[0]
+
+        try:
+            await self._client.retry(attempt, what=call.what, timeout_ms=timeout_ms)
+        except KafkaError as error:
+            for key in wanted:
+                if key not in outcome:
+                    outcome[key] = passing.get(key, error)
+        return {key: outcome[key] for key in wanted}
+
+    async def _look_up(
+        self, key_type: KeyType, keys: Sequence[str], problems: dict[str, KafkaError]
+    ) -> None:
+        """Find the coordinators that are not known; what went wrong goes into `problems`."""
+        problems.clear()
+        unknown = [key for key in keys if (key_type, key) not in self._known]
+        for first in range(0, len(unknown), KEYS_PER_REQUEST):
+            some = unknown[first : first + KEYS_PER_REQUEST]
+            response = await self._client.ask_any(
+                FindCoordinatorRequest(key_type=key_type, coordinator_keys=some),
+                versions=FIND_COORDINATOR_VERSIONS,
+            )
+            for each in response.coordinators:
+                if each.error_code == ErrorCode.NONE:
+                    self._known[key_type, each.key] = Broker(
+                        each.node_id, each.host, each.port, None
+                    )
+                else:
+                    problems[each.key] = error_for(
+                        each.error_code, each.error_message, f"coordinator of {each.key}"
+                    )
+            for key in some:
+                if (key_type, key) not in self._known and key not in problems:
+                    problems[key] = error_for(
+                        ErrorCode.COORDINATOR_NOT_AVAILABLE, None, f"coordinator of {key}"
+                    )
+
+    async def _ask_known(
+        self,
+        call: CoordinatorCall[Value],
+        keys: Sequence[str],
+        outcome: dict[str, Value | KafkaError],
+        passing: dict[str, KafkaError],
+    ) -> None:
+        by_broker: defaultdict[Broker, list[str]] = defaultdict(list)
+        for key in keys:
+            broker = self._known.get((call.key_type, key))
+            if broker is not None and key not in outcome:
+                by_broker[broker].append(key)
+
+        async def ask_broker(broker: Broker, its_keys: list[str]) -> None:
+            for first in range(0, len(its_keys), call.keys_per_request):
+                some = its_keys[first : first + call.keys_per_request]
+                await self._ask_one(call, broker, some, outcome, passing)
+
+        await asyncio.gather(*(ask_broker(*group) for group in by_broker.items()))
+
+    async def _ask_one(
+        self,
+        call: CoordinatorCall[Value],
+        broker: Broker,
+        keys: list[str],
+        outcome: dict[str, Value | KafkaError],
+        passing: dict[str, KafkaError],
+    ) -> None:
+        where = f"{call.what}: broker {broker.node_id}"
+        try:
+            response = await self._client.ask_address(
+                broker.host, broker.port, call.request(keys), versions=call.versions
+            )
+        except UnsupportedByPeer as error:
+            outcome.update((key, UnsupportedByBroker(f"{where}: {error}")) for key in keys)
+            return
+        except PASSING_FAULTS as fault:
+            for key in keys:
+                self._known.pop((call.key_type, key), None)
+                passing[key] = NoBrokerAvailable(f"{where}: {describe_fault(fault)}")
+            return
+        answers = call.answers(response, keys, broker)
+        for key in keys:
+            answer = answers.get(key)
+            if answer is None:
+                answer = Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator left it out")
+            if not isinstance(answer, Refusal):
+                outcome[key] = answer
+                continue
+            code = ErrorCode.of(answer.error_code)
+            if code in MOVED:
+                self._known.pop((call.key_type, key), None)
+            if code in PASSING:
+                # Told as retriable, whatever the code counts as for producers and consumers.
+                passing[key] = _Passing.of(answer, f"{call.what} {key}")
+            else:
+                outcome[key] = error_for(
+                    answer.error_code, answer.message, f"{call.what} {key}", final=True
+                )
+
+
+class _Passing(BrokerError):
+    """An answer after which the key is asked for again, until the time is over."""
+
+    @classmethod
+    def of(cls, answer: Refusal, what: str) -> _Passing:
+        """With the text and the code of the answer."""
+        error = error_for(answer.error_code, answer.message, what)
+        return cls(str(error), code=error.code)
+
+    @property
+    def retriable(self) -> bool:
+        return True
