@@ -30,6 +30,8 @@ TOPIC_RESOURCE = 2
 SET = 0
 UNCLEAN = 1
 HIGH_WATERMARK = -1
+RESCUE_TRIES = 50
+RESCUE_PAUSE_MS = 500.0
 UNEXPECTED = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR})
 
 
@@ -174,10 +176,12 @@ class Administrator:
                 topic_partitions=[elect.TopicPartitions(topic=name, partitions=[index])],
                 timeout_ms=1_500,
             )
-            try:
-                self._expect((await self._ask(request)).error_code)
-            except ControllerUnavailable:
-                continue
+            for _ in range(RESCUE_TRIES):
+                try:
+                    self._expect((await self._ask(request)).error_code)
+                    break
+                except ControllerUnavailable:
+                    await self.world.loop.elapse(RESCUE_PAUSE_MS)
 
     async def _alter(self) -> None:
         plan, _index = self._some_place()

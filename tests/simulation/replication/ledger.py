@@ -292,12 +292,12 @@ class DataLedger:
         if truth.allows_unclean:
             return
         mirror = truth.replicas.setdefault(broker_id, Mirror())
+        missing = mirror.lacks(truth.expected())
+        if not missing:
+            # Where everything was deleted a log can still have lost where it ended.
+            missing = truth.committed.between(mirror.end_offset, END)
         # Who hears late that it leads does not have what others have committed since.
-        missing = [
-            batch
-            for batch in mirror.lacks(truth.expected())
-            if truth.in_sync[batch][0] < leader_epoch
-        ]
+        missing = [batch for batch in missing if truth.in_sync[batch][0] < leader_epoch]
         if missing:
             self._lose(truth, who, leader_epoch, missing, mirror.end_offset)
 
