@@ -1,0 +1,573 @@
+"""The checker finds every kind of anomaly, alone and in random histories, and no other."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from tests.system.transactions.checker import check
+from tests.system.transactions.findings import KINDS
+from tests.system.transactions.history import (
+    History,
+    Log,
+    OffsetCommit,
+    OffsetRead,
+    Outcome,
+    Placed,
+    Poll,
+    Seen,
+    Send,
+    Transaction,
+)
+from tests.system.transactions.model import LOGS, Run
+
+A, B, OUT = Log("a", 0), Log("b", 0), Log("out", 0)
+COMMITTED, ABORTED, UNKNOWN = Outcome.COMMITTED, Outcome.ABORTED, Outcome.UNKNOWN
+GROUP: Final = "group"
+CLEAN_RUNS: Final = 60
+PLANT_RUNS: Final = 6
+
+
+class Tale:
+    """A small history, told by hand; every call comes after the one before it."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.values: dict[Log, dict[int, str]] = {A: {}, B: {}, OUT: {}}
+
+    def transaction(
+        self,
+        *sends: tuple[Log, int | None],
+        outcome: Outcome = COMMITTED,
+        process: str = "w",
+        commits: tuple[OffsetCommit, ...] = (),
+        sources: tuple[tuple[Log, int], ...] = (),
+    ) -> Transaction:
+        """Sends to these offsets (None: not told), and ends; visible when committed."""
+        history = self.history
+        made = history.transaction(process, f"id-of-{process[0]}")
+        for number, (log, offset) in enumerate(sends):
+            send = Send(log, history.value_of(made), history.now(), history.now(), offset)
+            send.source = sources[number] if sources else None
+            made.sends.append(send)
+            if outcome is COMMITTED and offset is not None:
+                self.values[log][offset] = send.value
+        made.commits.extend(commits)
+        if outcome is not ABORTED:
+            made.commit_began = history.now()
+        made.outcome, made.ended = outcome, history.now()
+        return made
+
+    def shown(self, transaction: Transaction, *numbers: int) -> None:
+        """These of its sends are visible, at the offsets that were told."""
+        for number in numbers:
+            send = transaction.sends[number]
+            assert send.offset is not None
+            self.values[send.log][send.offset] = send.value
+
+    def poll(self, log: Log, *offsets: int, during: Transaction | None = None) -> None:
+        """The one consumer gets what is visible there now."""
+        if not self.history.consumers:
+            self.history.consumer("reader", is_committed_only=True)
+        seen = [Seen(offset, self.values[log][offset]) for offset in offsets]
+        began, number = self.history.now(), during.number if during else None
+        step = Poll(began, self.history.now(), {log: seen}, number)
+        self.history.consumers[0].steps.append(step)
+
+    def placed(self, log: Log, position: int | None) -> None:
+        """The one consumer is somewhere else."""
+        self.history.consumers[0].steps.append(Placed(self.history.now(), {log: position}))
+
+    def told(self, log: Log, offset: int | None) -> None:
+        """The group's committed offset is asked for."""
+        began = self.history.now()
+        self.history.offset_reads.append(OffsetRead(GROUP, log, offset, began, self.history.now()))
+
+    def opened(self, process: str) -> None:
+        """A process becomes the owner of its id."""
+        with self.history.opening(f"id-of-{process[0]}", process):
+            pass
+
+    def kinds(self) -> set[str]:
+        """What is found when the logs hold what is visible."""
+        final = self.history.final
+        for log, values in self.values.items():
+            final.records[log] = [Seen(*each) for each in sorted(values.items())]
+            final.ends.setdefault(log, 100)
+        findings = check(self.history)
+        print(findings.details(self.history))
+        return findings.kinds()
+
+
+def consumed(log: Log, first: int, next_offset: int) -> OffsetCommit:
+    return OffsetCommit(GROUP, log, first, next_offset)
+
+
+Told = Callable[[Tale], None]
+TALES: list[tuple[str, Told, set[str]]] = []
+
+
+def tale(*kinds: str) -> Callable[[Told], Told]:
+    """Registers a tale with exactly what is to be found in it."""
+
+    def register(function: Told) -> Told:
+        TALES.append((function.__name__, function, set(kinds)))
+        return function
+
+    return register
+
+
+@tale()
+def all_is_well(told: Tale) -> None:
+    told.transaction((A, 0), (B, 0))
+    told.transaction((A, 2), outcome=ABORTED)
+    told.transaction((A, 4), (B, 2), (A, 5))
+    told.poll(A, 0, 4)
+    told.poll(A, 5)
+    told.poll(B, 0, 2)
+
+
+@tale()
+def unknown_and_not_there(told: Tale) -> None:
+    told.transaction((A, 0), (B, None), outcome=UNKNOWN, commits=(consumed(B, 0, 9),))
+    told.told(B, 0)
+
+
+@tale()
+def unknown_and_there(told: Tale) -> None:
+    made = told.transaction((A, 0), (B, 0), outcome=UNKNOWN, commits=(consumed(OUT, 0, 9),))
+    told.shown(made, 0, 1)
+    told.told(OUT, 9)
+
+
+@tale()
+def unknown_without_records_may_have_consumed(told: Tale) -> None:
+    told.transaction((A, 0))
+    told.transaction(outcome=UNKNOWN, commits=(consumed(A, 0, 2),))
+    told.told(A, 2)
+    told.told(A, 2)
+
+
+@tale()
+def not_read_to_the_end(told: Tale) -> None:
+    told.transaction((A, 7), (B, None))
+    told.values[A].clear()
+    told.history.final.ends[A] = 7
+    del told.values[B]
+
+
+@tale("lost-write")
+def committed_and_gone(told: Tale) -> None:
+    told.transaction((A, 0))
+    told.values[A].clear()
+
+
+@tale("lost-write")
+def committed_without_offset_and_gone(told: Tale) -> None:
+    told.transaction((A, None))
+
+
+@tale("lost-write")
+def seen_and_gone(told: Tale) -> None:
+    made = told.transaction((A, 0), outcome=UNKNOWN)
+    told.shown(made, 0)
+    told.poll(A, 0)
+    told.values[A].clear()
+
+
+@tale("lost-write", "torn-transaction")
+def committed_in_part(told: Tale) -> None:
+    told.transaction((A, 0), (B, 0))
+    told.values[B].clear()
+
+
+@tale("torn-transaction")
+def unknown_in_part(told: Tale) -> None:
+    made = told.transaction((A, 0), (B, 0), outcome=UNKNOWN)
+    told.shown(made, 1)
+
+
+@tale("torn-transaction", "unprocessed")
+def outputs_without_offsets(told: Tale) -> None:
+    told.transaction((A, 0), (A, 1))
+    told.history.final.pipelines[GROUP] = ("out",)
+    commits = (consumed(A, 0, 1),)
+    told.transaction((OUT, 1), sources=((A, 1),), commits=commits, process="p")
+    told.told(A, 1)
+
+
+@tale("duplicate")
+def twice_in_one_log(told: Tale) -> None:
+    made = told.transaction((A, 0))
+    told.values[A][3] = made.sends[0].value
+
+
+@tale("duplicate")
+def not_where_it_was_told(told: Tale) -> None:
+    made = told.transaction((A, 0))
+    told.values[A] = {1: made.sends[0].value}
+
+
+@tale("inconsistent-offset", "lost-write")
+def acknowledged_where_another_one_is(told: Tale) -> None:
+    first = told.transaction((A, 0))
+    told.transaction((A, 0), process="v", outcome=ABORTED)
+    told.transaction((A, 0), process="u")
+    assert told.values[A][0] != first.sends[0].value
+
+
+@tale("inconsistent-offset", "lost-write")
+def a_read_value_changes(told: Tale) -> None:
+    told.transaction((A, 0))
+    told.poll(A, 0)
+    told.transaction((A, 0), process="v")
+
+
+@tale("invented")
+def nobody_sent_it(told: Tale) -> None:
+    told.values[A][0] = "w/9/9"
+
+
+@tale("invented", "lost-write")
+def it_is_in_another_log(told: Tale) -> None:
+    made = told.transaction((A, 0))
+    told.values[A].clear()
+    told.values[B][0] = made.sends[0].value
+
+
+@tale("aborted-read")
+def aborted_and_polled(told: Tale) -> None:
+    made = told.transaction((A, 0), outcome=ABORTED)
+    told.shown(made, 0)
+    told.poll(A, 0)
+    told.values[A].clear()
+
+
+@tale("aborted-read")
+def aborted_and_there_in_the_end(told: Tale) -> None:
+    told.shown(told.transaction((A, 0), outcome=ABORTED), 0)
+
+
+@tale("aborted-read")
+def asked_to_commit_and_then_aborted(told: Tale) -> None:
+    made = told.transaction((A, 0), outcome=UNKNOWN)
+    made.outcome = ABORTED
+    told.shown(made, 0)
+
+
+@tale("precommitted-read")
+def read_before_anybody_committed(told: Tale) -> None:
+    made = told.transaction((A, 0))
+    told.poll(A, 0)
+    made.commit_began, made.ended = told.history.now(), told.history.now()
+
+
+@tale()
+def read_between_asking_and_being_told(told: Tale) -> None:
+    made = told.transaction((A, 0))
+    told.poll(A, 0)
+    made.ended = told.history.now()
+
+
+@tale("nonmonotonic-send")
+def a_later_transaction_lies_before(told: Tale) -> None:
+    told.transaction((A, 5))
+    told.transaction((A, 2))
+
+
+@tale("internal-nonmonotonic-send", "nonmonotonic-send")
+def a_later_record_lies_before(told: Tale) -> None:
+    told.transaction((A, 5), (A, 2))
+
+
+@tale("internal-nonmonotonic-send")
+def a_later_record_lies_before_while_both_were_on_their_way(told: Tale) -> None:
+    made = told.transaction((A, 5), (A, 2))
+    for send in made.sends:
+        send.ended = told.history.now()
+
+
+@tale("nonmonotonic-send")
+def another_producer_writes_into_the_past(told: Tale) -> None:
+    told.transaction((A, 5), outcome=ABORTED)
+    told.transaction((A, 2), process="v")
+
+
+@tale()
+def two_producers_at_the_same_time(told: Tale) -> None:
+    first = told.transaction((A, 5), outcome=ABORTED)
+    told.transaction((A, 2), process="v")
+    first.sends[0].ended = told.history.now()
+
+
+@tale("nonmonotonic-poll")
+def polled_again(told: Tale) -> None:
+    told.transaction((A, 0), (A, 1))
+    told.poll(A, 0, 1)
+    told.poll(A, 1)
+
+
+@tale("internal-nonmonotonic-poll")
+def polled_again_in_one_transaction(told: Tale) -> None:
+    made = told.transaction((A, 0), (A, 1))
+    told.poll(A, 1, 0, during=made)
+
+
+@tale()
+def polled_again_after_a_seek(told: Tale) -> None:
+    told.transaction((A, 0), (A, 1), (A, 2))
+    told.poll(A, 0, 1)
+    told.placed(A, 1)
+    told.poll(A, 1)
+    told.placed(A, None)
+    told.poll(A, 0)
+
+
+@tale("skipped")
+def went_over_a_record(told: Tale) -> None:
+    told.transaction((A, 0), (A, 1), (A, 2))
+    told.poll(A, 0)
+    told.poll(A, 2)
+
+
+@tale("skipped")
+def began_behind_where_it_was_placed(told: Tale) -> None:
+    told.transaction((A, 0), (A, 1), (A, 2))
+    told.poll(A, 0)
+    told.placed(A, 1)
+    told.poll(A, 2)
+
+
+@tale("offset-went-back")
+def told_less_than_before(told: Tale) -> None:
+    told.told(A, 4)
+    told.told(A, 3)
+
+
+@tale("offset-went-back")
+def forgotten(told: Tale) -> None:
+    told.told(A, 4)
+    told.told(A, None)
+
+
+@tale("offset-went-back")
+def told_less_than_was_committed(told: Tale) -> None:
+    told.transaction((B, 0), commits=(consumed(A, 0, 4),))
+    told.told(A, 3)
+
+
+@tale("offset-went-back", "reprocessed")
+def committed_less_than_before(told: Tale) -> None:
+    told.transaction((A, 0), (A, 1), (A, 2))
+    told.transaction(commits=(consumed(A, 0, 3),), process="p")
+    told.transaction(commits=(consumed(A, 0, 2),), process="p")
+
+
+@tale()
+def told_while_it_was_committed(told: Tale) -> None:
+    made = told.transaction(commits=(consumed(A, 0, 4),))
+    told.told(A, None)
+    made.ended = told.history.now()
+    told.told(A, 4)
+
+
+@tale("reprocessed")
+def consumed_twice(told: Tale) -> None:
+    told.transaction((A, 0), (A, 1), (A, 2))
+    told.transaction(commits=(consumed(A, 0, 2),), process="p")
+    told.transaction(commits=(consumed(A, 1, 3),), process="q")
+
+
+@tale()
+def only_markers_consumed_twice(told: Tale) -> None:
+    told.transaction((A, 0), (A, 4))
+    told.transaction(commits=(consumed(A, 0, 3),), process="p")
+    told.transaction(commits=(consumed(A, 1, 5),), process="q")
+
+
+@tale("reprocessed")
+def two_outputs_of_one_record(told: Tale) -> None:
+    told.transaction((A, 0))
+    for process, offset in (("p", 0), ("q", 1)):
+        told.transaction((OUT, offset), sources=((A, 0),), process=process)
+
+
+@tale("unprocessed")
+def consumed_with_a_gap(told: Tale) -> None:
+    told.transaction((A, 0), (A, 1), (A, 2))
+    told.transaction(commits=(consumed(A, 0, 1),), process="p")
+    told.transaction(commits=(consumed(A, 2, 3),), process="q")
+
+
+@tale("unprocessed")
+def offsets_of_an_aborted_transaction(told: Tale) -> None:
+    told.transaction((A, 0), (A, 1))
+    told.transaction(commits=(consumed(A, 0, 2),), process="p", outcome=ABORTED)
+    told.told(A, 2)
+
+
+@tale("unprocessed")
+def offsets_without_outputs(told: Tale) -> None:
+    told.transaction((A, 0), (A, 1))
+    told.history.final.pipelines[GROUP] = ("out",)
+    commits = (consumed(A, 0, 2),)
+    told.transaction((OUT, 0), sources=((A, 0),), commits=commits, process="p")
+    told.told(A, 2)
+
+
+@tale("zombie")
+def the_old_owner_commits(told: Tale) -> None:
+    told.opened("z1")
+    made = told.transaction((A, 0), process="z1")
+    told.opened("z2")
+    made.commit_began, made.ended = told.history.now(), told.history.now()
+
+
+@tale("zombie")
+def the_old_owner_writes(told: Tale) -> None:
+    told.opened("z1")
+    told.opened("z2")
+    told.transaction((A, 0), process="z1", outcome=ABORTED)
+
+
+@tale()
+def the_old_owner_was_as_fast(told: Tale) -> None:
+    told.opened("z1")
+    told.transaction((A, 0), process="z1")
+    made = told.transaction((A, 2), process="z1", outcome=UNKNOWN)
+    told.opened("z2")
+    told.shown(made, 0)
+    told.transaction((A, 4), process="z2")
+
+
+@pytest.mark.parametrize(("told", "kinds"), [row[1:] for row in TALES], ids=[t[0] for t in TALES])
+def test_exactly_what_is_wrong_is_found(told: Told, kinds: set[str]):
+    story = Tale()
+    told(story)
+    assert story.kinds() == kinds
+
+
+def test_every_kind_has_a_tale():
+    assert {kind for _, _, kinds in TALES for kind in kinds} == KINDS.keys()
+
+
+def test_random_histories_without_faults_are_clean():
+    base = secrets.randbits(32)
+    print(f"seeds {base} to {base + CLEAN_RUNS - 1}")
+    seen: dict[str, int] = {}
+    for seed in range(base, base + CLEAN_RUNS):
+        history = Run(seed).make()
+        findings = check(history)
+        assert findings.is_clean, f"seed {seed}: {findings.details(history)}"
+        for name, count in findings.counts.items():
+            seen[name] = seen.get(name, 0) + count
+    print(seen)
+    assert all(seen.values()), "none of it was in vain"
+
+
+# -- planted in random histories -----------------------------------------------------------------
+
+
+def _final_of(history: History, dice: random.Random, least: int = 1) -> list[Seen]:
+    logs = [log for log in LOGS if len(history.final.records.get(log, [])) >= least]
+    return history.final.records[dice.choice(logs)]
+
+
+def _lose(history: History, dice: random.Random) -> None:
+    records = _final_of(history, dice)
+    records.pop(dice.randrange(len(records)))
+
+
+def _double(history: History, dice: random.Random) -> None:
+    records = _final_of(history, dice)
+    records.append(Seen(records[-1].offset + 1, dice.choice(records).value))
+
+
+def _swap(history: History, dice: random.Random) -> None:
+    records = _final_of(history, dice, 2)
+    one, other = dice.sample(range(len(records)), 2)
+    first, second = records[one], records[other]
+    records[one], records[other] = (
+        first._replace(value=second.value),
+        second._replace(value=first.value),
+    )
+
+
+def _show_aborted(history: History, dice: random.Random) -> None:
+    aborted = [
+        send
+        for transaction in history.transactions
+        if transaction.outcome is ABORTED
+        for send in transaction.sends
+        if send.offset is not None
+    ]
+    send = dice.choice(aborted)
+    assert send.offset is not None
+    history.final.records[send.log].append(Seen(send.offset, send.value))
+
+
+def _show_early(history: History, dice: random.Random) -> None:
+    committed = [each for each in history.transactions if each.outcome is COMMITTED and each.sends]
+    send = dice.choice(committed).sends[0]
+    reader = history.consumer("too early", is_committed_only=True)
+    offset = {s.value: s.offset for s in history.final.records[send.log]}[send.value]
+    reader.steps.append(Poll(1, send.began, {send.log: [Seen(offset, send.value)]}))
+
+
+def _go_back(history: History, dice: random.Random) -> None:
+    reads = [read for read in history.offset_reads if read.offset]
+    read = dice.choice(reads)
+    history.offset_reads.append(OffsetRead(read.group, read.log, 0, history.now(), history.now()))
+
+
+def _poll_twice(history: History, dice: random.Random) -> None:
+    [reader] = [each for each in history.consumers if each.name == "reader"]
+    number = dice.choice([n for n, step in enumerate(reader.steps) if isinstance(step, Poll)])
+    reader.steps.insert(number, reader.steps[number])
+
+
+def _leave_out(history: History, dice: random.Random) -> None:
+    """Between two records that were polled together."""
+    steps = [poll for consumer in history.consumers for poll in consumer.polls()]
+    several = [seen for poll in steps for seen in poll.records.values() if len(seen) > 2]
+    dice.choice(several).pop(1)
+
+
+def _forget_offsets(history: History, dice: random.Random) -> None:
+    """The group's committed transaction counts as aborted, its outputs too; offsets stay."""
+    committed = [
+        each for each in history.transactions if each.commits and each.outcome is COMMITTED
+    ]
+    transaction = dice.choice(committed)
+    transaction.commits.clear()
+
+
+PLANTS: Final = [
+    (_lose, "lost-write"),
+    (_double, "duplicate"),
+    (_swap, "inconsistent-offset"),
+    (_show_aborted, "aborted-read"),
+    (_show_early, "precommitted-read"),
+    (_go_back, "offset-went-back"),
+    (_poll_twice, "nonmonotonic-poll"),
+    (_leave_out, "skipped"),
+    (_forget_offsets, "unprocessed"),
+]
+
+
+@pytest.mark.parametrize(("plant", "kind"), PLANTS, ids=[plant.__name__[1:] for plant, _ in PLANTS])
+def test_what_is_planted_in_a_random_history_is_found(
+    plant: Callable[[History, random.Random], None], kind: str
+):
+    base = secrets.randbits(32)
+    print(f"seeds {base} to {base + PLANT_RUNS - 1}")
+    for seed in range(base, base + PLANT_RUNS):
+        history = Run(seed).make()
+        plant(history, random.Random(seed))
+        found = check(history)
+        assert kind in found.kinds(), f"seed {seed}: {found.summary()}"
+        assert found.details(history)
