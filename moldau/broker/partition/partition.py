@@ -13,7 +13,7 @@ from moldau.broker.partition import following, leading, reading
 from moldau.broker.partition.core import PartitionCore, PartitionState
 from moldau.broker.partition.deferred import DeferredAppends, Flush, Records, StartWork
 from moldau.protocol.errors import ErrorCode
-from moldau.storage.append import AppendResult
+from moldau.storage.append import AppendOrigin, AppendResult
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -248,8 +248,13 @@ class Partition:
             return not self.deferred.is_line_empty
         return not self.deferred.is_line_empty or log.needs_preparation(records)
 
-    def append(self, records: Records, required_acks: int) -> AppendResult:
-        """Append a producer's batches as the leader.
+    def append(
+        self,
+        records: Records,
+        required_acks: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> AppendResult:
+        """Append a producer's, or a coordinator's, batches as the leader.
 
         Args:
             required_acks: -1, 0 or 1; -1 insists on `min.insync.replicas`.
@@ -266,7 +271,7 @@ class Partition:
                 f"{len(core.isr)} replicas in sync, min.insync.replicas is "
                 f"{self.min_insync_replicas}",
             )
-        result = log.append_as_leader(records, leader_epoch=core.leader_epoch)
+        result = log.append_as_leader(records, leader_epoch=core.leader_epoch, origin=origin)
         if result.error is ErrorCode.NONE and not result.is_duplicate:
             if core.local_log_grew(log.log_end_offset, self.min_insync_replicas):
                 self.high_watermark_moved(log)

@@ -1,0 +1,104 @@
+"""What a coordinator's runtime needs of the broker around it.
+
+Owns the ports: a partition of the coordinator's topic as its leader sees it, and the loop. Must not
+implement them: `replica_partitions` does, over the replica manager; tests have their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from moldau.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from moldau.broker.coordinator.core.result import Producer
+    from moldau.runtime.clock import Clock
+    from moldau.runtime.telemetry.metrics import Registry
+    from moldau.runtime.timers import TimerWheel
+
+
+class Appended(NamedTuple):
+    """What became of an append: where the log ends behind it. Without an error but with an end of
+    -1 nothing had to be written: it was there.
+    """
+
+    error: ErrorCode
+    next_offset: int = -1
+
+
+class Piece(NamedTuple):
+    """Whole batches from a log; none, with `next_offset` not moved, is the end of it."""
+
+    error: ErrorCode
+    records: bytes = b""
+    next_offset: int = -1
+
+
+class CoordinatorPartition(Protocol):
+    """One partition of a coordinator's topic on this broker."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch in which this broker leads it and can use its log; -1 where that is not so."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """Where the log begins."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """Where the log ends (exclusive)."""
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed."""
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """The largest batch that may be appended."""
+
+    def append(self, batch: bytearray, leader_epoch: int) -> Appended:
+        """Append a batch with the demands of acks=all, if this broker leads in that epoch."""
+
+    def append_marker(
+        self,
+        producer: Producer,
+        leader_epoch: int,
+        *,
+        coordinator_epoch: int,
+        is_commit: bool,
+        transaction_version: int,
+    ) -> Appended:
+        """Append the marker that ends a transaction, if this broker leads in that epoch."""
+
+    async def read(self, offset: int, max_bytes: int) -> Piece:
+        """Batches from the one that holds `offset` on, committed or not."""
+
+    def wake_at(self, offset: int, wake: Callable[[], None]) -> None:
+        """Call `wake` once when everything before `offset` is committed or never will be here; one
+        call at a time is kept, a later one replaces it. It may come within any other call.
+        """
+
+    def forget_wake(self) -> None:
+        """Do not call `wake` any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimePorts:
+    """The broker around a runtime.
+
+    Attributes:
+        partition: the partition of that topic and index, if it is on this broker.
+        soon: calls a function at the loop's next turn.
+        start: runs a coroutine whose failure is told to the node.
+    """
+
+    broker_id: int
+    clock: Clock
+    timers: TimerWheel
+    registry: Registry
+    partition: Callable[[str, int], CoordinatorPartition | None]
+    soon: Callable[[Callable[[], None]], object]
+    start: Callable[[Coroutine[Any, Any, None]], object]

@@ -1,0 +1,154 @@
+"""The partitions of a coordinator's topic as the replica manager has them.
+
+Owns the way from a coordinator's batch to a partition's log and from the log back. Must not decide
+about leadership or commits: the partition does. Invariant: whatever it is asked to append is
+appended in the leader epoch it was asked for, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from moldau.broker.coordinator.ports import Appended, Piece
+from moldau.broker.partition.partition import ACKS_ALL, ProduceWait
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records import ControlRecordType, EndTxnMarker, encode_end_txn_batch
+from moldau.storage.append import AppendOrigin
+
+if TYPE_CHECKING:
+    from moldau.broker.coordinator.core.result import Producer
+    from moldau.broker.partition.partition import Partition
+    from moldau.broker.replica_manager import ReplicaManager
+    from moldau.storage.append import AppendResult
+
+NO_LEADER_EPOCH = -1
+
+
+class ReplicaPartition:
+    """`CoordinatorPartition` over a partition of this broker."""
+
+    __slots__ = ("_manager", "_partition", "_wait", "_wake")
+
+    def __init__(self, manager: ReplicaManager, partition: Partition) -> None:
+        self._manager = manager
+        self._partition = partition
+        self._wait: ProduceWait | None = None
+        self._wake: Callable[[], None] | None = None
+
+    @property
+    def leader_epoch(self) -> int:
+        """As the port says."""
+        partition = self._partition
+        log = partition.log
+        if not partition.core.is_leader or log is None or log.offline:
+            return NO_LEADER_EPOCH
+        return partition.core.leader_epoch
+
+    @property
+    def log_start_offset(self) -> int:
+        """As the port says."""
+        log = self._partition.log
+        return 0 if log is None else log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """As the port says."""
+        log = self._partition.log
+        return 0 if log is None else log.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """As the port says."""
+        return self._partition.core.high_watermark
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """`max.message.bytes` of the topic, and no more than a segment holds."""
+        log = self._partition.log
+        assert log is not None, "led"
+        return min(log.config.max_message_bytes, log.config.segment_bytes)
+
+    def append(self, batch: bytearray, leader_epoch: int) -> Appended:
+        """As the port says."""
+        if self.leader_epoch != leader_epoch:
+            return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        result = self._partition.append(batch, ACKS_ALL, AppendOrigin.COORDINATOR)
+        return self._appended(result)
+
+    def append_marker(
+        self,
+        producer: Producer,
+        leader_epoch: int,
+        *,
+        coordinator_epoch: int,
+        is_commit: bool,
+        transaction_version: int,
+    ) -> Appended:
+        """As the port says."""
+        del transaction_version
+        if self.leader_epoch != leader_epoch:
+            return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
+        batch = encode_end_txn_batch(
+            EndTxnMarker(kind, coordinator_epoch),
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            timestamp_ms=self._manager.clock.now_ms(),
+        )
+        return self._appended(self._partition.append(batch, ACKS_ALL, AppendOrigin.COORDINATOR))
+
+    def _appended(self, result: AppendResult) -> Appended:
+        if result.error is not ErrorCode.NONE:
+            return Appended(result.error)
+        self._manager.complete_soon()
+        return Appended(ErrorCode.NONE, result.last_offset + 1)
+
+    async def read(self, offset: int, max_bytes: int) -> Piece:
+        """As the port says. Bytes come through the pool of threads: a loaded log is mostly cold."""
+        log = self._partition.log
+        if log is None:
+            return Piece(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        offload = log.filesystem.offload
+        result = log.read(offset, max_bytes=max_bytes)
+        while result.verification is not None:
+            await offload(result.verification.run)
+            result = log.finish_verification(result)
+            if result.error is ErrorCode.NONE and isinstance(result.records, bytes):
+                result = log.read(offset, max_bytes=max_bytes)  # cut meanwhile: look again
+        if result.error is not ErrorCode.NONE:
+            return Piece(result.error)
+        region = result.records
+        if isinstance(region, bytes):
+            return Piece(ErrorCode.NONE, region, result.next_offset)
+        try:
+            records = await offload(region.read)
+        except OSError as error:
+            log.take_offline(f"read failed: {error}")
+            return Piece(ErrorCode.KAFKA_STORAGE_ERROR)
+        finally:
+            region.release()
+        return Piece(ErrorCode.NONE, records, result.next_offset)
+
+    def wake_at(self, offset: int, wake: Callable[[], None]) -> None:
+        """As the port says."""
+        self.forget_wake()
+        self._wake = wake
+        self._wait = ProduceWait(self, self._partition, offset, None)
+        if self._partition.wait_for_commit(self._wait) is not None:
+            self.commit_decided(self._wait, ErrorCode.NONE)
+
+    def forget_wake(self) -> None:
+        """As the port says."""
+        if self._wait is not None:
+            self._partition.produce_waits.pop(self._wait, None)
+            self._wait = None
+            self._wake = None
+
+    def commit_decided(self, wait: ProduceWait, error: ErrorCode) -> None:
+        """The partition says so; whether it is committed is looked up by whoever is woken."""
+        del error
+        wake = self._wake
+        if wait is self._wait and wake is not None:
+            self._wait = self._wake = None
+            wake()

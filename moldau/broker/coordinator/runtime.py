@@ -1,0 +1,262 @@
+"""The runtime of a coordinator: state machines on the partitions of one internal topic.
+
+Owns which partitions are loaded, and the way of an operation to its state machine. Must not know
+what the state machines do. Invariant: there is a shard exactly for every partition of the topic
+that the last image says this broker leads, in that leader epoch; none of an earlier epoch can
+append any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from moldau.broker.coordinator import loader
+from moldau.broker.coordinator.core.result import CoordinatorState
+from moldau.broker.coordinator.key_partitions import partition_for
+from moldau.broker.coordinator.metrics import RuntimeMetrics
+from moldau.broker.coordinator.shard import Execute, Operation, Shard, ShardState
+from moldau.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from moldau.broker.coordinator.core.result import Producer
+    from moldau.broker.coordinator.ports import RuntimePorts
+    from moldau.broker.coordinator.settings import RuntimeSettings
+    from moldau.metadata.image import MetadataDelta, MetadataImage, TopicImage
+    from moldau.protocol.coordinator_records import CoordinatorLog
+    from moldau.runtime.timers import WheelTimer
+
+logger = logging.getLogger("moldau.broker.coordinator")
+
+StateT = TypeVar("StateT", bound=CoordinatorState)
+
+MAX_LOADING_COUNT: Final = 4
+"""Partitions that are loaded at the same time: each holds a piece of its log in memory."""
+
+
+class CoordinatorRuntime(Generic[StateT]):
+    """Belongs to the data loop. All of it is synchronous but the loading.
+
+    Args:
+        log: the topic and its records.
+        make_state: a new state machine for the partition of that index.
+        execute: told of the commands in results, with the index of the partition.
+    """
+
+    def __init__(
+        self,
+        log: CoordinatorLog,
+        make_state: Callable[[int], StateT],
+        *,
+        execute: Execute,
+        settings: RuntimeSettings,
+        ports: RuntimePorts,
+    ) -> None:
+        self.topic = log.topic
+        self._log = log
+        self._make_state = make_state
+        self._execute = execute
+        self._settings = settings
+        self._ports = ports
+        self._shards: dict[int, Shard[StateT]] = {}
+        self._topic_id: UUID | None = None
+        self._topic_image: TopicImage | None = None
+        self._to_load: deque[Shard[StateT]] = deque()
+        self._loading_count = 0
+        self._retries: dict[Shard[StateT], WheelTimer] = {}
+        self._is_closed = False
+        self._idle: list[Callable[[], object]] = []
+        self._metrics = RuntimeMetrics(ports.registry, log.topic, self._shards.values)
+
+    # -- metadata --------------------------------------------------------------------------------
+
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Load what this broker leads now, unload what it does not lead any more.
+
+        Call it after the replica manager has taken over the same image.
+        """
+        del delta
+        topic = image.topics.topics_by_name.get(self.topic)
+        if topic is self._topic_image or self._is_closed:
+            return
+        self._topic_image = topic
+        if topic is None or topic.topic_id != self._topic_id:
+            for partition_index in list(self._shards):
+                self._unload(partition_index)
+            self._topic_id = None if topic is None else topic.topic_id
+        if topic is None:
+            return
+        for partition_index, registration in topic.partitions.items():
+            if registration.leader == self._ports.broker_id:
+                self._lead(partition_index, registration.leader_epoch)
+            else:
+                self._unload(partition_index)
+
+    def _lead(self, partition_index: int, leader_epoch: int) -> None:
+        shard = self._shards.get(partition_index)
+        if shard is not None:
+            if shard.leader_epoch == leader_epoch or shard.continue_in(leader_epoch):
+                return
+            self._unload(partition_index)
+        self._begin(partition_index, leader_epoch)
+
+    def _begin(self, partition_index: int, leader_epoch: int) -> None:
+        partition = self._ports.partition(self.topic, partition_index)
+        if partition is None:
+            logger.error("%s-%d is led here but not held", self.topic, partition_index)
+            return
+        shard = Shard(
+            self._log,
+            partition_index,
+            leader_epoch,
+            partition,
+            self._make_state(partition_index),
+            ports=self._ports,
+            settings=self._settings,
+            execute=self._execute,
+        )
+        self._shards[partition_index] = shard
+        self._to_load.append(shard)
+        self._load_more()
+
+    def _unload(self, partition_index: int) -> None:
+        shard = self._shards.pop(partition_index, None)
+        if shard is None:
+            return
+        retry = self._retries.pop(shard, None)
+        if retry is not None:
+            retry.cancel()
+        shard.unload()
+
+    # -- loading ---------------------------------------------------------------------------------
+
+    def _load_more(self) -> None:
+        while self._to_load and self._loading_count < MAX_LOADING_COUNT:
+            shard = self._to_load.popleft()
+            if shard.state is ShardState.LOADING:
+                self._loading_count += 1
+                self._ports.start(self._load(shard))
+
+    async def _load(self, shard: Shard[StateT]) -> None:
+        begin_ms = self._ports.clock.monotonic_ms()
+        try:
+            is_decided = await loader.load(
+                shard, self._log, ports=self._ports, settings=self._settings
+            )
+            if is_decided:
+                self._metrics.load_time_ms.observe(self._ports.clock.monotonic_ms() - begin_ms)
+            elif shard.state is ShardState.LOADING:
+                self._retries[shard] = self._ports.timers.call_later(
+                    loader.RETRY_MS, self._load_again, shard
+                )
+        finally:
+            self._loading_count -= 1
+            self._load_more()
+            if not self._loading_count:
+                idle, self._idle = self._idle, []
+                for tell in idle:
+                    tell()
+
+    def _load_again(self, shard: Shard[StateT]) -> None:
+        """With a new state machine: the old one may have seen half of the log."""
+        del self._retries[shard]
+        if self._shards.get(shard.partition_index) is shard:
+            del self._shards[shard.partition_index]
+            shard.unload()
+            self._begin(shard.partition_index, shard.leader_epoch)
+
+    # -- operations ------------------------------------------------------------------------------
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of the topic, 0 before there is one."""
+        return 0 if self._topic_image is None else len(self._topic_image.partitions)
+
+    def partition_of(self, key: str) -> int | None:
+        """The partition that a group or transactional id is kept in; None without the topic."""
+        partition_count = self.partition_count
+        return partition_for(key, partition_count) if partition_count else None
+
+    def call(self, key: str | int, operation: Operation[StateT]) -> ErrorCode:
+        """Carry out an operation on the state of a key's partition, or of the partition itself.
+
+        Returns:
+            NONE: `operation(state, now_ms)` was called, exactly once. Otherwise it was not:
+            NOT_COORDINATOR, the partition is not led here; COORDINATOR_LOAD_IN_PROGRESS, it is
+            being loaded, or too much waits for its commit already; COORDINATOR_NOT_AVAILABLE, there
+            is no topic, or the log cannot be read.
+        """
+        partition_index = self.partition_of(key) if isinstance(key, str) else key
+        if partition_index is None or not self.partition_count:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        shard = self._shards.get(partition_index)
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        error = shard.call(operation)
+        if error is not ErrorCode.NONE and shard.state is ShardState.ACTIVE:
+            self._metrics.turned_away.value += 1
+        return error
+
+    def states(self) -> Iterator[tuple[int, StateT]]:
+        """Index and state machine of every loaded partition; to look at, not to change."""
+        for partition_index, shard in list(self._shards.items()):
+            if shard.state is ShardState.ACTIVE:
+                yield partition_index, shard.machine
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether some partition is being loaded: lists of everything are not whole."""
+        return any(shard.state is ShardState.LOADING for shard in self._shards.values())
+
+    def coordinator_epoch(self, partition_index: int) -> int:
+        """The leader epoch in which the partition is loaded, -1 where it is not."""
+        shard = self._shards.get(partition_index)
+        if shard is None or shard.state is not ShardState.ACTIVE:
+            return -1
+        return shard.leader_epoch
+
+    def complete_transaction(
+        self,
+        partition_index: int,
+        producer: Producer,
+        *,
+        coordinator_epoch: int,
+        is_commit: bool,
+        transaction_version: int,
+        done: Callable[[ErrorCode], None],
+    ) -> None:
+        """End a transaction in a partition of this topic: append its marker, replay it.
+
+        Args:
+            coordinator_epoch: of the transaction's coordinator.
+            done: called exactly once: with NONE when the marker is committed.
+        """
+        shard = self._shards.get(partition_index)
+        if shard is None:
+            done(ErrorCode.NOT_COORDINATOR)
+            return
+        shard.complete_transaction(
+            producer,
+            coordinator_epoch=coordinator_epoch,
+            is_commit=is_commit,
+            transaction_version=transaction_version,
+            done=done,
+        )
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Tell everybody who waits NOT_COORDINATOR, and wait for what is being read."""
+        import asyncio
+
+        self._is_closed = True
+        for partition_index in list(self._shards):
+            self._unload(partition_index)
+        if self._loading_count:
+            idle = asyncio.get_running_loop().create_future()
+            self._idle.append(lambda: idle.done() or idle.set_result(None))
+            await idle

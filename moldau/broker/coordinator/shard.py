@@ -1,0 +1,404 @@
+"""One partition of a coordinator's topic, led by this broker: its state machine and its log.
+
+Owns the order of things: append, replay, answer after the commit; who waits; the state machine's
+timers. Must not know what the records mean, or read the log (the loader does). Invariants: the
+state machine has replayed exactly what the log holds below `_end_offset`, and nothing that is not
+in it; whatever is told of that state waits until the log is committed up to there; after `unload`
+nothing is appended, no timer runs, and everybody who waited has been told.
+
+How a lost leadership cannot answer a read:
+
+1. an operation appends at offset 7 and the next one reads what it wrote; both wait for offset 8;
+2. another broker becomes leader without the record at 7;
+3. this broker's replica manager learns of it before the runtime does (order of publishers), so that
+   its high watermark does not move any more in the shard's leader epoch;
+4. `unload` tells both NOT_COORDINATOR.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from moldau.broker.coordinator import batches
+from moldau.broker.coordinator.commit_queue import CommitQueue, Waiting
+from moldau.broker.coordinator.core.result import (
+    CancelTimer,
+    CoordinatorResult,
+    CoordinatorState,
+    Producer,
+    Reply,
+    SetTimer,
+)
+from moldau.broker.coordinator.errors import write_error
+from moldau.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from moldau.broker.coordinator.core.result import CoordinatorRecord
+    from moldau.broker.coordinator.ports import CoordinatorPartition, RuntimePorts
+    from moldau.broker.coordinator.settings import RuntimeSettings
+    from moldau.protocol.coordinator_records import CoordinatorLog
+    from moldau.runtime.timers import WheelTimer
+
+logger = logging.getLogger("moldau.broker.coordinator")
+
+StateT = TypeVar("StateT", bound=CoordinatorState)
+Operation = Callable[[StateT, float], CoordinatorResult]
+Execute = Callable[[int, Any], None]
+
+
+class ShardState(Enum):
+    """Where a shard stands."""
+
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+    UNLOADED = "unloaded"
+
+
+LEGAL_TRANSITIONS: Final[dict[ShardState, frozenset[ShardState]]] = {
+    ShardState.LOADING: frozenset({ShardState.ACTIVE, ShardState.FAILED, ShardState.UNLOADED}),
+    ShardState.ACTIVE: frozenset({ShardState.FAILED, ShardState.UNLOADED}),
+    ShardState.FAILED: frozenset({ShardState.UNLOADED}),
+    ShardState.UNLOADED: frozenset(),
+}
+
+_REFUSALS: Final = {
+    ShardState.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ShardState.FAILED: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ShardState.UNLOADED: ErrorCode.NOT_COORDINATOR,
+}
+
+
+@contextmanager
+def _replaying(shard: Shard[Any]) -> Iterator[None]:
+    """An exception in between leaves a state that is not the log's: nobody may see it."""
+    is_replayed = False
+    try:
+        yield
+        is_replayed = True
+    finally:
+        if not is_replayed:
+            shard.fail()
+
+
+class Shard(Generic[StateT]):
+    """A state machine with its log; moves along LEGAL_TRANSITIONS.
+
+    Args:
+        leader_epoch: the one in which this broker leads; nothing is appended in another.
+        execute: told of the commands in results.
+    """
+
+    def __init__(
+        self,
+        log: CoordinatorLog,
+        partition_index: int,
+        leader_epoch: int,
+        partition: CoordinatorPartition,
+        machine: StateT,
+        *,
+        ports: RuntimePorts,
+        settings: RuntimeSettings,
+        execute: Execute,
+    ) -> None:
+        self.name = f"{log.topic}-{partition_index}"
+        self.partition_index = partition_index
+        self.leader_epoch = leader_epoch
+        self.partition = partition
+        self.machine = machine
+        self.state = ShardState.LOADING
+        self._log = log
+        self._ports = ports
+        self._settings = settings
+        self._execute = execute
+        self._end_offset = 0
+        self._waiting = CommitQueue()
+        self._timers: dict[Hashable, WheelTimer] = {}
+        self._deadline: WheelTimer | None = None
+        self._woken_at = -1
+        self._is_draining = False
+        self._is_drain_due = False
+
+    def __repr__(self) -> str:
+        return f"Shard({self.name}, {self.state.value}, leader epoch {self.leader_epoch})"
+
+    @property
+    def is_led(self) -> bool:
+        """Whether the broker still leads the partition in the shard's epoch, with a usable log."""
+        return self.partition.leader_epoch == self.leader_epoch
+
+    @property
+    def waiting_count(self) -> int:
+        """Answers that wait for a commit."""
+        return len(self._waiting)
+
+    # -- its life --------------------------------------------------------------------------------
+
+    def activate(self, end_offset: int) -> None:
+        """Everything before `end_offset`, which is all there is, has been replayed."""
+        self._move_to(ShardState.ACTIVE)
+        self._end_offset = end_offset
+        self._carry_out(self.machine.loaded(self._now_ms()))
+        self._drain()
+
+    def fail(self) -> None:
+        """The state cannot be known: nobody is served until another leader tries."""
+        self._end(ShardState.FAILED, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def continue_in(self, leader_epoch: int) -> bool:
+        """This broker leads on in a newer epoch without ever having followed: what was replayed is
+        what the log holds, and stays.
+
+        Returns:
+            Whether that is so.
+        """
+        if self.state is not ShardState.ACTIVE or leader_epoch < self.leader_epoch:
+            return False
+        if self.partition.log_end_offset != self._end_offset:
+            return False
+        self.leader_epoch = leader_epoch
+        self._wait_for_first()
+        return True
+
+    def unload(self) -> None:
+        """Leadership is lost: everybody who waits is told so."""
+        self._end(ShardState.UNLOADED, ErrorCode.NOT_COORDINATOR)
+
+    def _end(self, state: ShardState, error: ErrorCode) -> None:
+        was_active = self.state is ShardState.ACTIVE
+        self._move_to(state)
+        try:
+            self._let_go(error)
+        finally:
+            if was_active:
+                self._send(self.machine.unloaded())
+
+    def _move_to(self, state: ShardState) -> None:
+        assert state in LEGAL_TRANSITIONS[self.state], f"{self} to {state.value}"
+        self.state = state
+
+    def _let_go(self, error: ErrorCode) -> None:
+        self.partition.forget_wake()
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        with ExitStack() as calls:
+            # One that fails takes the answer of none of the others; called last to first.
+            waiting = []
+            while (each := self._waiting.pop()) is not None:
+                waiting.append(each)
+            for each in reversed(waiting):
+                calls.callback(self._end_wait, each, error)
+
+    # -- operations ------------------------------------------------------------------------------
+
+    def refusal(self) -> ErrorCode:
+        """Why no operation is taken now; NONE when one is."""
+        if self.state is not ShardState.ACTIVE:
+            return _REFUSALS[self.state]
+        if not self.is_led:
+            return ErrorCode.NOT_COORDINATOR
+        settings = self._settings
+        if (
+            len(self._waiting) >= settings.max_waiting_count
+            or self._waiting.size_bytes >= settings.max_waiting_bytes
+        ):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def call(self, operation: Operation[StateT]) -> ErrorCode:
+        """Carry out an operation, or say why not."""
+        refusal = self.refusal()
+        if refusal is ErrorCode.NONE:
+            self._carry_out(operation(self.machine, self._now_ms()))
+            self._drain()
+        return refusal
+
+    def complete_transaction(
+        self,
+        producer: Producer,
+        *,
+        coordinator_epoch: int,
+        is_commit: bool,
+        transaction_version: int,
+        done: Callable[[ErrorCode], None],
+    ) -> None:
+        """Append the marker of a transaction; `done` hears once it is committed, or why not."""
+        refusal = self.refusal()
+        if refusal is not ErrorCode.NONE:
+            done(refusal)
+            return
+        appended = self.partition.append_marker(
+            producer,
+            self.leader_epoch,
+            coordinator_epoch=coordinator_epoch,
+            is_commit=is_commit,
+            transaction_version=transaction_version,
+        )
+        if appended.error is not ErrorCode.NONE:
+            done(appended.error)
+            return
+        if appended.next_offset >= 0:
+            with _replaying(self):
+                self.machine.replay_end_marker(producer, is_commit=is_commit)
+            self._end_offset = appended.next_offset
+
+        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+            del now_ms
+            done(error)
+            return CoordinatorResult()
+
+        self._wait(after, 0)
+        self._drain()
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def _carry_out(self, result: CoordinatorResult) -> None:
+        while True:
+            error, size_bytes = self._append(result.records, result.producer)
+            if error is ErrorCode.NONE:
+                break
+            if result.after is None:
+                return
+            result = result.after(error, self._now_ms())
+        if self.state is ShardState.ACTIVE:
+            self._change_timers(result.timers)
+        if result.replies:
+            self._send(result.replies)
+        for command in result.commands:
+            self._execute(self.partition_index, command)
+        if result.after is None:
+            return
+        if self.state is ShardState.ACTIVE:
+            self._wait(result.after, size_bytes)
+        else:
+            error = _REFUSALS[self.state]
+            self._carry_out(result.after(error, self._now_ms()))
+
+    def _append(
+        self, records: list[CoordinatorRecord], producer: Producer | None
+    ) -> tuple[ErrorCode, int]:
+        """Append and replay, or neither."""
+        if not records:
+            return ErrorCode.NONE, 0
+        if self.state is not ShardState.ACTIVE:
+            return _REFUSALS[self.state], 0
+        batch = batches.encode(
+            self._log,
+            records,
+            now_ms=self._ports.clock.now_ms(),
+            producer=producer,
+            codec=self._settings.codec,
+        )
+        size_bytes = len(batch)
+        if size_bytes > self.partition.max_batch_bytes:
+            logger.warning(
+                "%s: %d records of %d bytes do not fit into a batch of %d (max.message.bytes)",
+                self.name,
+                len(records),
+                size_bytes,
+                self.partition.max_batch_bytes,
+            )
+            return ErrorCode.MESSAGE_TOO_LARGE, 0
+        appended = self.partition.append(batch, self.leader_epoch)
+        if appended.error is not ErrorCode.NONE:
+            return write_error(appended.error), 0
+        first_offset = appended.next_offset - len(records)
+        with _replaying(self):
+            for number, record in enumerate(records):
+                self.machine.replay(record, first_offset + number, producer)
+        self._end_offset = appended.next_offset
+        return ErrorCode.NONE, size_bytes
+
+    def _send(self, replies: Iterable[Reply]) -> None:
+        with ExitStack() as calls:
+            for reply in reversed(list(replies)):
+                calls.callback(reply.to.respond, reply.message)
+
+    # -- timers ----------------------------------------------------------------------------------
+
+    def _change_timers(self, changes: Iterable[SetTimer | CancelTimer]) -> None:
+        for change in changes:
+            running = self._timers.pop(change.key, None)
+            if running is not None:
+                running.cancel()
+            if isinstance(change, SetTimer):
+                self._timers[change.key] = self._ports.timers.call_later(
+                    change.delay_ms, self._timer_ran_out, change.key
+                )
+
+    def _timer_ran_out(self, key: Hashable) -> None:
+        del self._timers[key]
+        self._carry_out(self.machine.on_timer(key, self._now_ms()))
+        self._drain()
+
+    # -- waiting for commits ---------------------------------------------------------------------
+
+    def _wait(
+        self, after: Callable[[ErrorCode, float], CoordinatorResult], size_bytes: int
+    ) -> None:
+        timeout_ms = self._settings.write_timeout_ms
+        deadline_ms = self._ports.clock.monotonic_ms() + timeout_ms
+        self._waiting.add(Waiting(self._end_offset, deadline_ms, after, size_bytes))
+
+    def _drain(self) -> None:
+        """Answer whoever waited long enough, in order; those who come meanwhile too."""
+        if self._is_draining or self.state is not ShardState.ACTIVE:
+            return
+        self._is_draining = True
+        try:
+            while self.is_led:
+                waiting = self._waiting.pop_committed(self.partition.high_watermark)
+                if waiting is None:
+                    break
+                self._end_wait(waiting, ErrorCode.NONE)
+        finally:
+            self._is_draining = False
+            self._wait_for_first()
+
+    def _end_wait(self, waiting: Waiting, error: ErrorCode) -> None:
+        self._carry_out(waiting.after(error, self._now_ms()))
+
+    def _wait_for_first(self) -> None:
+        """Be woken when the first in line is committed, or its time is up."""
+        first = self._waiting.first
+        if first is None or self.state is not ShardState.ACTIVE:
+            return
+        if self._woken_at != first.required_offset:
+            self._woken_at = first.required_offset
+            self.partition.wake_at(first.required_offset, self._woken)
+        if self._deadline is None:
+            delay_ms = first.deadline_ms - self._ports.clock.monotonic_ms()
+            self._deadline = self._ports.timers.call_later(delay_ms, self._time_is_up)
+
+    def _woken(self) -> None:
+        """The high watermark has moved, or leadership is gone. Not from within: whoever moved it
+        has its own work to end first.
+        """
+        self._woken_at = -1
+        if not self._is_drain_due:
+            self._is_drain_due = True
+            self._ports.soon(self._drain_later)
+
+    def _drain_later(self) -> None:
+        self._is_drain_due = False
+        self._drain()
+
+    def _time_is_up(self) -> None:
+        self._deadline = None
+        now_ms = self._ports.clock.monotonic_ms()
+        try:
+            while (waiting := self._waiting.pop_overdue(now_ms)) is not None:
+                self._end_wait(waiting, ErrorCode.REQUEST_TIMED_OUT)
+        finally:
+            self._drain()
+
+    def _now_ms(self) -> float:
+        return float(self._ports.clock.now_ms())
