@@ -1,0 +1,116 @@
+"""The limits and times of consumer groups, and what single groups override.
+
+Owns: reading them from a node's configuration, from the cluster's dynamic defaults and from a
+group's own (ConfigResource GROUP). Must not: decide anything. Times are milliseconds.
+Invariant: what a group overrides is held within the broker's limits when it is used, whatever was
+legal when it was set (Kafka 4.3 does the same).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from moldau.metadata.image import ConfigResourceType, ConfigsImage
+
+SESSION_TIMEOUT_KEY: Final = "consumer.session.timeout.ms"
+HEARTBEAT_INTERVAL_KEY: Final = "consumer.heartbeat.interval.ms"
+ASSIGNMENT_INTERVAL_KEY: Final = "consumer.assignment.interval.ms"
+_BROKER_ASSIGNMENT_INTERVAL_KEY: Final = f"group.{ASSIGNMENT_INTERVAL_KEY}"
+
+
+class _Limits(tuple[int, int]):
+    """The lowest and the highest value."""
+
+    __slots__ = ()
+
+    def clamp(self, text: str, otherwise: int) -> int:
+        """The number in `text`, held within the limits."""
+        try:
+            value = int(text)
+        except ValueError:
+            return otherwise
+        return max(self[0], min(self[1], value))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTimes:
+    """What holds for one group."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupSettings:
+    """What an operator decides about consumer groups (`group.consumer.*`)."""
+
+    broker_id: int = -1
+    session_timeout_ms: int = 45_000
+    session_timeout_limits: _Limits = _Limits((45_000, 60_000))
+    heartbeat_interval_ms: int = 5000
+    heartbeat_interval_limits: _Limits = _Limits((5000, 15_000))
+    assignment_interval_ms: int = 1000
+    assignment_interval_limits: _Limits = _Limits((0, 15_000))
+    max_group_size: int = 2**31 - 1
+    assignors: tuple[str, ...] = ("uniform", "range")
+    upgrade_enabled: bool = True
+    downgrade_enabled: bool = True
+    regex_refresh_interval_ms: int = 600_000
+
+    @staticmethod
+    def from_config(node_config: Mapping[str, Any], broker_id: int = -1) -> ConsumerGroupSettings:
+        """The settings of a node."""
+        policy = node_config["group.consumer.migration.policy"].lower()
+        prefix = "group.consumer."
+        return ConsumerGroupSettings(
+            broker_id=broker_id,
+            session_timeout_ms=node_config[f"{prefix}session.timeout.ms"],
+            session_timeout_limits=_limits(node_config, "session.timeout.ms"),
+            heartbeat_interval_ms=node_config[f"{prefix}heartbeat.interval.ms"],
+            heartbeat_interval_limits=_limits(node_config, "heartbeat.interval.ms"),
+            assignment_interval_ms=node_config[f"{prefix}assignment.interval.ms"],
+            assignment_interval_limits=_limits(node_config, "assignment.interval.ms"),
+            max_group_size=node_config[f"{prefix}max.size"],
+            assignors=tuple(node_config[f"{prefix}assignors"]),
+            upgrade_enabled=policy in ("bidirectional", "upgrade"),
+            downgrade_enabled=policy in ("bidirectional", "downgrade"),
+            regex_refresh_interval_ms=node_config[f"{prefix}regex.refresh.interval.ms"],
+        )
+
+    def of_group(self, configs: ConfigsImage, group_id: str) -> GroupTimes:
+        """What holds for one group: its own, else the cluster's, else the node's."""
+        own = configs.get(ConfigResourceType.GROUP, group_id)
+        session_timeout_ms = self.session_timeout_ms
+        heartbeat_interval_ms = self.heartbeat_interval_ms
+        if SESSION_TIMEOUT_KEY in own:
+            session_timeout_ms = self.session_timeout_limits.clamp(
+                own[SESSION_TIMEOUT_KEY], session_timeout_ms
+            )
+        if HEARTBEAT_INTERVAL_KEY in own:
+            heartbeat_interval_ms = self.heartbeat_interval_limits.clamp(
+                own[HEARTBEAT_INTERVAL_KEY], heartbeat_interval_ms
+            )
+        assignment_interval_ms = self.assignment_interval_ms
+        interval = own.get(ASSIGNMENT_INTERVAL_KEY) or self._dynamic(configs)
+        if interval is not None:
+            assignment_interval_ms = self.assignment_interval_limits.clamp(
+                interval, assignment_interval_ms
+            )
+        return GroupTimes(session_timeout_ms, heartbeat_interval_ms, assignment_interval_ms)
+
+    def _dynamic(self, configs: ConfigsImage) -> str | None:
+        """The assignment interval that was set for this broker, or for all of them."""
+        own = configs.get(ConfigResourceType.BROKER, str(self.broker_id))
+        if _BROKER_ASSIGNMENT_INTERVAL_KEY in own:
+            return own[_BROKER_ASSIGNMENT_INTERVAL_KEY]
+        defaults = configs.get(ConfigResourceType.BROKER, "")
+        return defaults.get(_BROKER_ASSIGNMENT_INTERVAL_KEY)
+
+
+def _limits(node_config: Mapping[str, Any], suffix: str) -> _Limits:
+    return _Limits(
+        (node_config[f"group.consumer.min.{suffix}"], node_config[f"group.consumer.max.{suffix}"])
+    )
