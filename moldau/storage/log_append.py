@@ -23,7 +23,7 @@ from moldau.storage.append import (
     whole_batches_bytes,
 )
 from moldau.storage.faults import AppendRejected, is_out_of_room
-from moldau.storage.producer_append import ProducerUpdate, note_marker
+from moldau.storage.producer_append import ProducerUpdate, Verification, note_marker
 from moldau.storage.producer_entry import ProducerBatch
 from moldau.storage.segment import MAX_RELATIVE_OFFSET, LogSegment
 from moldau.storage.transaction_index import AbortedTransaction
@@ -47,12 +47,18 @@ def append_as_leader(
     *,
     leader_epoch: int,
     origin: AppendOrigin = AppendOrigin.CLIENT,
+    verification: Verification | None = None,
+    transaction_version: int = 0,
 ) -> AppendResult:
     """Check batches, give them offsets and the leader epoch in place, write them at the end.
 
     `records` is changed only if all batches pass. A batch that an idempotent producer sends
     again is not written; the result names its first offsets. Never raises for bad input or a
     bad disk: the result carries the error.
+
+    Args:
+        verification: for a client's batch that begins a transaction (KIP-890).
+        transaction_version: for a marker: of the transaction that it ends.
     """
     if log.offline:
         return _storage_error(log, log.offline_reason)
@@ -64,7 +70,9 @@ def append_as_leader(
         duplicate = _assign_offsets(log, batches, leader_epoch, from_client)
         if duplicate is not None:
             return _duplicate(log, duplicate, now_ms)
-        updates = _check_producers(log, records, batches, now_ms, origin)
+        updates = _check_producers(
+            log, records, batches, now_ms, origin, verification, transaction_version
+        )
     except AppendRejected as error:
         return AppendResult(
             error.error,
@@ -212,6 +220,8 @@ def _check_producers(
     batches: Batches,
     now_ms: int,
     origin: AppendOrigin | None,
+    verification: Verification | None = None,
+    transaction_version: int = 0,
 ) -> list[ProducerUpdate]:
     """What the batches do to their producers, or AppendRejected. A follower (no origin) takes
     what its leader took.
@@ -225,10 +235,20 @@ def _check_producers(
         if update is None:
             update = updates[producer_id] = log.producer_state.prepare(producer_id)
         if header.is_control:
-            note_marker(update, records, position, header, now_ms, check=origin is not None)
+            note_marker(
+                update,
+                records,
+                position,
+                header,
+                now_ms,
+                check=origin is not None,
+                transaction_version=transaction_version,
+            )
         else:
             if origin is AppendOrigin.CLIENT:
-                update.check_data(header)
+                update.check_data(header, verification)
+            elif origin is AppendOrigin.COORDINATOR:
+                update.check_coordinator_data(header)
             update.add_data(header, header.base_offset, now_ms)
     return list(updates.values())
 

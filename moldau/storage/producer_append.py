@@ -7,7 +7,7 @@ Invariant: an update that is dropped leaves no trace. Source: KIP-98, KIP-360, K
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import (
@@ -28,6 +28,25 @@ from moldau.storage.producer_entry import (
 )
 
 MAX_SEQUENCE = 2**31 - 1
+MAX_PRODUCER_EPOCH = 2**15 - 1
+
+FIRST_VERSION_WITH_EPOCH_BUMP = 2
+"""From this `transaction.version` on every transaction has an epoch of its own, and its marker
+carries the next one (KIP-890)."""
+
+
+class Verification(Protocol):
+    """What was learnt of a producer while its transaction was being verified (KIP-890).
+
+    `lowest_sequence` is the lowest first sequence of the batches that wait or were turned away;
+    `supports_epoch_bump` says that the producer gives every transaction an epoch of its own.
+    """
+
+    @property
+    def lowest_sequence(self) -> int: ...
+
+    @property
+    def supports_epoch_bump(self) -> bool: ...
 
 
 class CompletedTransaction(NamedTuple):
@@ -75,26 +94,23 @@ class ProducerUpdate:
             self.coordinator_epoch = entry.coordinator_epoch
             self.current_txn_first_offset = entry.current_txn_first_offset
 
-    def check_data(self, header: BatchHeader) -> None:
+    def check_data(self, header: BatchHeader, verification: Verification | None) -> None:
         """Whether a client's batch may follow.
 
-        Raises: AppendRejected with INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or
+        `verification` is what is known of a transaction that this batch begins. Raises:
+        AppendRejected with INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or
         INVALID_TXN_STATE.
         """
-        producer_epoch = header.producer_epoch
+        self._check_epoch(header)
+        if verification is not None:
+            self._check_first_sequence(header.base_sequence, verification)
         known_epoch = self.producer_epoch
-        if producer_epoch < known_epoch:
-            raise AppendRejected(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {self.producer_id} sent epoch {producer_epoch}, "
-                f"the partition has seen {known_epoch}",
-            )
-        if producer_epoch != known_epoch:
+        if header.producer_epoch != known_epoch:
             # A producer never seen (or forgotten after expiry) may begin anywhere.
             if header.base_sequence != 0 and known_epoch != NO_EPOCH:
                 raise AppendRejected(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"producer {self.producer_id} begins epoch {producer_epoch} "
+                    f"producer {self.producer_id} begins epoch {header.producer_epoch} "
                     f"with sequence {header.base_sequence} instead of 0",
                 )
         else:
@@ -105,6 +121,39 @@ class ProducerUpdate:
                     f"producer {self.producer_id} sent sequence {header.base_sequence}, "
                     f"expected {expected}",
                 )
+        self._check_transaction(header)
+
+    def check_coordinator_data(self, header: BatchHeader) -> None:
+        """Whether a coordinator may write the batch for its producer; it counts no sequences.
+
+        Raises: AppendRejected with INVALID_PRODUCER_EPOCH or INVALID_TXN_STATE.
+        """
+        self._check_epoch(header)
+        self._check_transaction(header)
+
+    def _check_epoch(self, header: BatchHeader) -> None:
+        if header.producer_epoch < self.producer_epoch:
+            raise AppendRejected(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {self.producer_id} sent epoch {header.producer_epoch}, "
+                f"the partition has seen {self.producer_epoch}",
+            )
+
+    def _check_first_sequence(self, base_sequence: int, verification: Verification) -> None:
+        """A transaction's first batch here must not overtake one that was sent before it."""
+        if verification.supports_epoch_bump and base_sequence and self.last_sequence == NO_SEQUENCE:
+            raise AppendRejected(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {self.producer_id} begins with sequence {base_sequence} instead of 0",
+            )
+        if base_sequence > verification.lowest_sequence:
+            raise AppendRejected(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {self.producer_id} sent sequence {base_sequence}, "
+                f"{verification.lowest_sequence} came before it",
+            )
+
+    def _check_transaction(self, header: BatchHeader) -> None:
         if self.current_txn_first_offset != NO_OFFSET and not header.is_transactional:
             raise AppendRejected(
                 ErrorCode.INVALID_TXN_STATE,
@@ -126,16 +175,28 @@ class ProducerUpdate:
             self.current_txn_first_offset = base_offset
             self.started_first_offsets.append(base_offset)
 
-    def check_marker(self, header: BatchHeader, coordinator_epoch: int) -> None:
+    def check_marker(
+        self, header: BatchHeader, coordinator_epoch: int, transaction_version: int
+    ) -> None:
         """Whether a coordinator's end-of-transaction marker may be written.
+
+        With an epoch per transaction the marker's epoch is the one after the transaction's, so one
+        that is not above what the partition has seen is late, and must not end the next
+        transaction. It may be written again when nothing is open that it could end; and the
+        last epoch of all has none after it.
 
         Raises: AppendRejected with INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
         """
-        if header.producer_epoch < self.producer_epoch:
+        producer_epoch, known_epoch = header.producer_epoch, self.producer_epoch
+        is_stale = producer_epoch < known_epoch
+        if producer_epoch == known_epoch and transaction_version >= FIRST_VERSION_WITH_EPOCH_BUMP:
+            is_open = self.current_txn_first_offset != NO_OFFSET
+            is_stale = is_open and producer_epoch != MAX_PRODUCER_EPOCH
+        if is_stale:
             raise AppendRejected(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"marker of producer {self.producer_id} has epoch {header.producer_epoch}, "
-                f"the partition has seen {self.producer_epoch}",
+                f"marker of producer {self.producer_id} has epoch {producer_epoch}, "
+                f"the partition has seen {known_epoch}",
             )
         if coordinator_epoch < self.coordinator_epoch:
             raise AppendRejected(
@@ -181,10 +242,11 @@ def note_marker(
     now_ms: int,
     *,
     check: bool,
+    transaction_version: int = 0,
 ) -> None:
     """Take a transaction's end marker into `update`; other control records say nothing here.
 
-    Raises: AppendRejected.
+    `transaction_version` is that of the transaction it ends. Raises: AppendRejected.
     """
     if not header.is_transactional:
         return
@@ -196,7 +258,7 @@ def note_marker(
             raise rejected(error) from None
         raise AppendRejected(ErrorCode.INVALID_RECORD, "a control batch without record") from None
     if check:
-        update.check_marker(header, marker.coordinator_epoch)
+        update.check_marker(header, marker.coordinator_epoch, transaction_version)
     update.add_marker(
         header,
         marker.coordinator_epoch,

@@ -152,6 +152,24 @@ class ProducerState:
             first = ended if first is None else min(first, ended)
         return first
 
+    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the log holds the beginning, but not the end, of a transaction of that epoch."""
+        entry = self.producers.get(producer_id)
+        return (
+            entry is not None
+            and entry.current_txn_first_offset != NO_OFFSET
+            and entry.producer_epoch == producer_epoch
+        )
+
+    def oldest_transaction_idle_ms(self, now_ms: int) -> int | None:
+        """How long nothing was heard of the producer whose open transaction began first; None
+        without an open one.
+        """
+        producer_id = next(iter(self._ongoing.values()), None)
+        if producer_id is None:
+            return None
+        return now_ms - self.producers[producer_id].last_timestamp_ms
+
     # -- expiry ----------------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> int:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from moldau.broker.partition import following, leading, reading
+from moldau.broker.partition import following, leading, reading, transactions
 from moldau.broker.partition.core import PartitionCore, PartitionState
 from moldau.broker.partition.deferred import DeferredAppends, Flush, Records, StartWork
+from moldau.broker.partition.transactions import VerificationGuard, VerificationGuards
 from moldau.protocol.errors import ErrorCode
 from moldau.storage.append import AppendOrigin, AppendResult
 
@@ -76,6 +77,7 @@ class Partition:
         "deferred",
         "fetch_watchers",
         "follower_problem",
+        "guards",
         "is_deleted",
         "is_opening",
         "is_verifying",
@@ -113,6 +115,7 @@ class Partition:
         self.produce_waits: dict[ProduceWait, None] = {}
         self.follower_problem = ""
         self.low_watermark_waits: dict[LowWatermarkWaiter, None] = {}
+        self.guards = VerificationGuards()
         self.deferred = DeferredAppends(self, start_work, flush)
         self.is_verifying = False
         self.start_work = start_work
@@ -160,6 +163,16 @@ class Partition:
         """Whether this broker leads and replicas are being moved (KIP-455)."""
         core = self.core
         return core.is_leader and bool(core.adding_replicas or core.removing_replicas)
+
+    def has_late_transaction(self, now_ms: int, late_after_ms: int) -> bool:
+        """Whether this broker leads and nothing was heard for `late_after_ms` of the producer whose
+        open transaction holds the last stable offset back (KIP-664).
+        """
+        log = self.log
+        if not self.core.is_leader or log is None or log.offline:
+            return False
+        idle_ms = log.producer_state.oldest_transaction_idle_ms(now_ms)
+        return idle_ms is not None and idle_ms > late_after_ms
 
     # -- leadership ------------------------------------------------------------------------------
 
@@ -253,11 +266,16 @@ class Partition:
         records: Records,
         required_acks: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        *,
+        guard: VerificationGuard | None = None,
+        transaction_version: int = 0,
     ) -> AppendResult:
         """Append a producer's, or a coordinator's, batches as the leader.
 
         Args:
             required_acks: -1, 0 or 1; -1 insists on `min.insync.replicas`.
+            guard: for a producer's transactional batch: under which it was verified.
+            transaction_version: for a transaction's marker.
         """
         core = self.core
         if not core.is_leader:
@@ -271,7 +289,18 @@ class Partition:
                 f"{len(core.isr)} replicas in sync, min.insync.replicas is "
                 f"{self.min_insync_replicas}",
             )
-        result = log.append_as_leader(records, leader_epoch=core.leader_epoch, origin=origin)
+        producer = None
+        if origin is AppendOrigin.CLIENT:
+            producer = transactions.transactional_producer(records)
+        if producer is None:
+            result = log.append_as_leader(
+                records,
+                leader_epoch=core.leader_epoch,
+                origin=origin,
+                transaction_version=transaction_version,
+            )
+        else:
+            result = transactions.append_transactional(self, log, records, producer, guard)
         if result.error is ErrorCode.NONE and not result.is_duplicate:
             if core.local_log_grew(log.log_end_offset, self.min_insync_replicas):
                 self.high_watermark_moved(log)
@@ -283,6 +312,8 @@ class Partition:
         elif log.offline:
             self.changed()
         return result
+
+    append_marker = transactions.append_marker
 
     def wait_for_commit(self, wait: ProduceWait) -> ErrorCode | None:
         """Start to wait for a high watermark, or say at once what is already decided."""
