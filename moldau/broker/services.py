@@ -1,20 +1,33 @@
-"""What the admin handlers of one broker work with, joined once by the node.
+"""What the handlers and coordinators of one broker work with, joined once by the node.
 
-Owns nothing but the references. Invariant: complete before the listener accepts its first request.
+Owns nothing but the references. Invariant: complete before the listener accepts its first request:
+the coordinators, which need the rest, are put in when everything else is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from moldau.broker.background import Background
 from moldau.broker.controller_channel import ControllerChannel
 from moldau.broker.fetch_sessions import FetchSessionCache
 from moldau.broker.metadata_loader import MetadataLoader
 from moldau.broker.producer_ids import ProducerIds
 from moldau.broker.replica_manager import ReplicaManager
 from moldau.config import NodeConfig
+from moldau.runtime.clock import Clock
+from moldau.runtime.network import Network
+from moldau.runtime.telemetry import Registry
+from moldau.runtime.timers import TimerWheel
 from moldau.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from moldau.broker.coordinator.internal_topics import InternalTopics
+    from moldau.broker.group.coordinator import GroupCoordinator
+    from moldau.broker.transaction.coordinator import TransactionCoordinator
 
 
 def _unknown_level() -> int:
@@ -34,6 +47,25 @@ class BrokerServices:
     controller: ControllerChannel
     fetch_sessions: FetchSessionCache
     producer_ids: ProducerIds
+    clock: Clock
+    timers: TimerWheel
+    registry: Registry
+    random: random.Random
+    background: Background
+    internal_topics: InternalTopics
+    broker_epoch: Callable[[], int]
+    """Of this broker's registration, -1 before it."""
+    inter_broker_listener_name: str
+    network: Network | None = None
+    """Where other brokers are; None for the machine's own."""
     kraft_version: Callable[[], int] = _unknown_level
     """The finalized `kraft.version`, which lives in the quorum's control records; 0 when unknown.
     """
+    group_coordinator: GroupCoordinator = field(init=False)
+    transaction_coordinator: TransactionCoordinator = field(init=False)
+
+    def start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
+        """Run work that ends by itself, or that its owner ends when the broker stops; a failure is
+        told to the node.
+        """
+        self.background.start(work, name)

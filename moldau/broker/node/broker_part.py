@@ -16,7 +16,10 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.broker.authorizer import AllowAllAuthorizer
+from moldau.broker.background import Background
 from moldau.broker.controller_channel import ControllerChannel
+from moldau.broker.coordinator.internal_topics import InternalTopics
+from moldau.broker.coordinators import Coordinators
 from moldau.broker.election_meters import ElectionMeters
 from moldau.broker.fetch_sessions import FetchSessionCache
 from moldau.broker.lifecycle import BrokerDescription, BrokerLifecycle, BrokerState
@@ -100,6 +103,7 @@ class BrokerPart:
         self._log_manager: LogManager | None = None
         self._router: RequestRouter | None = None
         self._replica_manager: ReplicaManager | None = None
+        self._coordinators: Coordinators | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._gate = StartGate(self._route)
         self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
@@ -168,6 +172,7 @@ class BrokerPart:
             on_fault=self._on_fault,
         )
         self._replica_manager = replica_manager
+        background = Background(self._on_fault)
         services = BrokerServices(
             node_config=self._config,
             broker_id=self._config.node_id,
@@ -183,7 +188,19 @@ class BrokerPart:
             producer_ids=ProducerIds(
                 ProducerIdBlocks(controller, self._config.node_id, self._broker_epoch)
             ),
+            clock=self._clock,
+            timers=server.timers,
+            registry=self._registry,
+            random=self._random,
+            background=background,
+            internal_topics=InternalTopics(
+                self._config, controller, clock=self._clock, start=background.start
+            ),
+            broker_epoch=self._broker_epoch,
+            inter_broker_listener_name=self._config.inter_broker_listener_name,
+            network=self._network,
         )
+        self._coordinators = Coordinators(services)
         self.services = services
         self._router = RequestRouter(
             services, authorizer=AllowAllAuthorizer(), on_fault=self._on_fault
@@ -212,7 +229,10 @@ class BrokerPart:
             lambda image: self._registered_epoch(image) >= lifecycle.broker_epoch
         )
         self._remove_strays(log_manager)
+        assert self._coordinators is not None, "listening"
         self._metadata.add_publisher(self._replica_manager)
+        # Behind it: a partition has its new role before its coordinator is loaded or unloaded.
+        self._metadata.add_publisher(self._coordinators)
         self._metadata.add_publisher(ElectionMeters(self._registry))
         self._metadata.add_publisher(
             DynamicSettings(
@@ -309,6 +329,9 @@ class BrokerPart:
             broker_epoch = lifecycle.broker_epoch
             lifecycle.move_to(BrokerState.SHUTTING_DOWN)
         services, self.services = self.services, None  # from here on HTTP shows no more of it
+        if self._coordinators is not None:
+            # First: whoever waits for a coordinator is told to look for the next one.
+            await self._coordinators.close()
         if self._replica_manager is not None:
             await self._replica_manager.close()
         if self.server is not None:
@@ -316,6 +339,7 @@ class BrokerPart:
         if self._router is not None:
             await self._router.close()
         if services is not None:
+            await services.background.close()
             await services.producer_ids.close()
         if lifecycle is not None:
             await lifecycle.stop()

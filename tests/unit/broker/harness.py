@@ -15,6 +15,10 @@ from typing import Any
 from uuid import UUID
 
 from moldau.broker.authorizer import AllowAllAuthorizer
+from moldau.broker.background import Background
+from moldau.broker.controller_channel import ControllerUnavailable
+from moldau.broker.coordinator.internal_topics import InternalTopics
+from moldau.broker.coordinators import Coordinators
 from moldau.broker.fetch_sessions import FetchSessionCache
 from moldau.broker.partition import FollowerFetch
 from moldau.broker.producer_ids import ProducerIdBlock, ProducerIds, ProducerIdsUnavailable
@@ -26,6 +30,7 @@ from moldau.config import BROKER_KEYS, effective_topic_config
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p19_create_topics import CreateTopicsRequest
 from moldau.protocol.metadata_records import (
     ConfigRecord,
     PartitionChangeRecord,
@@ -223,6 +228,7 @@ class DataPath:
         self.connection = FakeConnection()
         self.allocator = CountingProducerIds()
         self.channel = ScriptedChannel()
+        self.background = Background(self.faults.append)
 
     async def __aenter__(self) -> DataPath:
         await self._open_logs()
@@ -299,16 +305,34 @@ class DataPath:
             metadata=self.metadata,  # type: ignore[arg-type]
             replica_manager=self.manager,
             log_manager=self.log_manager,
-            controller=None,  # type: ignore[arg-type]
+            controller=self.channel,
             fetch_sessions=self.sessions,
             producer_ids=self.producer_ids,
+            clock=self.clock,
+            timers=self.timers,
+            registry=self.registry,
+            random=self.random,
+            background=self.background,
+            internal_topics=InternalTopics(
+                self.node_values, self.channel, clock=self.clock, start=self.background.start
+            ),
+            broker_epoch=lambda: BROKER_ID,
+            inter_broker_listener_name="PLAINTEXT",
+            network=self.network,
         )
+        self.services = services
+        self.coordinators = Coordinators(services)
         self.router = RequestRouter(
             services, authorizer=self.authorizer, on_fault=self.faults.append
         )
 
     async def __aexit__(self, *exception: object) -> None:
+        await self.coordinators.close()
         await self.router.close()
+        for sent in self.channel.sent:
+            if isinstance(sent.request, CreateTopicsRequest) and not sent.future.done():
+                sent.fail(ControllerUnavailable("the test is over"))
+        await self.background.close()
         await self.producer_ids.close()
         await self.manager.close()
         await self.log_manager.shutdown()
@@ -329,6 +353,7 @@ class DataPath:
         provenance = Provenance(image.provenance.last_contained_offset + len(records), 1, 0)
         self.metadata.image = delta.apply(provenance)
         self.manager.apply_metadata(delta, self.metadata.image)
+        self.coordinators.on_metadata_update(delta, self.metadata.image)
 
     def create_topic(
         self,

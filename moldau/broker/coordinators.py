@@ -1,0 +1,60 @@
+"""The coordinators of a broker: made, told of metadata and ended together.
+
+Owns their order. Must not know what they do. Invariants: they hear of an image after the replica
+manager has; the coordinator of transactions ends before that of groups, whose partitions get its
+markers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from moldau.broker.coordinator import CoordinatorRuntimes
+
+if TYPE_CHECKING:
+    from moldau.broker.services import BrokerServices
+    from moldau.metadata.image import MetadataDelta, MetadataImage
+
+
+class Coordinators:
+    """A metadata publisher; puts the coordinators into the services.
+
+    Args:
+        services: complete but for the coordinators.
+        runtimes: where their state machines run; on the broker's replicas without.
+    """
+
+    def __init__(
+        self, services: BrokerServices, runtimes: CoordinatorRuntimes | None = None
+    ) -> None:
+        if runtimes is None:
+            runtimes = CoordinatorRuntimes.on_replicas(
+                services.replica_manager,
+                timers=services.timers,
+                clock=services.clock,
+                registry=services.registry,
+                start=services.start,
+            )
+        # While the coordinators are being written: each joins as soon as its module is there.
+        self._all: list[Any] = []
+        for package, name in (
+            ("group", "GroupCoordinator"),
+            ("transaction", "TransactionCoordinator"),
+        ):
+            if find_spec(f"moldau.broker.{package}.coordinator") is not None:
+                module = import_module(f"moldau.broker.{package}.coordinator")
+                made = getattr(module, name)(services, runtimes)
+                setattr(services, f"{package}_coordinator", made)
+                self._all.append(made)
+
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Load what is led now, unload what is not any more."""
+        for each in self._all:
+            each.on_metadata_update(delta, image)
+
+    async def close(self) -> None:
+        """Tell everybody who waits to look for another coordinator."""
+        for each in reversed(self._all):
+            await each.close()
