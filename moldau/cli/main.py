@@ -18,12 +18,14 @@ from moldau.cli import (
     configs,
     dev,
     features,
+    groups,
     log,
     metadata,
     quorum,
     server,
     storage,
     topics,
+    transactions,
 )
 from moldau.cli.output import fail, reader_is_gone
 
@@ -37,6 +39,8 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topics")
 app.add_typer(configs.app, name="configs")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(groups.app, name="groups")
+app.add_typer(transactions.app, name="transactions")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(features.app, name="features")
 app.add_typer(storage.app, name="storage")

@@ -18,6 +18,17 @@ def fail(message: str, *, status: int = 1) -> NoReturn:
     sys.exit(status)
 
 
+def complain(errors: Iterable[object]) -> None:
+    """Print one line for each thing that failed while others did not, and exit with status 1 if
+    there was one.
+    """
+    lines = [" ".join(str(error).split()) for error in errors]
+    for line in lines:
+        print(f"moldau: {line}", file=sys.stderr)
+    if lines:
+        sys.exit(1)
+
+
 def reader_is_gone() -> NoReturn:
     """Whoever read our output has seen enough (`| head`): end without a complaint."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush

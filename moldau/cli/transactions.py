@@ -1,0 +1,360 @@
+"""`moldau transactions`: list, describe, find what hangs, abort it.
+
+Must not talk to a cluster except through `moldau.client`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from moldau.cli.cluster_options import (
+    DEFAULT_TIMEOUT_MS,
+    AsJson,
+    BootstrapServer,
+    CommandConfig,
+    TimeoutMs,
+    with_admin,
+)
+from moldau.cli.group_targets import Topics, existing_partitions, parse_topics
+from moldau.cli.hanging_transactions import OpenTransaction, Search, find_hanging
+from moldau.cli.output import complain, fail, print_json, print_table
+from moldau.client import (
+    AbortTransaction,
+    Admin,
+    KafkaError,
+    ProducerState,
+    TopicPartition,
+    TransactionDescription,
+    TransactionListing,
+)
+
+MINUTE_MS = 60_000
+MAX_PRODUCER_EPOCH = 2**15 - 1
+
+app = typer.Typer(
+    help="Transactions: list, describe, find hanging ones, abort.", no_args_is_help=True
+)
+
+TransactionalIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Transactional ids.")]
+Partition = Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="The partition.")]
+BrokerId = Annotated[
+    int | None, typer.Option("--broker-id", min=0, help="Ask this replica, not the leader.")
+]
+
+
+@app.command("list")
+def list_transactions(
+    states: Annotated[
+        list[str] | None,
+        typer.Option("--state", help="Only those in this state (Ongoing, …); may be repeated."),
+    ] = None,
+    producer_ids: Annotated[
+        list[int] | None, typer.Option("--producer-id", min=0, help="Only of this producer.")
+    ] = None,
+    longer_than_ms: Annotated[
+        int, typer.Option(min=-1, help="Only those open for longer; -1 for all.")
+    ] = -1,
+    pattern: Annotated[
+        str | None, typer.Option(help="Only ids that match this regular expression (RE2).")
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+    as_json: AsJson = False,
+) -> None:
+    """List transactional ids with their state."""
+
+    async def work(admin: Admin) -> list[TransactionListing]:
+        return await admin.list_transactions(
+            states=states or (),
+            producer_ids=producer_ids or (),
+            longer_than_ms=longer_than_ms,
+            transactional_id_pattern=pattern,
+        )
+
+    rows = [
+        {
+            "transactional_id": each.transactional_id,
+            "coordinator": each.coordinator_id,
+            "producer_id": each.producer_id,
+            "state": each.state,
+        }
+        for each in with_admin(bootstrap_server, command_config, timeout_ms, work)
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        columns = ("transactional id", "coordinator", "producer id", "state")
+        print_table(columns, (row.values() for row in rows))
+
+
+@app.command("describe")
+def describe(
+    transactional_ids: TransactionalIds,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+    as_json: AsJson = False,
+) -> None:
+    """Show producer, state and open partitions of transactional ids."""
+
+    async def work(admin: Admin) -> dict[str, TransactionDescription | KafkaError]:
+        return await admin.describe_transactions(transactional_ids)
+
+    outcome = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    now_ms = time.time_ns() // 1_000_000
+    rows = [
+        _described(each, now_ms)
+        for each in outcome.values()
+        if isinstance(each, TransactionDescription)
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        names = [name for name in rows[0] if name != "transactional_id"]
+        print_table(
+            ("figure", *(row["transactional_id"] for row in rows)),
+            ((name.replace("_", " "), *(_cell(row[name]) for row in rows)) for name in names),
+        )
+    complain(each for each in outcome.values() if isinstance(each, KafkaError))
+
+
+@app.command("describe-producers")
+def describe_producers(
+    partition: Partition,
+    broker_id: BrokerId = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a partition remembers of its producers, with their open transactions."""
+    wanted = _parsed(partition)
+
+    async def work(admin: Admin) -> list[ProducerState]:
+        return await _producers(admin, wanted, broker_id)
+
+    producers = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    rows = [_producer_row(each) for each in producers]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        (
+            *("producer id", "producer epoch", "coordinator epoch", "last sequence"),
+            *("last timestamp", "transaction start offset"),
+        ),
+        (row.values() for row in rows),
+    )
+
+
+@app.command("abort")
+def abort(
+    partition: Partition,
+    start_offset: Annotated[
+        int | None,
+        typer.Option(min=0, help="Of the transaction, as find-hanging shows it."),
+    ] = None,
+    producer_id: Annotated[
+        int | None, typer.Option(min=0, help="Instead of --start-offset, with both epochs.")
+    ] = None,
+    producer_epoch: Annotated[
+        int | None, typer.Option(min=0, max=MAX_PRODUCER_EPOCH, help="Of that producer.")
+    ] = None,
+    coordinator_epoch: Annotated[
+        int | None, typer.Option(min=0, help="Of the coordinator that began the transaction.")
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Abort one transaction on one partition that its coordinator does not know any more."""
+    wanted = _parsed(partition)
+    by_producer = (producer_id, producer_epoch, coordinator_epoch)
+    if (start_offset is None) == (None in by_producer) or (
+        start_offset is not None and by_producer != (None, None, None)
+    ):
+        fail(
+            "give --start-offset, or --producer-id, --producer-epoch and --coordinator-epoch",
+            status=2,
+        )
+
+    async def work(admin: Admin) -> AbortTransaction:
+        if start_offset is not None:
+            producers = await _producers(admin, wanted, None)
+            found = [
+                each for each in producers if each.current_transaction_start_offset == start_offset
+            ]
+            if not found:
+                fail(f"no open transaction of {wanted} begins at offset {start_offset}")
+            transaction = AbortTransaction.of(wanted, found[0])
+        else:
+            assert producer_id is not None
+            assert producer_epoch is not None
+            assert coordinator_epoch is not None
+            transaction = AbortTransaction(wanted, producer_id, producer_epoch, coordinator_epoch)
+        await admin.abort_transaction(transaction)
+        return transaction
+
+    aborted = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    typer.echo(f"aborted the transaction of producer {aborted.producer_id} on {aborted.partition}")
+
+
+@app.command("find-hanging")
+def find_hanging_transactions(
+    topics: Topics = None,
+    broker_id: Annotated[
+        int | None,
+        typer.Option("--broker-id", min=0, help="Only partitions with a replica there."),
+    ] = None,
+    max_transaction_timeout_minutes: Annotated[
+        int,
+        typer.Option(
+            "--max-transaction-timeout",
+            min=0,
+            help="Minutes that a transaction may last (transaction.max.timeout.ms).",
+        ),
+    ] = 15,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+    as_json: AsJson = False,
+) -> None:
+    """Find open transactions that no coordinator is going to end."""
+    wanted = parse_topics(topics)
+    now_ms = time.time_ns() // 1_000_000
+
+    async def work(admin: Admin) -> Search:
+        partitions = await _searched(admin, wanted, broker_id)
+        return await find_hanging(
+            admin,
+            partitions,
+            now_ms=now_ms,
+            older_than_ms=max_transaction_timeout_minutes * MINUTE_MS,
+            broker_id=broker_id,
+        )
+
+    search = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    rows = [_hanging_row(each, now_ms) for each in search.hanging]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(
+            (
+                *("topic", "partition", "producer id", "producer epoch", "coordinator epoch"),
+                *("start offset", "last timestamp", "minutes"),
+            ),
+            (row.values() for row in rows),
+        )
+    else:
+        typer.echo(f"no transaction hangs on {search.partition_count} partitions")
+    complain(search.errors)
+
+
+@app.command("force-terminate")
+def force_terminate(
+    transactional_ids: TransactionalIds,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Abort what transactional ids have open, prepared or not, and fence their producers."""
+
+    async def work(admin: Admin) -> dict[str, Any]:
+        return dict(await admin.fence_producers(transactional_ids))
+
+    outcome = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    for transactional_id, answer in outcome.items():
+        if not isinstance(answer, KafkaError):
+            typer.echo(
+                f"terminated {transactional_id}: its producer is now {answer.producer_id} "
+                f"in epoch {answer.producer_epoch}"
+            )
+    complain(each for each in outcome.values() if isinstance(each, KafkaError))
+
+
+async def _producers(
+    admin: Admin, partition: TopicPartition, broker_id: int | None
+) -> list[ProducerState]:
+    answer = (await admin.describe_partition_producers([partition], broker_id=broker_id))[partition]
+    if isinstance(answer, KafkaError):
+        raise answer
+    return sorted(answer, key=lambda each: each.producer_id)
+
+
+async def _searched(
+    admin: Admin, wanted: dict[str, set[int] | None], broker_id: int | None
+) -> list[TopicPartition]:
+    """The partitions to search: those named, or all, with a replica on the broker if one is."""
+    if not wanted:
+        wanted = dict.fromkeys(await admin.list_topics(include_internal=True))
+    partitions = await existing_partitions(admin, wanted)
+    if broker_id is None:
+        return partitions
+    topics = await admin.describe_topics(sorted(wanted))
+    on_broker = {
+        TopicPartition(name, each.partition)
+        for name, topic in topics.items()
+        for each in topic.partitions
+        if broker_id in each.replicas
+    }
+    return [each for each in partitions if each in on_broker]
+
+
+def _parsed(text: str) -> TopicPartition:
+    """`TOPIC:PARTITION` as a partition; exits with status 2 for anything else."""
+    topic, _, index = text.rpartition(":")
+    if not topic or not (index.isascii() and index.isdigit()):
+        fail(f"{text!r} is not TOPIC:PARTITION", status=2)
+    return TopicPartition(topic, int(index))
+
+
+def _described(transaction: TransactionDescription, now_ms: int) -> dict[str, Any]:
+    started_ms = transaction.start_time_ms
+    return {
+        "transactional_id": transaction.transactional_id,
+        "coordinator": transaction.coordinator.node_id,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.producer_epoch,
+        "state": transaction.state,
+        "timeout_ms": transaction.timeout_ms,
+        "start_time_ms": started_ms,
+        "duration_ms": None if started_ms is None else max(0, now_ms - started_ms),
+        "partitions": [
+            {"topic": topic, "partition": index} for topic, index in sorted(transaction.partitions)
+        ],
+    }
+
+
+def _cell(value: Any) -> object:
+    if isinstance(value, list):
+        return " ".join(f"{each['topic']}-{each['partition']}" for each in value) or None
+    return value
+
+
+def _producer_row(producer: ProducerState) -> dict[str, Any]:
+    return {
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "coordinator_epoch": producer.coordinator_epoch,
+        "last_sequence": producer.last_sequence,
+        "last_timestamp_ms": producer.last_timestamp_ms,
+        "current_transaction_start_offset": producer.current_transaction_start_offset,
+    }
+
+
+def _hanging_row(transaction: OpenTransaction, now_ms: int) -> dict[str, Any]:
+    producer = transaction.producer
+    return {
+        "topic": transaction.partition.topic,
+        "partition": transaction.partition.partition,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "coordinator_epoch": producer.coordinator_epoch,
+        "start_offset": producer.current_transaction_start_offset,
+        "last_timestamp_ms": producer.last_timestamp_ms,
+        "minutes": (now_ms - producer.last_timestamp_ms) // MINUTE_MS,
+    }
