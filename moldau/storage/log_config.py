@@ -54,12 +54,20 @@ class LogConfig:
     message_timestamp_before_max_ms: int = MAX_INT64
     message_timestamp_after_max_ms: int = 3600 * 1000
     cleanup_policy: tuple[str, ...] = ("delete",)
+    delete_retention_ms: int = 24 * 3600 * 1000
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = MAX_INT64
     file_delete_delay_ms: int = 60_000
     preallocate: bool = False
 
     target_codec: Codec | None = field(init=False, default=None)
     """The codec every batch is stored with; None stores what the producer sent."""
     uses_log_append_time: bool = field(init=False, default=False)
+    compacts: bool = field(init=False, default=False)
+    """Whether of each key only the newest record needs to stay, and every record needs a key."""
+    max_segment_ms: int = field(init=False, default=0)
+    """How long a segment takes records: `segment_ms`, or less to keep `max_compaction_lag_ms`."""
 
     def __post_init__(self) -> None:
         if self.compression_type != "producer":
@@ -68,16 +76,16 @@ class LogConfig:
         object.__setattr__(
             self, "uses_log_append_time", timestamp_type is TimestampType.LOG_APPEND_TIME
         )
+        object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
+        max_segment_ms = self.segment_ms
+        if self.compacts and self.max_compaction_lag_ms > 0:
+            max_segment_ms = min(max_segment_ms, self.max_compaction_lag_ms)
+        object.__setattr__(self, "max_segment_ms", max_segment_ms)
 
     @property
     def deletes(self) -> bool:
         """Whether retention by time and size applies."""
         return "delete" in self.cleanup_policy
-
-    @property
-    def compacts(self) -> bool:
-        """Whether the log may have offset gaps because compaction removed batches."""
-        return "compact" in self.cleanup_policy
 
     @property
     def compression_level(self) -> int | None:

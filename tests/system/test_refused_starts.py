@@ -106,7 +106,7 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
         ("process_roles", "king", "process.roles"),
         ("listeners", "nonsense", "listeners"),
         ("compression_type", "rar", "compression.type"),
-        ("log_cleanup_policy", "compact", "log.cleanup.policy"),
+        ("log_cleanup_policy", "shred", "log.cleanup.policy"),
     ],
 )
 def test_a_bad_value_names_its_key(tmp_path: Path, key: str, value: str | None, said: str) -> None:

@@ -30,10 +30,9 @@ KEYS = (
         "cleanup.policy",
         LIST, ("delete",), ListOf("compact", "delete"),
         MEDIUM, TOPIC, SERVED,
-        "What happens to old segments: delete removes them; an empty list keeps them for ever.",
+        "What happens to old segments: delete removes them, compact keeps the newest record of "
+        "each key; an empty list keeps them for ever.",
         synonyms=("log.cleanup.policy",),
-        refused_values=("compact",),
-        refusal="compaction is not there yet; use delete",
     ),
     ConfigKey(
         "compression.gzip.level",
@@ -66,9 +65,8 @@ KEYS = (
     ConfigKey(
         "delete.retention.ms",
         LONG, 86_400_000, Range(0),
-        MEDIUM, TOPIC, IGNORED,
+        MEDIUM, TOPIC, SERVED,
         "How long a deletion marker outlives its key.",
-        note="compaction is not there yet",
         synonyms=("log.cleaner.delete.retention.ms",),
     ),
     ConfigKey(
@@ -138,9 +136,8 @@ KEYS = (
     ConfigKey(
         "max.compaction.lag.ms",
         LONG, MAX_LONG, Range(1),
-        MEDIUM, TOPIC, IGNORED,
+        MEDIUM, TOPIC, SERVED,
         "The longest a record may stay uncompacted.",
-        note="compaction is not there yet",
         synonyms=("log.cleaner.max.compaction.lag.ms",),
     ),
     ConfigKey(
@@ -174,17 +171,15 @@ KEYS = (
     ConfigKey(
         "min.cleanable.dirty.ratio",
         DOUBLE, 0.5, Range(0, 1),
-        MEDIUM, TOPIC, IGNORED,
+        MEDIUM, TOPIC, SERVED,
         "The share of uncompacted bytes that makes a log worth cleaning.",
-        note="compaction is not there yet",
         synonyms=("log.cleaner.min.cleanable.ratio",),
     ),
     ConfigKey(
         "min.compaction.lag.ms",
         LONG, 0, Range(0),
-        MEDIUM, TOPIC, IGNORED,
+        MEDIUM, TOPIC, SERVED,
         "The shortest a record stays uncompacted.",
-        note="compaction is not there yet",
         synonyms=("log.cleaner.min.compaction.lag.ms",),
     ),
     ConfigKey(

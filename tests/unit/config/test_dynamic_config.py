@@ -55,7 +55,7 @@ def test_stored_values_that_cannot_be_used_are_logged_and_left_out(caplog):
         ("log.segment.bites", "1", True, "did you mean log.segment.bytes?"),
         ("zookeeper.connect", "x", False, "was removed from Kafka"),
         ("ssl.keystore.location", "x", True, "only be set per broker"),
-        ("log.cleanup.policy", "compact", True, "is refused: compaction"),
+        ("log.cleanup.policy", "shred", True, "out of compact, delete"),
         ("log.retention.ms", "0", True, "must be at least 1, or -1"),
     ],
 )
