@@ -1,6 +1,7 @@
 """`moldau bench`: put a load on a running cluster, or on one of its own, and print what came out.
 
-Must not measure anything itself: that is `bench_load` and `bench_metadata`.
+Must not measure anything itself: that is `bench_load` and `bench_metadata`. Transactions and groups
+have a module of their own (`bench_coordinators`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from moldau.cli.bench_coordinators import groups, transactions
 from moldau.cli.cluster_options import (
     DEFAULT_TIMEOUT_MS,
     AsJson,
@@ -35,6 +37,8 @@ PROGRESS_INTERVAL_S: Final = 0.2
 app = typer.Typer(
     help="Measure a running cluster, or (metadata) one of its own.", no_args_is_help=True
 )
+app.command("transactions")(transactions)
+app.command("groups")(groups)
 
 
 class CodecName(StrEnum):

@@ -118,9 +118,14 @@ class ClusterClient:
         raise NoBrokerAvailable(f"no broker can be reached: {', '.join(problems)}")
 
     async def ask_node(
-        self, node_id: int, request: Message, *, timeout_ms: float | None = None
+        self,
+        node_id: int,
+        request: Message,
+        *,
+        timeout_ms: float | None = None,
+        versions: Versions | None = None,
     ) -> Any:
-        """Send to one broker.
+        """Send to one broker. `versions` as with `ask_any`.
 
         Raises:
             NoBrokerAvailable: the broker is unknown or cannot be reached.
@@ -131,7 +136,7 @@ class ClusterClient:
         if broker is None:
             raise NoBrokerAvailable(f"broker {node_id} is not part of the cluster at the moment")
         connection = await self._connect(broker.host, broker.port)
-        return await self._send(connection, request, timeout_ms)
+        return await self._send(connection, request, timeout_ms, versions)
 
     async def ask_controller(self, request: Message, *, timeout_ms: float | None = None) -> Any:
         """Send to the broker that the cluster names as its controller; it forwards (KIP-590)."""

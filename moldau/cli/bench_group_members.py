@@ -1,0 +1,346 @@
+"""Members of a group at the level of requests, for measuring coordinators.
+
+Owns what one member says and when, in the classic protocol and in that of KIP-848, each over a
+connection of its own as clients have it. Must not print or measure. Invariant: a member gives up a
+partition before it says so, so that at no moment two may own it; the group's book is told of every
+change, and finds when one does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from moldau.client.errors import KafkaError, error_for
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p11_join_group as join
+from moldau.protocol.messages import p14_sync_group as sync
+from moldau.protocol.messages import p68_consumer_group_heartbeat as beat
+from moldau.protocol.messages.consumer_protocol_assignment import (
+    ConsumerProtocolAssignment,
+    TopicPartition,
+)
+from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
+from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberIdentity
+from moldau.protocol.schema import Message
+from moldau.runtime.connection import Connection
+
+SESSION_TIMEOUT_MS: Final = 45_000
+REBALANCE_TIMEOUT_MS: Final = 300_000
+HEARTBEAT_INTERVAL_S: Final = 3.0
+"""Defaults of Kafka's consumers, classic protocol; with KIP-848 the broker says."""
+
+ANSWER_TIMEOUT_MS: Final = REBALANCE_TIMEOUT_MS + 30_000
+PROTOCOL_TYPE: Final = "consumer"
+PROTOCOL_NAME: Final = "range"
+SUBSCRIPTION_VERSION: Final = 1
+ASSIGNMENT_VERSION: Final = 1
+LEAVE_EPOCH: Final = -1
+JOIN_EPOCH: Final = 0
+_VERSION: Final = struct.Struct(">h")
+
+JOIN_AGAIN: Final = frozenset((ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION))
+ANOTHER_ID: Final = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH))
+
+
+@dataclass(slots=True)
+class GroupBook:
+    """Who owns what, in one group.
+
+    `round` is a generation or a group epoch. Settled: every live member is in the same round, and
+    all partitions are owned.
+    """
+
+    topic: str
+    topic_id: uuid.UUID
+    partition_count: int
+    rounds: dict[int, int] = field(default_factory=dict)
+    heartbeat_count: int = 0
+    _owners: dict[int, int] = field(default_factory=dict)
+    _owned: dict[int, frozenset[int]] = field(default_factory=dict)
+    _waiters: list[asyncio.Future[None]] = field(default_factory=list)
+
+    @property
+    def owned_count(self) -> int:
+        """How many partitions somebody owns."""
+        return len(self._owners)
+
+    def own(self, member: int, partitions: Iterable[int], round_number: int) -> None:
+        """A member says what it owns from now on. Raises: KafkaError, when another one does."""
+        before, now = self._owned.get(member, frozenset()), frozenset(partitions)
+        for partition in before - now:
+            del self._owners[partition]
+        for partition in now - before:
+            owner = self._owners.setdefault(partition, member)
+            if owner != member:
+                raise KafkaError(f"partition {partition} is owned by {owner} and {member}")
+        self._owned[member] = now
+        self.rounds[member] = round_number
+        self._look()
+
+    def begin_round(self, member: int) -> None:
+        """A member of the classic protocol has given up everything and joins again."""
+        self.own(member, (), -1)
+
+    def leave(self, member: int) -> None:
+        """A member is gone."""
+        self.own(member, (), -1)
+        del self.rounds[member]
+        self._look()
+
+    async def settled_after(self, round_number: int, member_count: int) -> None:
+        """Wait for a later round that all of so many members share."""
+        while not self._is_settled(round_number, member_count):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(future)
+            await future
+
+    def _is_settled(self, round_number: int, member_count: int) -> bool:
+        if len(self.rounds) != member_count or self.owned_count != self.partition_count:
+            return False
+        shared = set(self.rounds.values())
+        return len(shared) == 1 and min(shared) > round_number
+
+    def _look(self) -> None:
+        if self.owned_count == self.partition_count:
+            waiters, self._waiters = self._waiters, []
+            for future in waiters:
+                if not future.done():
+                    future.set_result(None)
+
+
+class Member(Protocol):
+    """One member."""
+
+    async def run(self) -> None:
+        """Join, and stay until `leave`. Raises: KafkaError"""
+
+    async def leave(self) -> None:
+        """Leave the group in order."""
+
+
+class ClassicMember:
+    """A member of the classic protocol, eager. States: made → `run` → `leave`."""
+
+    def __init__(self, number: int, group_id: str, connection: Connection, book: GroupBook) -> None:
+        self._number = number
+        self._group_id = group_id
+        self._connection = connection
+        self._book = book
+        self._member_id = ""
+        self._generation_id = -1
+        self._leaving = asyncio.Event()
+
+    async def run(self) -> None:
+        while not self._leaving.is_set():
+            if not await self._join_and_sync():
+                continue
+            while await _pause(self._leaving, HEARTBEAT_INTERVAL_S):
+                code = await self._heartbeat()
+                if code != ErrorCode.NONE:
+                    break
+
+    async def leave(self) -> None:
+        self._leaving.set()
+        self._book.leave(self._number)
+        response = await self._connection.send(
+            LeaveGroupRequest(
+                group_id=self._group_id, members=[MemberIdentity(member_id=self._member_id)]
+            )
+        )
+        _check(response.error_code, "leave", ())
+
+    async def _heartbeat(self) -> int:
+        response = await self._connection.send(
+            HeartbeatRequest(
+                group_id=self._group_id,
+                generation_id=self._generation_id,
+                member_id=self._member_id,
+            )
+        )
+        self._book.heartbeat_count += 1
+        return self._checked(response.error_code, "heartbeat")
+
+    async def _join_and_sync(self) -> bool:
+        """Whether this member is in a generation now."""
+        self._book.begin_round(self._number)
+        subscription = ConsumerProtocolSubscription(topics=[self._book.topic])
+        response = await self._connection.send(
+            join.JoinGroupRequest(
+                group_id=self._group_id,
+                session_timeout_ms=SESSION_TIMEOUT_MS,
+                rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+                member_id=self._member_id,
+                protocol_type=PROTOCOL_TYPE,
+                protocols=[
+                    join.JoinGroupRequestProtocol(
+                        name=PROTOCOL_NAME,
+                        metadata=_embedded(subscription, SUBSCRIPTION_VERSION),
+                    )
+                ],
+            ),
+            timeout_ms=ANSWER_TIMEOUT_MS,
+        )
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self._member_id = response.member_id
+            return False
+        if self._checked(response.error_code, "join") != ErrorCode.NONE:
+            return False
+        self._member_id, self._generation_id = response.member_id, response.generation_id
+        assignments = []
+        if response.leader == self._member_id:
+            assignments = self._assignments([each.member_id for each in response.members])
+        answer = await self._connection.send(
+            sync.SyncGroupRequest(
+                group_id=self._group_id,
+                generation_id=self._generation_id,
+                member_id=self._member_id,
+                protocol_type=PROTOCOL_TYPE,
+                protocol_name=PROTOCOL_NAME,
+                assignments=assignments,
+            ),
+            timeout_ms=ANSWER_TIMEOUT_MS,
+        )
+        if self._checked(answer.error_code, "sync") != ErrorCode.NONE:
+            return False
+        if not self._leaving.is_set():
+            self._book.own(self._number, _assigned(answer.assignment), self._generation_id)
+        return True
+
+    def _assignments(self, member_ids: Sequence[str]) -> list[Any]:
+        """As the range assignor would: neighbours together."""
+        count = self._book.partition_count
+        each, more = divmod(count, len(member_ids))
+        assignments, first = [], 0
+        for index, member_id in enumerate(sorted(member_ids)):
+            end = first + each + (index < more)
+            assignment = ConsumerProtocolAssignment(
+                assigned_partitions=[
+                    TopicPartition(topic=self._book.topic, partitions=list(range(first, end)))
+                ]
+            )
+            assignments.append(
+                sync.SyncGroupRequestAssignment(
+                    member_id=member_id, assignment=_embedded(assignment, ASSIGNMENT_VERSION)
+                )
+            )
+            first = end
+        return assignments
+
+    def _checked(self, error_code: int, what: str) -> int:
+        if error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self._member_id = ""
+        return _check(error_code, what, JOIN_AGAIN | ANOTHER_ID)
+
+
+class ConsumerMember:
+    """A member of the protocol of KIP-848. States: made → `run` → `leave`."""
+
+    def __init__(self, number: int, group_id: str, connection: Connection, book: GroupBook) -> None:
+        self._number = number
+        self._group_id = group_id
+        self._connection = connection
+        self._book = book
+        self._member_id = str(uuid.uuid4())
+        self._member_epoch = JOIN_EPOCH
+        self._owned: frozenset[int] = frozenset()
+        self._told: frozenset[int] | None = None
+        self._interval_s = 0.0
+        self._leaving = asyncio.Event()
+
+    async def run(self) -> None:
+        while not self._leaving.is_set():
+            response = await self._heartbeat()
+            if self._leaving.is_set():
+                return
+            if _check(response.error_code, "heartbeat", ANOTHER_ID) != ErrorCode.NONE:
+                self._member_epoch, self._owned, self._told = JOIN_EPOCH, frozenset(), None
+                self._book.own(self._number, (), JOIN_EPOCH)
+                continue
+            self._member_epoch = response.member_epoch
+            self._interval_s = response.heartbeat_interval_ms / 1000
+            if response.assignment is not None:
+                self._owned = frozenset(
+                    index
+                    for topic in response.assignment.topic_partitions
+                    for index in topic.partitions
+                )
+            self._book.own(self._number, self._owned, self._member_epoch)
+            # What has changed is told at once, anything else when it is time.
+            if self._owned == self._told:
+                await _pause(self._leaving, self._interval_s)
+
+    async def leave(self) -> None:
+        self._leaving.set()
+        self._book.leave(self._number)
+        self._member_epoch = LEAVE_EPOCH
+        response = await self._connection.send(
+            beat.ConsumerGroupHeartbeatRequest(
+                group_id=self._group_id,
+                member_id=self._member_id,
+                member_epoch=LEAVE_EPOCH,
+            )
+        )
+        _check(response.error_code, "leave", ())
+
+    async def _heartbeat(self) -> Any:
+        """Everything when joining, then only what has changed."""
+        is_joining = self._member_epoch == JOIN_EPOCH
+        has_changed = self._owned != self._told
+        self._told = self._owned
+        self._book.heartbeat_count += 1
+        owned = [beat.TopicPartitions(topic_id=self._book.topic_id, partitions=sorted(self._owned))]
+        return await self._connection.send(
+            beat.ConsumerGroupHeartbeatRequest(
+                group_id=self._group_id,
+                member_id=self._member_id,
+                member_epoch=self._member_epoch,
+                rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if is_joining else -1,
+                subscribed_topic_names=[self._book.topic] if is_joining else None,
+                topic_partitions=(owned if self._owned else [])
+                if is_joining or has_changed
+                else None,
+            ),
+            timeout_ms=ANSWER_TIMEOUT_MS,
+        )
+
+
+#: By the name of the protocol, as `group.protocol` has it.
+MEMBER_KINDS: Final[Mapping[str, Callable[[int, str, Connection, GroupBook], Member]]] = {
+    "classic": ClassicMember,
+    "consumer": ConsumerMember,
+}
+
+
+def _embedded(message: Message, version: int) -> bytes:
+    parts = message.encode(version)
+    return _VERSION.pack(version) + b"".join(
+        part for part in parts if isinstance(part, bytes | bytearray | memoryview)
+    )
+
+
+def _assigned(assignment: bytes) -> list[int]:
+    if not assignment:
+        return []
+    message, _ = ConsumerProtocolAssignment.decode(assignment, ASSIGNMENT_VERSION, _VERSION.size)
+    return [index for topic in message.assigned_partitions for index in topic.partitions]
+
+
+def _check(error_code: int, what: str, expected: Iterable[ErrorCode]) -> int:
+    """The code, when it is one to go on after. Raises: KafkaError"""
+    if error_code != ErrorCode.NONE and error_code not in expected:
+        raise error_for(error_code, None, what)
+    return error_code
+
+
+async def _pause(leaving: asyncio.Event, seconds: float) -> bool:
+    """Wait; whether to go on. Returns early when the member shall leave."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(leaving.wait(), seconds)
+    return not leaving.is_set()
