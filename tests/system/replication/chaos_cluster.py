@@ -11,7 +11,7 @@ import contextlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -65,6 +65,7 @@ class ChaosCluster(SpreadCluster):
 
     Args:
         disk_bytes: give each broker a disk (tmpfs) of that size; None: the machine's.
+        broker_ids: who serves clients.
     """
 
     def __init__(
@@ -74,11 +75,12 @@ class ChaosCluster(SpreadCluster):
         config: Mapping[str, str] | None = None,
         *,
         disk_bytes: int | None = None,
+        broker_ids: Sequence[int] = BROKER_IDS,
     ) -> None:
         self.disks: dict[int, SmallDisk] = {}
         self._disk_bytes = disk_bytes
         super().__init__(
-            hosts, directory, CONTROLLER_IDS, BROKER_IDS, {**CONFIG, **dict(config or {})}
+            hosts, directory, CONTROLLER_IDS, broker_ids, {**CONFIG, **dict(config or {})}
         )
 
     def __enter__(self) -> Self:
@@ -166,9 +168,9 @@ class ChaosCluster(SpreadCluster):
     def create_topic(
         self, name: str, partition_count: int, config: Mapping[str, str] | None = None
     ) -> None:
-        """A topic on all three brokers; returns when all replicas are in sync."""
+        """A topic with three replicas; returns when all of them are in sync."""
         request = create_topic_request(name, partition_count, dict(config or {}))
-        request.topics[0].replication_factor = len(self.broker_ids)
+        request.topics[0].replication_factor = len(BROKER_IDS)
         with self.wire(self.broker_ids[0]) as wire:
             wire.socket.settimeout(CREATE_ANSWER_S)
             answer = wire.ask(request, CREATE_TOPICS_VERSION).topics[0]
@@ -229,12 +231,18 @@ class ChaosCluster(SpreadCluster):
 
 @contextmanager
 def running(
-    directory: Path, config: Mapping[str, str] | None = None, *, disk_bytes: int | None = None
+    directory: Path,
+    config: Mapping[str, str] | None = None,
+    *,
+    disk_bytes: int | None = None,
+    broker_ids: Sequence[int] = BROKER_IDS,
 ) -> Iterator[ChaosCluster]:
     """The cluster on fresh hosts."""
-    names = [host_name(node_id) for node_id in (*CONTROLLER_IDS, *BROKER_IDS)]
+    names = [host_name(node_id) for node_id in (*CONTROLLER_IDS, *broker_ids)]
     with (
         Hosts(names) as hosts,
-        ChaosCluster(hosts, directory, config, disk_bytes=disk_bytes) as cluster,
+        ChaosCluster(
+            hosts, directory, config, disk_bytes=disk_bytes, broker_ids=broker_ids
+        ) as cluster,
     ):
         yield cluster

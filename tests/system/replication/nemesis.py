@@ -133,7 +133,7 @@ class Nemesis:
     """Use as a context around the load; `finish` before the verdict.
 
     Args:
-        topic: whose files are damaged, when files are.
+        topic: whose files are damaged, when files are; may be a pattern of names.
         missing: what is missing until all replicas are in sync, a line each.
         say: gets a line per event.
         only: faults to use; all when empty. Leaves the others' places in the plan empty, so that
@@ -192,7 +192,7 @@ class Nemesis:
                 continue
             if self._stop.wait(step.pause_s):
                 break
-            victim = self._active_controller() if step.active else step.victim
+            victim = self._victim_of(step)
             self._say(f"{step} ({victim})" if step.active else str(step))
             undo = self._break(step, victim)
             self.faults[step.fault] += 1
@@ -206,6 +206,10 @@ class Nemesis:
                 break
         if last is not None:
             self._settle(*last)
+
+    def _victim_of(self, step: Step) -> int:
+        """Whom a step is to hit, now that it is its turn."""
+        return self._active_controller() if step.active else step.victim
 
     def _break(self, step: Step, victim: int) -> Callable[[], None]:
         cluster = self._cluster
