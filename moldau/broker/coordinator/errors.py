@@ -20,13 +20,16 @@ _WRITE_ERRORS: Final = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE: ErrorCode.INVALID_TXN_STATE,
 }
 
 
 def write_error(error: ErrorCode) -> ErrorCode:
     """What a failed append means to whoever asked the coordinator.
 
-    MESSAGE_TOO_LARGE stays: what it is called depends on the request. Whatever a coordinator's own
-    records cannot cause is UNKNOWN_SERVER_ERROR.
+    MESSAGE_TOO_LARGE stays: what it is called depends on the request; so does what the log says of
+    a transaction's producer. Whatever else a coordinator's own records cannot cause is
+    UNKNOWN_SERVER_ERROR.
     """
     return _WRITE_ERRORS.get(error, ErrorCode.UNKNOWN_SERVER_ERROR)

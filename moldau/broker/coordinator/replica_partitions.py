@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from moldau.broker.coordinator.ports import Appended, Piece
 from moldau.broker.partition.partition import ACKS_ALL, ProduceWait
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.records import ControlRecordType, EndTxnMarker, encode_end_txn_batch
 from moldau.storage.append import AppendOrigin
 
 if TYPE_CHECKING:
@@ -86,17 +85,16 @@ class ReplicaPartition:
         transaction_version: int,
     ) -> Appended:
         """As the port says."""
-        del transaction_version
         if self.leader_epoch != leader_epoch:
             return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
-        batch = encode_end_txn_batch(
-            EndTxnMarker(kind, coordinator_epoch),
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            timestamp_ms=self._manager.clock.now_ms(),
+        result = self._partition.append_marker(
+            producer.producer_id,
+            producer.producer_epoch,
+            coordinator_epoch,
+            is_commit=is_commit,
+            transaction_version=transaction_version,
         )
-        return self._appended(self._partition.append(batch, ACKS_ALL, AppendOrigin.COORDINATOR))
+        return self._appended(result)
 
     def _appended(self, result: AppendResult) -> Appended:
         if result.error is not ErrorCode.NONE:

@@ -371,7 +371,9 @@ class Shard(Generic[StateT]):
         first = self._waiting.first
         if first is None or self.state is not ShardState.ACTIVE:
             return
-        if self._woken_at != first.required_offset:
+        # Where it is not led any more the unload is on its way; to be woken again and again until
+        # then would be a loop.
+        if self._woken_at != first.required_offset and self.is_led:
             self._woken_at = first.required_offset
             self.partition.wake_at(first.required_offset, self._woken)
         if self._deadline is None:
