@@ -20,6 +20,7 @@ from moldau.broker.cluster_view import (
     metadata_brokers,
     metadata_topic,
 )
+from moldau.broker.coordinator.internal_topics import creatable_topic
 from moldau.broker.forwarding import forward
 from moldau.broker.request_context import RequestContext
 from moldau.broker.services import BrokerServices
@@ -82,7 +83,10 @@ async def _create_missing(
     cluster_wide = context.authorized(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
     for name in names:
         if cluster_wide or context.authorized(Operation.CREATE, ResourceType.TOPIC, name):
-            creatable.append(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
+            creatable.append(
+                creatable_topic(services.node_config, name)
+                or CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+            )
         else:
             errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if not creatable:

@@ -1,12 +1,10 @@
 """FindCoordinator v0–v6: which broker coordinates a group, a transactional id or a share partition.
 
-Behaviour: this broker is named for every group. It does not advertise the group APIs yet, so
-clients that go on to join or commit say at once that the broker does not support it; without an
-answer they would retry for as long as their session lasts, also when a consumer with assigned
-partitions closes. Transactional ids and share partitions get COORDINATOR_NOT_AVAILABLE. The API has
-to be served because librdkafka takes its presence for the sign of LZ4 support (docs/adr/0005).
-Batches of keys from v4 on (KIP-699); an unknown kind of key is INVALID_REQUEST.
-Known gaps: the coordinators themselves.
+Behaviour: the leader of the key's partition of `__consumer_offsets` or `__transaction_state`. The
+first question makes the topic; while there is none, or the partition has no leader with such a
+listener, the answer is COORDINATOR_NOT_AVAILABLE, and clients ask again. Batches of keys from v4 on
+(KIP-699); an unknown kind of key is INVALID_REQUEST.
+Known gaps: share partitions have no coordinator here; they get COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -15,8 +13,10 @@ from enum import IntEnum
 from typing import Final
 
 from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.broker.request_context import RequestContext
 from moldau.broker.services import BrokerServices
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p10_find_coordinator import (
     Coordinator,
@@ -46,11 +46,16 @@ RESOURCE_TYPES: Final = {
     KeyType.SHARE: (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
 }
 
+TOPICS: Final = {
+    KeyType.GROUP: CONSUMER_OFFSETS.topic,
+    KeyType.TRANSACTION: TRANSACTION_STATE.topic,
+}
+
 
 def handle(
     services: BrokerServices, context: RequestContext, request: FindCoordinatorRequest
 ) -> None:
-    """Name this broker for every key that may be asked about."""
+    """Name the broker that leads each key's partition."""
     keys = request.coordinator_keys
     if context.api_version < FIRST_BATCHED_VERSION:
         keys = [request.key]
@@ -80,14 +85,34 @@ def _coordinator(
     resource_type, refusal = RESOURCE_TYPES[KeyType(key_type)]
     if not context.authorized(Operation.DESCRIBE, resource_type, key):
         return _refusal(key, refusal, refusal.message)
-    broker = services.metadata.image.cluster.brokers.get(services.broker_id)
-    endpoint = None if broker is None else broker.listeners.get(context.listener_name)
-    if key_type != KeyType.GROUP or endpoint is None:
-        message = "this node has no such coordinator yet"
+    topic = TOPICS.get(KeyType(key_type))
+    if topic is None:
+        message = "there is no coordinator of share groups here"
+        return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+    return _leader(services, context, topic, key)
+
+
+def _leader(
+    services: BrokerServices, context: RequestContext, topic_name: str, key: str
+) -> Coordinator:
+    image = services.metadata.image
+    topic = image.topics.topics_by_name.get(topic_name)
+    if topic is None:
+        services.internal_topics.ensure(topic_name)
+        message = f"{topic_name} is being created"
+        return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+    registration = topic.partitions.get(partition_for(key, len(topic.partitions)))
+    leader_id = NO_NODE if registration is None else registration.leader
+    broker = image.cluster.brokers.get(leader_id)
+    endpoint = (
+        None if broker is None or broker.fenced else broker.listeners.get(context.listener_name)
+    )
+    if endpoint is None:
+        message = f"the key's partition of {topic_name} has no leader that can be reached"
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
     return Coordinator(
         key=key,
-        node_id=services.broker_id,
+        node_id=leader_id,
         host=endpoint.host,
         port=endpoint.port,
         error_message=None,
