@@ -1,10 +1,14 @@
-"""InitProducerId v0-v5: a producer id for an idempotent producer.
+"""InitProducerId v0-v6: a producer id for an idempotent or a transactional producer.
 
 Behaviour: without a transactional id every call gets a fresh id with epoch 0, whatever id and epoch
 the client names (a fenced idempotent producer starts over, KIP-360); one without the other is
-INVALID_REQUEST. Known gaps: transactions. A
-transactional id is answered COORDINATOR_NOT_AVAILABLE, which is what Kafka answers where no
-coordinator runs: it is true, clients report it, and those that retry succeed once there is one.
+INVALID_REQUEST. With one the transaction coordinator gives the id and an epoch that fences whoever
+had it before; an open transaction is aborted first (CONCURRENT_TRANSACTIONS). v3 names the producer
+that comes back (KIP-360), v4 knows PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below), v6 asks for
+two-phase commit (KIP-939): it needs `transaction.two.phase.commit.enable` and permission to
+TWO_PHASE_COMMIT, and TRANSACTIONAL_ID_AUTHORIZATION_FAILED is the answer without; a prepared
+transaction is kept with `keep_prepared_txn` from transaction.version 2 on (UNSUPPORTED_VERSION
+below). Released Apache Kafka does not serve v6. Known gaps: none.
 """
 
 from __future__ import annotations
@@ -13,6 +17,10 @@ from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.producer_ids import ProducerIdsUnavailable
+from moldau.broker.transaction.core.answers import InitProducerIdAnswer
+from moldau.broker.transaction.core.init_producer_id import InitProducerId
+from moldau.broker.transaction.core.transaction import ProducerIdAndEpoch
+from moldau.broker.transaction.errors import producer_fenced_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p22_init_producer_id import (
     InitProducerIdRequest,
@@ -24,30 +32,85 @@ if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
     from moldau.broker.services import BrokerServices
 
+FIRST_VERSION_WITH_PRODUCER_FENCED = 4
 
-async def answer(
+
+def handle(
     services: BrokerServices, context: RequestContext, request: InitProducerIdRequest
-) -> InitProducerIdResponse:
-    """Give out the next producer id."""
+) -> None:
+    """Give out a producer id, or have the coordinator do it."""
+    has_id = request.producer_id != NO_PRODUCER_ID
+    refusal = _refusal(
+        context, request, is_contradictory=has_id == (request.producer_epoch == NO_PRODUCER_EPOCH)
+    )
+    if refusal is not ErrorCode.NONE:
+        context.respond(_error(refusal))
+        return
+    if request.transactional_id is None:
+        services.start(_give(services, context), "producer id")
+        return
+
+    def answered(answer: InitProducerIdAnswer) -> None:
+        context.respond(
+            InitProducerIdResponse(
+                error_code=producer_fenced_error(
+                    answer.error,
+                    is_known=context.api_version >= FIRST_VERSION_WITH_PRODUCER_FENCED,
+                ),
+                producer_id=answer.producer.producer_id,
+                producer_epoch=answer.producer.producer_epoch,
+                ongoing_txn_producer_id=answer.ongoing.producer_id,
+                ongoing_txn_producer_epoch=answer.ongoing.producer_epoch,
+            )
+        )
+
+    context.request.release_body()
+    services.transaction_coordinator.init_producer_id(
+        InitProducerId(
+            transactional_id=request.transactional_id,
+            timeout_ms=request.transaction_timeout_ms,
+            expected=(
+                ProducerIdAndEpoch(request.producer_id, request.producer_epoch) if has_id else None
+            ),
+            enable_two_phase=request.enable2_pc,
+            keep_prepared=request.keep_prepared_txn,
+        ),
+        answered,
+    )
+
+
+def _refusal(
+    context: RequestContext, request: InitProducerIdRequest, *, is_contradictory: bool
+) -> ErrorCode:
+    """What keeps the request from the coordinator; NONE for nothing."""
     transactional_id = request.transactional_id
     if transactional_id is not None:
+        operations = [Operation.WRITE]
+        if request.enable2_pc:
+            operations.append(Operation.TWO_PHASE_COMMIT)
+        for operation in operations:
+            if not context.authorized(operation, ResourceType.TRANSACTIONAL_ID, transactional_id):
+                return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         if not transactional_id:
-            return _error(ErrorCode.INVALID_REQUEST)
-        if not context.authorized(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
-            return _error(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        return _error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
-        return _error(ErrorCode.INVALID_REQUEST)
-    if not context.authorized(
+            return ErrorCode.INVALID_REQUEST
+    elif not context.authorized(
         Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME
     ) and not context.authorized_by_resource_type(Operation.WRITE, ResourceType.TOPIC):
-        return _error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return ErrorCode.INVALID_REQUEST if is_contradictory else ErrorCode.NONE
+
+
+async def _give(services: BrokerServices, context: RequestContext) -> None:
+    """The next producer id, to an idempotent producer."""
     try:
         producer_id = await services.producer_ids.next_producer_id()
     except ProducerIdsUnavailable:
-        return _error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+        context.respond(_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        return
+    context.respond(InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
 
 
 def _error(error: ErrorCode) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=error, producer_id=-1, producer_epoch=-1)
+    return InitProducerIdResponse(
+        error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+    )

@@ -1,0 +1,181 @@
+"""AddPartitionsToTxn v0-v5: partitions that a transaction is going to write to.
+
+Behaviour: up to v3 a client's request for one transaction; a partition that the client may not
+write to, or that there is not, refuses all of them (OPERATION_NOT_ATTEMPTED for the others), and
+coordinators' own topics are for nobody. From v4 on a broker's (permission to CLUSTER_ACTION), for
+many transactions at once, each to be added or only to be verified (KIP-890): TRANSACTION_ABORTABLE
+for a partition that is not in the transaction. v2 knows PRODUCER_FENCED (INVALID_PRODUCER_EPOCH
+below). Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.broker.cluster_view import is_internal_topic
+from moldau.broker.transaction.core.transaction import EPOCH_BUMP_VERSION
+from moldau.broker.transaction.errors import producer_fenced_error
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p24_add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from moldau.protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+
+FIRST_BROKER_VERSION = 4
+FIRST_VERSION_WITH_PRODUCER_FENCED = 2
+
+Errors = Mapping[TopicPartition, ErrorCode]
+
+
+def handle(
+    services: BrokerServices, context: RequestContext, request: AddPartitionsToTxnRequest
+) -> None:
+    """Add or verify, each transaction by itself."""
+    if context.api_version < FIRST_BROKER_VERSION:
+        _handle_client(services, context, request)
+        return
+    if not context.authorized(
+        Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME
+    ):
+        context.respond(
+            AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        )
+        return
+    context.request.release_body()
+    answers = _Answers(context, request.transactions)
+    for number, transaction in enumerate(request.transactions):
+        partitions = _partitions(transaction.topics)
+        refused = _refused(services, context, partitions, is_client=False)
+        if refused:
+            answers.take(number, refused)
+            continue
+        services.transaction_coordinator.add_partitions(
+            transaction.transactional_id,
+            transaction.producer_id,
+            transaction.producer_epoch,
+            partitions,
+            verify_only=transaction.verify_only,
+            client_version=EPOCH_BUMP_VERSION,
+            done=lambda errors, number=number: answers.take(number, errors),  # type: ignore[misc]
+        )
+
+
+def _handle_client(
+    services: BrokerServices, context: RequestContext, request: AddPartitionsToTxnRequest
+) -> None:
+    transactional_id = request.v3_and_below_transactional_id
+    partitions = _partitions(request.v3_and_below_topics)
+
+    def answered(errors: Errors) -> None:
+        is_known = context.api_version >= FIRST_VERSION_WITH_PRODUCER_FENCED
+        told = {
+            partition: producer_fenced_error(error, is_known=is_known)
+            for partition, error in errors.items()
+        }
+        context.respond(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(told)))
+
+    if not context.authorized(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        refused: Errors = dict.fromkeys(partitions, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        answered(refused)
+        return
+    refused = _refused(services, context, partitions, is_client=True)
+    if refused:
+        answered(refused)
+        return
+    context.request.release_body()
+    services.transaction_coordinator.add_partitions(
+        transactional_id,
+        request.v3_and_below_producer_id,
+        request.v3_and_below_producer_epoch,
+        partitions,
+        verify_only=False,
+        client_version=0,
+        done=answered,
+    )
+
+
+def _partitions(topics: list[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+    named = (TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
+    return list(dict.fromkeys(named))
+
+
+def _refused(
+    services: BrokerServices,
+    context: RequestContext,
+    partitions: list[TopicPartition],
+    *,
+    is_client: bool,
+) -> dict[TopicPartition, ErrorCode]:
+    """One error for each if any of them cannot be added, nothing otherwise."""
+    topics = services.metadata.image.topics.topics_by_name
+    errors: dict[TopicPartition, ErrorCode] = {}
+    is_permitted: dict[str, bool] = {}
+    for partition in partitions:
+        name = partition.topic
+        if is_client and name not in is_permitted:
+            is_permitted[name] = not is_internal_topic(name) and context.authorized(
+                Operation.WRITE, ResourceType.TOPIC, name
+            )
+        topic = topics.get(name)
+        if is_client and not is_permitted[name]:
+            errors[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif topic is None or partition.partition not in topic.partitions:
+            errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if errors:
+        for partition in partitions:
+            errors.setdefault(partition, ErrorCode.OPERATION_NOT_ATTEMPTED)
+    return errors
+
+
+class _Answers:
+    """The answers about several transactions, sent together when the last one is there."""
+
+    __slots__ = ("_context", "_missing_count", "_results")
+
+    def __init__(
+        self, context: RequestContext, transactions: list[AddPartitionsToTxnTransaction]
+    ) -> None:
+        self._context = context
+        self._results = [
+            AddPartitionsToTxnResult(transactional_id=transaction.transactional_id)
+            for transaction in transactions
+        ]
+        self._missing_count = len(transactions)
+        if not transactions:
+            self._respond()
+
+    def take(self, number: int, errors: Errors) -> None:
+        """The answer about one of them."""
+        self._results[number].topic_results = _results(errors)
+        self._missing_count -= 1
+        if not self._missing_count:
+            self._respond()
+
+    def _respond(self) -> None:
+        self._context.respond(AddPartitionsToTxnResponse(results_by_transaction=self._results))
+
+
+def _results(errors: Errors) -> list[AddPartitionsToTxnTopicResult]:
+    by_topic: dict[str, AddPartitionsToTxnTopicResult] = {}
+    for partition, error in errors.items():
+        topic = by_topic.setdefault(
+            partition.topic, AddPartitionsToTxnTopicResult(name=partition.topic)
+        )
+        topic.results_by_partition.append(
+            AddPartitionsToTxnPartitionResult(
+                partition_index=partition.partition, partition_error_code=error
+            )
+        )
+    return list(by_topic.values())

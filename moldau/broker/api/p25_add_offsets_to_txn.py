@@ -1,0 +1,63 @@
+"""AddOffsetsToTxn v0-v4: a transaction is going to commit offsets of a group.
+
+Behaviour: adds the partition of `__consumer_offsets` that keeps the group to the transaction;
+COORDINATOR_NOT_AVAILABLE while there is no such topic. v2 knows PRODUCER_FENCED
+(INVALID_PRODUCER_EPOCH below). Clients of transaction version 2 do not send it. Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.transaction.errors import producer_fenced_error
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p25_add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
+from moldau.protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+
+FIRST_VERSION_WITH_PRODUCER_FENCED = 2
+
+
+def handle(
+    services: BrokerServices, context: RequestContext, request: AddOffsetsToTxnRequest
+) -> None:
+    """Add the group's partition."""
+    error = ErrorCode.NONE
+    if not context.authorized(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+    ):
+        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    elif not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
+        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    partition_index = services.group_coordinator.partition_of(request.group_id)
+    if error is ErrorCode.NONE and partition_index is None:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error is not ErrorCode.NONE:
+        context.respond(AddOffsetsToTxnResponse(error_code=error))
+        return
+    assert partition_index is not None
+    partition = TopicPartition(CONSUMER_OFFSETS.topic, partition_index)
+
+    def answered(errors: dict[TopicPartition, ErrorCode]) -> None:
+        is_known = context.api_version >= FIRST_VERSION_WITH_PRODUCER_FENCED
+        told = producer_fenced_error(errors[partition], is_known=is_known)
+        context.respond(AddOffsetsToTxnResponse(error_code=told))
+
+    context.request.release_body()
+    services.transaction_coordinator.add_partitions(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        [partition],
+        verify_only=False,
+        client_version=0,
+        done=answered,
+    )

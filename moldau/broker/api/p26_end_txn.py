@@ -1,0 +1,58 @@
+"""EndTxn v0-v5: commit or abort a transaction.
+
+Behaviour: answered as soon as the outcome is committed in the coordinator's log; the partitions'
+markers follow, and until they are all written the next transaction gets CONCURRENT_TRANSACTIONS.
+v5 ends by transaction version 2 (KIP-890): every transaction has an epoch of its own, the answer
+names the producer id and epoch to go on with, a repetition is known by its epoch. v2 knows
+PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below). Whoever knows id and epoch may end the transaction:
+also on behalf of a process that is gone (KIP-939). Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.transaction.core.answers import EndTransactionAnswer
+from moldau.broker.transaction.core.transaction import EPOCH_BUMP_VERSION
+from moldau.broker.transaction.errors import producer_fenced_error
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p26_end_txn import EndTxnRequest, EndTxnResponse
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+
+FIRST_VERSION_WITH_PRODUCER_FENCED = 2
+FIRST_VERSION_WITH_EPOCH_BUMP = 5
+
+
+def handle(services: BrokerServices, context: RequestContext, request: EndTxnRequest) -> None:
+    """Have the coordinator end it."""
+    version = context.api_version
+    if not context.authorized(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+    ):
+        context.respond(EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+        return
+
+    def answered(answer: EndTransactionAnswer) -> None:
+        context.respond(
+            EndTxnResponse(
+                error_code=producer_fenced_error(
+                    answer.error, is_known=version >= FIRST_VERSION_WITH_PRODUCER_FENCED
+                ),
+                producer_id=answer.producer.producer_id,
+                producer_epoch=answer.producer.producer_epoch,
+            )
+        )
+
+    context.request.release_body()
+    services.transaction_coordinator.end_transaction(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        is_commit=request.committed,
+        client_version=EPOCH_BUMP_VERSION if version >= FIRST_VERSION_WITH_EPOCH_BUMP else 0,
+        done=answered,
+    )

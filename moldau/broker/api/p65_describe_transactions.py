@@ -1,0 +1,83 @@
+"""DescribeTransactions v0: transactional ids as their coordinator knows them (KIP-664).
+
+Behaviour: TRANSACTIONAL_ID_NOT_FOUND for an id that is not known, NOT_COORDINATOR for one that is
+kept elsewhere, INVALID_REQUEST for the empty one; topics that the client may not describe are left
+out. Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.transaction.core.answers import DescribeAnswer
+from moldau.broker.transaction.core.transaction import NO_PRODUCER_ID
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p65_describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+
+
+def handle(
+    services: BrokerServices, context: RequestContext, request: DescribeTransactionsRequest
+) -> None:
+    """Describe every asked id."""
+    context.request.release_body()
+    response = DescribeTransactionsResponse(
+        transaction_states=[
+            TransactionState(transactional_id=transactional_id)
+            for transactional_id in request.transactional_ids
+        ]
+    )
+    missing_count = len(request.transactional_ids)
+    if not missing_count:
+        context.respond(response)
+
+    def take(state: TransactionState, answer: DescribeAnswer) -> None:
+        nonlocal missing_count
+        _fill(context, state, answer)
+        missing_count -= 1
+        if not missing_count:
+            context.respond(response)
+
+    for state in response.transaction_states:
+        transactional_id = state.transactional_id
+        if not context.authorized(
+            Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id
+        ):
+            take(state, DescribeAnswer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+        elif not transactional_id:
+            take(state, DescribeAnswer(ErrorCode.INVALID_REQUEST))
+        else:
+            services.transaction_coordinator.describe(
+                transactional_id,
+                lambda answer, state=state: take(state, answer),  # type: ignore[misc]
+            )
+
+
+def _fill(context: RequestContext, state: TransactionState, answer: DescribeAnswer) -> None:
+    state.error_code = answer.error
+    transaction = answer.transaction
+    if transaction is None:
+        state.producer_id = NO_PRODUCER_ID
+        return
+    state.transaction_state = transaction.status.words
+    state.transaction_timeout_ms = transaction.timeout_ms
+    state.transaction_start_time_ms = transaction.start_ms
+    state.producer_id = transaction.producer_id
+    state.producer_epoch = transaction.producer_epoch
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(transaction.partitions):
+        topics.setdefault(topic, []).append(index)
+    state.topics = [
+        TopicData(topic=topic, partitions=indexes)
+        for topic, indexes in topics.items()
+        if context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+    ]
