@@ -8,10 +8,10 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 	$(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(MUTATION),--mutation $(MUTATION)) $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fmt lint type sim soak interop docs bench demo demo-isr clean
+.PHONY: help setup test fmt lint type sim soak soak-transactions interop docs bench demo demo-isr demo-transactions clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Create .venv and install everything from the package registry (fast when up to date)
 	@$(PYTHON) .ci/bootstrap.py
@@ -37,6 +37,9 @@ sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-
 soak: setup ## Real brokers under load and random faults, as root: MINUTES=m, SEED=n to replay its schedule
 	@$(BIN)/python -m tests.system.replication.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
+soak-transactions: setup ## Transactions and groups on real brokers under random faults: MINUTES=m, SEED=n, EVERYTHING=1 with reassignments (as root)
+	@$(BIN)/python -m tests.system.transactions.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(EVERYTHING),--everything)
+
 interop: setup ## Only the tests against real Kafka clients and tools
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/interop $(PYTEST_ARGS)
 
@@ -51,6 +54,9 @@ demo: setup ## One node, 336,776 flights, real clients, and a kill -9 in the mid
 
 demo-isr: setup ## Three brokers: a link is cut, replicas die, unclean election off and on, as a timeline
 	@$(BIN)/python -m demo.isr
+
+demo-transactions: setup ## 336,776 flights through transactions while brokers, coordinators and the application are killed: DEMO_ARGS="--protocol consumer"
+	@$(BIN)/python -m demo.transactions $(DEMO_ARGS)
 
 clean: ## Remove the virtual environment and every cache
 	rm -rf .venv .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

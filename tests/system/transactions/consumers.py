@@ -1,0 +1,203 @@
+"""Consumers of confluent-kafka that write down all they get, and where they were placed.
+
+Owns one consumer's thread-less life and its part of the history. Must not: judge, or seek on its
+own. Invariant: a record is handed on only after it is in the history; what was taken from a
+partition that is then revoked is in the history too, and `lost` tells of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from tests.system.transactions.history import History, Log, OffsetRead, Placed, Poll, Seen
+from tests.system.transactions.senders import decode
+
+ASK_S: Final = 10.0
+#: A consumer that gets one of these was told that what it had read is gone.
+BROKEN_PROMISES: Final = frozenset(
+    {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
+)
+SESSION_TIMEOUT_MS: Final = 6_000
+#: How long a member may think before its partitions go to others.
+MAX_POLL_INTERVAL_MS: Final = 8_000
+
+Taken = dict[Log, list[Seen]]
+
+
+def consumer_config(bootstrap: str, group: str, *, is_committed_only: bool) -> dict[str, Any]:
+    """A consumer that trusts nobody and commits nothing by itself."""
+    return {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "isolation.level": "read_committed" if is_committed_only else "read_uncommitted",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",
+        "check.crcs": True,
+        "fetch.wait.max.ms": 100,
+        "reconnect.backoff.max.ms": 500,
+        "log_level": 0,
+    }
+
+
+def member_config(bootstrap: str, group: str, protocol: str) -> dict[str, Any]:
+    """A member of a group. `protocol`: classic or consumer (KIP-848)."""
+    config = consumer_config(bootstrap, group, is_committed_only=True)
+    config["auto.offset.reset"] = "earliest"
+    config["group.protocol"] = protocol
+    config["max.poll.interval.ms"] = MAX_POLL_INTERVAL_MS
+    if protocol == "classic":
+        config["session.timeout.ms"] = SESSION_TIMEOUT_MS
+        config["heartbeat.interval.ms"] = 1_000
+        config["partition.assignment.strategy"] = "cooperative-sticky"
+    return config
+
+
+class RecordingConsumer:
+    """One consumer of any kind; for one thread.
+
+    Args:
+        told_committed_only: what the history is told; as in `config` unless it is to be lied to.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        name: str,
+        history: History,
+        *,
+        told_committed_only: bool | None = None,
+    ) -> None:
+        is_committed_only = config["isolation.level"] == "read_committed"
+        self.errors: Counter[str] = Counter()
+        self.complaints: list[str] = []
+        self.lost: set[Log] = set()
+        self.positions: dict[Log, int] = {}
+        self.consumer = Consumer(dict(config))
+        self._history = history
+        self.record = history.consumer(
+            name,
+            is_committed_only=(
+                is_committed_only if told_committed_only is None else told_committed_only
+            ),
+        )
+
+    # -- where it is -----------------------------------------------------------------------------
+
+    def assign(self, positions: Mapping[Log, int]) -> None:
+        """From now on these, from there, and no others."""
+        gone = dict.fromkeys(self.positions.keys() - positions.keys())
+        self.positions = dict(positions)
+        self._place({**gone, **positions})
+        self.consumer.assign(
+            [TopicPartition(*log, position) for log, position in positions.items()]
+        )
+
+    def seek(self, positions: Mapping[Log, int]) -> None:
+        """Go on somewhere else, where it is still assigned."""
+        for log, position in positions.items():
+            try:
+                self.consumer.seek(TopicPartition(*log, position))
+            except KafkaException:
+                continue  # it has just been revoked
+            self._place({log: position})
+            self.positions[log] = position
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Join the group."""
+        self.consumer.subscribe(
+            list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+        )
+
+    def _assigned(self, _: Consumer, partitions: Iterable[Any]) -> None:
+        self._place({Log(each.topic, each.partition): None for each in partitions})
+
+    def _revoked(self, _: Consumer, partitions: Iterable[Any]) -> None:
+        logs = {Log(each.topic, each.partition) for each in partitions}
+        self.lost |= logs
+        for log in logs:
+            self.positions.pop(log, None)
+        self._place(dict.fromkeys(logs))
+
+    def _place(self, positions: Mapping[Log, int | None]) -> None:
+        self.record.steps.append(Placed(self._history.now(), dict(positions)))
+
+    # -- what it gets ----------------------------------------------------------------------------
+
+    def take(self, limit: int, timeout_s: float, transaction: int | None = None) -> Taken:
+        """Up to so many records, each log's in order; empty when there are none in that time."""
+        self.lost.clear()
+        taken: Taken = {}
+        count, end = 0, time.monotonic() + timeout_s
+        began = self._history.now()
+        while count < limit and not self.lost:
+            # What is there already is taken without waiting for more.
+            message = self.consumer.poll(0 if count else max(0.0, end - time.monotonic()))
+            if message is None:
+                break
+            if self._is_error(message.error()):
+                if time.monotonic() >= end:
+                    break
+                continue
+            log = Log(message.topic(), message.partition())
+            taken.setdefault(log, []).append(Seen(message.offset(), decode(message.value())))
+            count += 1
+        self.note(taken, began, transaction)
+        return taken
+
+    def note(self, taken: Taken, began: int, transaction: int | None = None) -> None:
+        """Write down one answer."""
+        if taken:
+            seen = {log: list(records) for log, records in taken.items()}
+            self.record.steps.append(Poll(began, self._history.now(), seen, transaction))
+        for log, records in taken.items():
+            self.positions[log] = records[-1].offset + 1
+
+    def _is_error(self, error: Any) -> bool:
+        if error is None:
+            return False
+        self.errors[error.name()] += 1
+        if error.code() in BROKEN_PROMISES:
+            self.complaints.append(f"{self.record.name}: {error}")
+        return True
+
+    def close(self) -> None:
+        """Leave the group, if it is in one."""
+        self.consumer.close()
+
+
+class OffsetReader:
+    """Asks a coordinator for a group's committed offsets, and writes down the answers."""
+
+    def __init__(self, bootstrap: str, group: str, history: History) -> None:
+        self._group = group
+        self._history = history
+        self._consumer = Consumer(consumer_config(bootstrap, group, is_committed_only=True))
+
+    def read(self, logs: Sequence[Log]) -> dict[Log, int | None] | None:
+        """Each log's offset, None where there is none; None when nobody answered."""
+        began = self._history.now()
+        try:
+            answers = self._consumer.committed(
+                [TopicPartition(*log) for log in logs], timeout=ASK_S
+            )
+        except KafkaException:
+            return None
+        ended = self._history.now()
+        found: dict[Log, int | None] = {}
+        for answer in answers:
+            if answer.error is None:
+                log = Log(answer.topic, answer.partition)
+                found[log] = answer.offset if answer.offset >= 0 else None
+                self._history.offset_reads.append(
+                    OffsetRead(self._group, log, found[log], began, ended)
+                )
+        return found if len(found) == len(logs) else None
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._consumer.close()

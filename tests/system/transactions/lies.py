@@ -1,0 +1,147 @@
+"""Clients that lie about what they do, one way each: what they claim is an anomaly to be found.
+
+Owns the lies. Must not: make one that nobody could find. Invariant: a liar does what it claims but
+for the lie, so that a finding comes from nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from confluent_kafka import Consumer
+
+from tests.system.transactions.history import History, OffsetCommit, Send
+from tests.system.transactions.senders import Sender
+
+READ_DEADLINE_S: Final = 5.0
+TICK_S: Final = 0.02
+
+
+class Honest:
+    """Passes everything on; each lie changes one thing."""
+
+    def __init__(self, sender: Sender, history: History) -> None:
+        self.sender = sender
+        self.history = history
+
+    def open(self) -> None:
+        self.sender.open()
+
+    def begin(self) -> None:
+        self.sender.begin()
+
+    def send(self, send: Send) -> None:
+        self.sender.send(send)
+
+    def send_offsets(self, commits: Sequence[OffsetCommit], consumer: Consumer) -> None:
+        self.sender.send_offsets(commits, consumer)
+
+    def commit(self) -> None:
+        self.sender.commit()
+
+    def abort(self) -> None:
+        self.sender.abort()
+
+    def close(self) -> None:
+        self.sender.close()
+
+
+class AbortsCommits(Honest):
+    """Says that it has committed what it has aborted."""
+
+    def commit(self) -> None:
+        self.sender.abort()
+
+
+class CommitsAborts(Honest):
+    """Says that it has aborted what it has committed."""
+
+    def abort(self) -> None:
+        self.sender.commit()
+
+
+class SendsTwice(Honest):
+    """Sends one value in two records."""
+
+    def send(self, send: Send) -> None:
+        self.sender.send(dataclasses.replace(send))
+        self.sender.send(send)
+
+
+class SendsHalf(Honest):
+    """Claims every second record of a transaction without sending it."""
+
+    def __init__(self, sender: Sender, history: History) -> None:
+        super().__init__(sender, history)
+        self._count = 0
+
+    def begin(self) -> None:
+        self._count = 0
+        super().begin()
+
+    def send(self, send: Send) -> None:
+        self._count += 1
+        if self._count % 2:
+            super().send(send)
+
+
+class CommitsEarly(Honest):
+    """Commits after every record, waits until somebody has read it, and says that it begins."""
+
+    def send(self, send: Send) -> None:
+        super().send(send)
+        self.sender.commit()
+        self.sender.begin()
+        end = time.monotonic() + READ_DEADLINE_S
+        never = threading.Event()
+        while time.monotonic() < end and not self._is_read(send):
+            never.wait(TICK_S)
+
+    def _is_read(self, send: Send) -> bool:
+        return any(
+            record.value == send.value
+            for consumer in self.history.consumers
+            if consumer.is_committed_only
+            for poll in list(consumer.polls())[-20:]
+            for record in poll.records.get(send.log, ())
+        )
+
+
+class SwapsOffsets(Honest):
+    """Mistakes the offset of a record for that of the one before it."""
+
+    def __init__(self, sender: Sender, history: History) -> None:
+        super().__init__(sender, history)
+        self._sends: list[Send] = []
+
+    def send(self, send: Send) -> None:
+        super().send(send)
+        self._sends.append(send)
+
+    def commit(self) -> None:
+        super().commit()
+        told = [send for send in self._sends if send.offset is not None]
+        for one, other in zip(told[::2], told[1::2], strict=False):
+            if one.log == other.log:
+                one.offset, other.offset = other.offset, one.offset
+        self._sends.clear()
+
+
+class CommitsTooMuch(Honest):
+    """Commits offsets behind what it has consumed."""
+
+    def send_offsets(self, commits: Sequence[OffsetCommit], consumer: Consumer) -> None:
+        moved = [dataclasses.replace(each, next_offset=each.next_offset + 3) for each in commits]
+        super().send_offsets(moved, consumer)
+
+
+class CommitsTooLittle(Honest):
+    """Commits offsets before what it has consumed."""
+
+    def send_offsets(self, commits: Sequence[OffsetCommit], consumer: Consumer) -> None:
+        moved = [dataclasses.replace(each, next_offset=each.first or 0) for each in commits]
+        super().send_offsets(moved, consumer)

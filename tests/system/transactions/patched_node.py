@@ -1,0 +1,64 @@
+"""`python -m tests.system.transactions.patched_node CONFIG …`: a broker with a planted bug.
+
+Owns the bugs; which one is in the environment variable PLANT_VARIABLE. Must not: be started by
+anything but the tests that look for what it does. Invariant: it is the product's own node, through
+its own main, but for one function.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from moldau.broker.__main__ import main
+from moldau.broker.coordinator.runtime import CoordinatorRuntime
+from moldau.broker.transaction import marker_writer
+from moldau.storage.log import Log
+
+PLANT_VARIABLE: Final = "MOLDAU_TEST_PLANT"
+COMMAND: Final = (sys.executable, "-m", "tests.system.transactions.patched_node")
+
+
+def _name_no_aborted_ones() -> None:
+    Log.aborted_transactions = lambda *_: []  # type: ignore[method-assign, assignment]
+
+
+def _show_all_that_is_replicated() -> None:
+    Log.last_stable_offset = property(lambda log: log.high_watermark)  # type: ignore[method-assign, assignment]
+
+
+def _abort_in_one_partition() -> None:
+    append: Callable[..., Any] = marker_writer.append_marker  # type: ignore[attr-defined]
+
+    def append_marker(partition: Any, *arguments: Any, is_commit: bool, **more: Any) -> Any:
+        if partition.topic_partition.partition == 0:
+            is_commit = False
+        return append(partition, *arguments, is_commit=is_commit, **more)
+
+    marker_writer.append_marker = append_marker  # type: ignore[attr-defined]
+
+
+def _abort_offsets() -> None:
+    complete: Callable[..., Any] = CoordinatorRuntime.complete_transaction
+
+    def complete_transaction(
+        runtime: CoordinatorRuntime[Any], *arguments: Any, is_commit: bool, **more: Any
+    ) -> Any:
+        return complete(runtime, *arguments, is_commit=False, **more)
+
+    CoordinatorRuntime.complete_transaction = complete_transaction  # type: ignore[method-assign]
+
+
+PLANTS: Final[dict[str, Callable[[], None]]] = {
+    "aborted-ones-not-named": _name_no_aborted_ones,
+    "stable-offset-is-high-watermark": _show_all_that_is_replicated,
+    "marker-of-one-partition-aborts": _abort_in_one_partition,
+    "group-markers-abort": _abort_offsets,
+}
+
+
+if __name__ == "__main__":
+    PLANTS[os.environ[PLANT_VARIABLE]]()
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""A short run of the workload on a cluster that nobody breaks, for tests of what is planted.
+
+Owns the run: until every client that matters has done enough. Must not: judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from moldau.testing import wait_until
+from tests.system.transactions.checker import check
+from tests.system.transactions.clients import Setting, TailReader
+from tests.system.transactions.findings import Findings
+from tests.system.transactions.workload import (
+    Workload,
+    WrapSender,
+    new_setting,
+    topics_with_counts,
+)
+
+CREATE_S: Final = 30.0
+ENOUGH_DEADLINE_S: Final = 60.0
+
+
+def create_topics(bootstrap: str) -> None:
+    """The workload's topics, one replica each; nothing when they are there."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    if set(topics_with_counts()) <= set(admin.list_topics(timeout=CREATE_S).topics):
+        return
+    new = [NewTopic(name, count, 1) for name, count in topics_with_counts().items()]
+    for future in admin.create_topics(new, operation_timeout=CREATE_S).values():
+        future.result(CREATE_S)
+
+
+def run_until(
+    bootstrap: str,
+    seed: int,
+    enough: Callable[[Workload], bool],
+    *,
+    groups: Sequence[str],
+    has_version_2: bool,
+    random_count: int = 2,
+    lies: Mapping[str, WrapSender] | None = None,
+    extra: Callable[[Setting], Sequence[TailReader]] | None = None,
+    settle_s: float = 60.0,
+) -> tuple[Setting, Findings, list[str]]:
+    """Run until enough is done; the findings, and what did not settle."""
+    create_topics(bootstrap)
+    setting = new_setting(bootstrap, seed, pause_s=0.02)
+    workload = Workload(
+        setting,
+        has_version_2=has_version_2,
+        groups=groups,
+        random_count=random_count,
+        lies=lies,
+        extra=extra(setting) if extra else (),
+    )
+    with workload:
+        wait_until(
+            lambda: enough(workload) or workload.complaints,
+            what="enough transactions",
+            deadline_s=ENOUGH_DEADLINE_S,
+        )
+        missing = workload.settle(settle_s)
+    return setting, check(setting.history), [*missing, *workload.complaints]

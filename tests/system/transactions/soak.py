@@ -1,0 +1,287 @@
+"""`python -m tests.system.transactions.soak --minutes N --seed S`: transactions, faults, verdict.
+
+Three controllers and three brokers as real processes (with --everything four brokers, whose
+replicas and leaders are moved about); random transactions over 5 keys of 4 partitions, and groups
+of both protocols that consume, transform and produce; a random fault every few seconds. In the end
+the checker must find no anomaly in the history. Ends with status 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import pickle
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from moldau.protocol.types import TopicPartition
+from moldau.testing import wait_until
+from tests.system.quorum.hosts import why_not
+from tests.system.replication.chaos_cluster import BROKER_IDS, DEADLINE_S, ChaosCluster, running
+from tests.system.replication.nemesis import BROKER_FAULTS, CONTROLLER_FAULTS
+from tests.system.transactions.checker import check
+from tests.system.transactions.faults import (
+    GROUP_KEY,
+    TRANSACTION_KEY,
+    Mover,
+    TransactionNemesis,
+)
+from tests.system.transactions.findings import Findings
+from tests.system.transactions.local_cluster import FAULTS, running_here
+from tests.system.transactions.raw_sender import transaction_version
+from tests.system.transactions.workload import Workload, new_setting, topics_with_counts
+
+INTERNAL: Final = {"__consumer_offsets": 6, "__transaction_state": 6}
+CONFIG: Final = {
+    "offsets.topic.num.partitions": str(INTERNAL["__consumer_offsets"]),
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.segment.bytes": "262144",
+    "transaction.state.log.num.partitions": str(INTERNAL["__transaction_state"]),
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "transaction.state.log.segment.bytes": "262144",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "group.initial.rebalance.delay.ms": "500",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "1000",
+    # Segments are cleaned while brokers die.
+    "log.cleaner.backoff.ms": "2000",
+}
+DISK_BYTES: Final = 512 * 2**20
+TOPIC_CONFIG: Final = {"segment.bytes": "1048576"}
+FOUR_BROKERS: Final = (*BROKER_IDS, 4)
+SETTLE_DEADLINE_S: Final = 240.0
+LOOK_S: Final = 0.5
+TRACED_CASES: Final = 3
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run came to."""
+
+    seed: int
+    minutes: float
+    faults: dict[str, int] = field(default_factory=dict)
+    moves: dict[str, int] = field(default_factory=dict)
+    ended_by_itself: int = 0
+    longest_stall_s: float = 0.0
+    findings: Findings = field(default_factory=Findings)
+    details: str = ""
+    notes: dict[str, int] = field(default_factory=dict)
+    complaints: list[str] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether everything was exactly once, and everything recovered."""
+        committed = self.findings.counts.get("committed", 0)
+        return self.findings.is_clean and not self.complaints and committed > 0
+
+    def line(self) -> str:
+        """The result in one line."""
+        faults = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
+        moves = ", ".join(f"{name} {count}" for name, count in sorted(self.moves.items()))
+        counts = ", ".join(f"{name} {count:,}" for name, count in self.findings.counts.items())
+        return (
+            f"seed {self.seed}, {self.minutes:g} minutes: {counts}; faults "
+            f"{sum(self.faults.values())} ({faults}){f', moved: {moves}' if moves else ''}, ended "
+            f"by itself {self.ended_by_itself}; {self.findings.summary()}; longest time without a "
+            f"commit {self.longest_stall_s:.1f} s"
+        )
+
+
+@contextlib.contextmanager
+def _cluster(directory: Path, is_everything: bool) -> Iterator[ChaosCluster]:
+    if why_not():
+        assert not is_everything, why_not()
+        with running_here(directory, CONFIG) as here:
+            yield here
+        return
+    brokers = FOUR_BROKERS if is_everything else BROKER_IDS
+    with running(directory, CONFIG, disk_bytes=DISK_BYTES, broker_ids=brokers) as cluster:
+        yield cluster
+
+
+def soak(
+    directory: Path,
+    *,
+    seed: int,
+    minutes: float,
+    say: Callable[[str], None],
+    only: frozenset[str] = frozenset(),
+    is_everything: bool = False,
+    keep_history: Path | None = None,
+) -> Outcome:
+    """Run it.
+
+    Args:
+        only: the faults to use; all that can be made here when empty.
+        is_everything: with reassignments and elections beside the faults; needs hosts of their own.
+        keep_history: the history is pickled there.
+    """
+    if why_not():
+        only = (only or FAULTS) & FAULTS
+    outcome = Outcome(seed, minutes)
+    with _cluster(directory, is_everything) as cluster:
+        topics = topics_with_counts()
+        for name, count in topics.items():
+            cluster.create_topic(name, count, TOPIC_CONFIG)
+        run = cluster.hosts.from_hub
+        version = run(transaction_version, cluster.bootstrap)
+        say(f"transaction.version {version}")
+        setting = new_setting(cluster.bootstrap, seed, run=run)
+        workload = Workload(setting, has_version_2=version >= 2)
+        everywhere = {**topics, **INTERNAL}
+        keys = [(TRANSACTION_KEY, each.name) for each in (*workload.writers, *workload.pipelines)]
+        nemesis = TransactionNemesis(
+            cluster,
+            seed,
+            [*keys, *((GROUP_KEY, group) for group in workload.groups)],
+            missing=lambda: [
+                text
+                for name, count in everywhere.items()
+                for text in cluster.out_of_sync(name, count)
+            ],
+            say=say,
+            only=only,
+        )
+        partitions = [TopicPartition(t, p) for t, count in everywhere.items() for p in range(count)]
+        mover = Mover(setting, partitions, cluster.broker_ids, say) if is_everything else None
+        with workload:
+            try:
+                _under_faults(workload, nemesis, mover, minutes * 60, outcome)
+                say("no more faults: everything has to settle")
+                outcome.complaints += workload.settle(SETTLE_DEADLINE_S)
+            finally:
+                _count(outcome, workload, nemesis, mover)
+        if keep_history is not None:
+            keep_history.write_bytes(pickle.dumps(_plain(setting.history)))
+        outcome.findings = check(setting.history)
+        outcome.details = outcome.findings.details(setting.history)
+        _stop(cluster, outcome)
+    return outcome
+
+
+def _plain(history: object) -> dict[str, object]:
+    return {name: value for name, value in vars(history).items() if not name.startswith("_")}
+
+
+def _under_faults(
+    workload: Workload,
+    nemesis: TransactionNemesis,
+    mover: Mover | None,
+    seconds: float,
+    outcome: Outcome,
+) -> None:
+    wait_until(
+        lambda: workload.committed_count > 0 or workload.complaints,
+        what="the first committed transaction",
+        deadline_s=DEADLINE_S,
+    )
+    nemesis.start()
+    if mover is not None:
+        mover.start()
+    never = threading.Event()
+    begin = last = time.monotonic()
+    count = workload.committed_count
+    while (now := time.monotonic()) < begin + seconds:
+        if nemesis.complaints or workload.complaints:
+            break
+        never.wait(LOOK_S)
+        outcome.longest_stall_s = max(outcome.longest_stall_s, now - last)
+        if workload.committed_count > count:
+            count, last = workload.committed_count, now
+    if mover is not None:
+        mover.finish()
+    nemesis.finish()
+
+
+def _count(
+    outcome: Outcome, workload: Workload, nemesis: TransactionNemesis, mover: Mover | None
+) -> None:
+    outcome.faults = {**nemesis.faults, "aimed at a coordinator": nemesis.aimed_count}
+    outcome.ended_by_itself = sum(nemesis.ended.values())
+    outcome.complaints += [*nemesis.complaints, *workload.complaints]
+    for client in (*workload.writers, *workload.pipelines):
+        for text, count in client.notes.items():
+            outcome.notes[text] = outcome.notes.get(text, 0) + count
+    if mover is not None:
+        outcome.moves = dict(mover.done)
+        outcome.complaints += mover.complaints
+
+
+def _stop(cluster: ChaosCluster, outcome: Outcome) -> None:
+    for node_id in (*cluster.broker_ids, *cluster.controller_ids):
+        status = cluster.stop(node_id)
+        if status != 0:
+            outcome.complaints.append(
+                f"node {node_id} stopped with status {status}: {cluster.log_tail(node_id)}"
+            )
+    outcome.complaints += cluster.unexpected()
+
+
+def main() -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(description="Transactions and groups under faults.")
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=None, help="replays the schedule of a run")
+    parser.add_argument(
+        "--everything", action="store_true", help="reassignments and elections, too, as root"
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="FAULT,…",
+        help=f"leave out all but these: {', '.join((*BROKER_FAULTS, *CONTROLLER_FAULTS))}",
+    )
+    parser.add_argument("--keep", type=Path, help="leave the nodes' directories there")
+    parser.add_argument("--history", type=Path, help="pickle the history into this file")
+    options = parser.parse_args()
+    reason = why_not()
+    if reason and options.everything:
+        print(f"cannot run here: {reason}", file=sys.stderr)
+        return 2
+    only = frozenset(options.only.split(",")) - {""}
+    unknown = only - BROKER_FAULTS.keys() - CONTROLLER_FAULTS.keys()
+    if unknown:
+        parser.error(f"unknown faults: {', '.join(sorted(unknown))}")
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    # Whoever ends this run must not leave its nodes behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    begin = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - begin:7.1f} s  {text}", flush=True)
+
+    say(f"seed {seed}: replay with --seed {seed} --minutes {options.minutes:g}")
+    with tempfile.TemporaryDirectory(prefix="moldau-soak-", ignore_cleanup_errors=True) as made:
+        outcome = soak(
+            options.keep or Path(made),
+            seed=seed,
+            minutes=options.minutes,
+            say=say,
+            only=only,
+            is_everything=options.everything,
+            keep_history=options.history,
+        )
+    for text, count in sorted(outcome.notes.items(), key=lambda item: -item[1]):
+        print(f"{count:6} {text}")
+    for text in (outcome.details, *outcome.complaints):
+        if text:
+            print(text)
+    print(outcome.line())
+    print("exactly once" if outcome.is_good else "NOT KEPT")
+    return 0 if outcome.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

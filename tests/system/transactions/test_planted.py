@@ -1,0 +1,143 @@
+"""What is planted in clients and in a broker is found in what real clients saw; else nothing is."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import pytest
+
+from moldau.testing import Cluster, node_process
+from tests.system.transactions.clients import Setting, TailReader
+from tests.system.transactions.findings import Finding
+from tests.system.transactions.history import History
+from tests.system.transactions.lies import (
+    AbortsCommits,
+    CommitsAborts,
+    CommitsEarly,
+    CommitsTooLittle,
+    CommitsTooMuch,
+    SendsHalf,
+    SendsTwice,
+    SwapsOffsets,
+)
+from tests.system.transactions.patched_node import COMMAND, PLANT_VARIABLE
+from tests.system.transactions.run_until import run_until
+from tests.system.transactions.senders import Sender
+from tests.system.transactions.workload import Workload
+
+CONFIG: Final = {
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+}
+ENOUGH: Final = 12
+DIRTY: Final = "dirty reader"
+
+#: Who lies how, and what it is called.
+LIARS: Final[dict[str, tuple[Callable[[Sender, History], Sender], set[str]]]] = {
+    "random-1": (AbortsCommits, {"lost-write"}),
+    "random-2": (CommitsAborts, {"aborted-read"}),
+    "random-3": (SendsTwice, {"duplicate"}),
+    "random-4": (SendsHalf, {"lost-write", "torn-transaction"}),
+    "random-5": (CommitsEarly, {"precommitted-read"}),
+    "random-6": (SwapsOffsets, {"inconsistent-offset"}),
+    "classic-1": (CommitsTooMuch, {"unprocessed"}),
+    "consumer-1": (CommitsTooLittle, {"reprocessed"}),
+}
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+
+
+def enough(workload: Workload) -> bool:
+    """Every client has done something worth looking at."""
+    clients = (*workload.writers, *workload.pipelines)
+    return all(client.committed_count >= ENOUGH for client in clients)
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with Cluster(config=CONFIG) as cluster:
+        yield cluster.bootstrap_server
+
+
+def test_honest_clients_of_an_honest_broker(bootstrap: str):
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    setting, findings, complaints = run_until(
+        bootstrap, seed, enough, groups=("classic", "consumer", "lonely"), has_version_2=True
+    )
+    print(findings.counts)
+    assert complaints == []
+    assert findings.is_clean, findings.details(setting.history)
+
+
+def dirty_reader(setting: Setting) -> Sequence[TailReader]:
+    return [TailReader(setting, DIRTY, is_committed_only=False, told_committed_only=True)]
+
+
+def test_every_liar_is_found(bootstrap: str):
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    history: list[History] = []
+
+    def liar(lie: Callable[[Sender, History], Sender]) -> Callable[[Sender], Sender]:
+        return lambda sender: lie(sender, history[0])
+
+    def extra(setting: Setting) -> Sequence[TailReader]:
+        history.append(setting.history)
+        return dirty_reader(setting)
+
+    setting, findings, _ = run_until(
+        bootstrap,
+        seed,
+        enough,
+        groups=("classic", "consumer"),
+        has_version_2=False,
+        random_count=len([name for name in LIARS if name.startswith("random")]),
+        lies={name: liar(lie) for name, (lie, _) in LIARS.items()},
+        extra=extra,
+        settle_s=5.0,  # one group never gets to its end
+    )
+    processes = {each.number: each.process for each in setting.history.transactions}
+
+    def said_of(who: str, case: Finding) -> bool:
+        return any(processes[number].startswith(f"{who}.") for number in case.transactions)
+
+    for who, (_, kinds) in LIARS.items():
+        found = {case.kind for case in findings.cases if said_of(who, case)}
+        assert kinds <= found, f"{who} was found to be {found}: {findings.summary()}"
+    assert any(DIRTY in case.text for case in findings.of("aborted-read"))
+
+
+@pytest.mark.parametrize(
+    ("plant", "kinds"),
+    [
+        ("aborted-ones-not-named", {"aborted-read"}),
+        ("stable-offset-is-high-watermark", {"precommitted-read"}),
+        ("marker-of-one-partition-aborts", {"torn-transaction", "lost-write"}),
+        ("group-markers-abort", {"reprocessed"}),
+    ],
+)
+def test_a_broker_with_a_bug_is_found(plant: str, kinds: set[str], monkeypatch: pytest.MonkeyPatch):
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    monkeypatch.setattr(node_process, "COMMAND", COMMAND)
+    monkeypatch.setenv(PLANT_VARIABLE, plant)
+    with Cluster(config=CONFIG) as cluster:
+        _, findings, _ = run_until(
+            cluster.bootstrap_server,
+            seed,
+            many,
+            groups=("classic",) if plant == "group-markers-abort" else (),
+            has_version_2=False,
+            settle_s=5.0,
+        )
+    print(findings.summary())
+    assert kinds <= findings.kinds()
+
+
+def many(workload: Workload) -> bool:
+    """Enough for what a broker does now and then."""
+    return workload.committed_count >= ENOUGH * 4

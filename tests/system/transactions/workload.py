@@ -1,0 +1,330 @@
+"""All clients of one run: who writes what, who reads it, and how the run comes to its end.
+
+Owns the topics' names, which clients there are, and the last reading. Must not: judge, or break
+anything. Invariant: `finish` returns with every transaction decided, every group at the end of what
+it consumes, and everything visible in the history, or says what is missing.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from tests.system.transactions.clients import (
+    Client,
+    Pipeline,
+    RandomClient,
+    Setting,
+    TailReader,
+)
+from tests.system.transactions.consumers import OffsetReader, consumer_config
+from tests.system.transactions.history import History, Log, Seen
+from tests.system.transactions.raw_sender import RawSender
+from tests.system.transactions.senders import ConfluentSender, Sender, decode
+
+KEYS: Final = 5
+PARTITION_COUNT: Final = 4
+TOPICS: Final = tuple(f"key-{key}" for key in range(KEYS))
+LOGS: Final = tuple(Log(topic, each) for topic in TOPICS for each in range(PARTITION_COUNT))
+#: A group per protocol (None: in no group, with transaction version 2), and what it consumes.
+GROUPS: Final[dict[str, tuple[str | None, tuple[str, ...]]]] = {
+    "classic": ("classic", TOPICS[:2]),
+    "consumer": ("consumer", TOPICS[2:4]),
+    "lonely": (None, TOPICS[4:]),
+}
+MEMBERS: Final = 2
+WATERMARK_S: Final = 20.0
+READ_S: Final = 0.5
+LOOK_S: Final = 0.5
+CONFLUENT_COUNT: Final = 3
+RAW_COUNT: Final = 2
+
+WrapSender = Callable[[Sender], Sender]
+
+
+def outputs_of(group: str) -> tuple[str, str]:
+    """The two topics that a group's members write to."""
+    return f"{group}-left", f"{group}-right"
+
+
+def topics_with_counts(groups: Sequence[str] = tuple(GROUPS)) -> dict[str, int]:
+    """Every topic of a run, with how many partitions it has."""
+    outputs = {output: 1 for group in groups for output in outputs_of(group)}
+    return {**dict.fromkeys(TOPICS, PARTITION_COUNT), **outputs}
+
+
+def inputs_of(group: str) -> list[Log]:
+    """What a group consumes."""
+    return [log for log in LOGS if log.topic in GROUPS[group][1]]
+
+
+class Watch:
+    """Asks for a group's offsets every now and then, in a thread of its own."""
+
+    def __init__(self, setting: Setting, group: str) -> None:
+        self._setting = setting
+        self._group = group
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=setting.run, args=(self._work,), name="watch")
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """End."""
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        reader = OffsetReader(self._setting.bootstrap, self._group, self._setting.history)
+        try:
+            while not self._stop.wait(LOOK_S):
+                reader.read(inputs_of(self._group))
+        finally:
+            reader.close()
+
+
+class Workload:
+    """Use as a context; `finish` before the verdict.
+
+    Args:
+        has_version_2: there are clients that speak transaction version 2.
+        groups: which of GROUPS there are.
+        lies: makes a liar of a client by its name (see `lies.py`).
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        has_version_2: bool,
+        groups: Sequence[str] = tuple(GROUPS),
+        random_count: int = CONFLUENT_COUNT,
+        lies: Mapping[str, WrapSender] | None = None,
+        extra: Sequence[TailReader] = (),
+    ) -> None:
+        self.setting = setting
+        self._lies = dict(lies or {})
+        self.groups = [name for name in groups if has_version_2 or GROUPS[name][0] is not None]
+        for group in self.groups:
+            setting.history.final.pipelines[group] = outputs_of(group)
+        raw_count = RAW_COUNT if has_version_2 else 0
+        self.writers: list[Client] = [
+            RandomClient(setting, name, partial(self._confluent, name))
+            for name in (f"random-{number}" for number in range(1, random_count + 1))
+        ]
+        self.writers += [
+            RandomClient(setting, name, partial(self._raw, name))
+            for name in (f"raw-{number}" for number in range(1, raw_count + 1))
+        ]
+        self.pipelines = [each for group in self.groups for each in self._members(group)]
+        self.readers = [
+            TailReader(setting, "tail of committed", is_committed_only=True),
+            TailReader(setting, "tail of everything", is_committed_only=False),
+            *extra,
+        ]
+        self.watches = [Watch(setting, group) for group in self.groups]
+        self._is_started = False
+
+    # -- who is there ----------------------------------------------------------------------------
+
+    def _confluent(self, name: str, transactional_id: str, process: str) -> Sender:
+        setting = self.setting
+        made = ConfluentSender(setting.bootstrap, transactional_id, process, setting.history)
+        return self._lies[name](made) if name in self._lies else made
+
+    def _raw(self, name: str, transactional_id: str, process: str) -> Sender:
+        setting = self.setting
+        dice = random.Random(f"{setting.seed}-{process}")
+        made = RawSender(setting.bootstrap, transactional_id, process, setting.history, dice)
+        return self._lies[name](made) if name in self._lies else made
+
+    def _members(self, group: str) -> list[Pipeline]:
+        protocol, _ = GROUPS[group]
+        make = self._raw if protocol is None else self._confluent
+        names = [f"{group}-{each}" for each in range(1, 2 if protocol is None else MEMBERS + 1)]
+        return [
+            Pipeline(
+                self.setting,
+                name,
+                partial(make, name),
+                group=group,
+                protocol=protocol,
+                inputs=inputs_of(group),
+                outputs=outputs_of(group),
+                stands=partial(self._offsets, group),
+            )
+            for name in names
+        ]
+
+    def _offsets(self, group: str) -> dict[Log, int | None] | None:
+        reader = OffsetReader(self.setting.bootstrap, group, self.setting.history)
+        try:
+            return reader.read(inputs_of(group))
+        finally:
+            reader.close()
+
+    # -- from begin to end -----------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._is_started = True
+        for each in (*self.writers, *self.pipelines, *self.readers, *self.watches):
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.setting.stop.set()
+        for client in (*self.writers, *self.pipelines, *self.readers):
+            client.join()
+        for watch in self.watches:
+            watch.finish()
+
+    @property
+    def committed_count(self) -> int:
+        """Transactions that were committed so far."""
+        return sum(client.committed_count for client in (*self.writers, *self.pipelines))
+
+    @property
+    def complaints(self) -> list[str]:
+        """What no client may ever be told, and who has died of what."""
+        everybody = (*self.writers, *self.pipelines, *self.readers)
+        return [text for client in everybody for text in client.complaints]
+
+    def settle(self, deadline_s: float) -> list[str]:
+        """Let the writers end, the groups get to their ends, and all else end; then read
+        everything. Returns what did not come about.
+        """
+        missing: list[str] = []
+        for writer in self.writers:
+            writer.stop.set()
+        for writer in self.writers:
+            writer.join()
+        run = self.setting.run
+        end = time.monotonic() + deadline_s
+        missing += run(self._wait_decided, LOGS, end)
+        if not missing:
+            missing += run(self._wait_consumed, end)
+        for pipeline in self.pipelines:
+            pipeline.stop.set()
+        for pipeline in self.pipelines:
+            pipeline.join()
+        everything = [Log(t, p) for t, count in self._topics().items() for p in range(count)]
+        missing += run(self._wait_decided, everything, end)
+        self.setting.stop.set()
+        missing += run(self._read_everything, everything, max(end, time.monotonic() + WATERMARK_S))
+        for group in self.groups:
+            if run(self._offsets, group) is None:
+                missing.append(f"nobody says where {group} stands")
+        return missing
+
+    def _topics(self) -> dict[str, int]:
+        return topics_with_counts(self.groups)
+
+    def _wait_decided(self, logs: Sequence[Log], end: float) -> list[str]:
+        """Until the last stable offset of each is its high watermark."""
+        readers = [_consumer(self.setting.bootstrap, each) for each in (True, False)]
+        waiting = list(logs)
+        text = ""
+        while waiting and time.monotonic() < end:
+            try:
+                stable, high = (_end(each, waiting[-1]) for each in readers)
+            except KafkaException as error:
+                text = str(error)
+                continue
+            if stable == high:
+                waiting.pop()
+                continue
+            text = f"{waiting[-1]}: last stable offset {stable}, high watermark {high}"
+            threading.Event().wait(LOOK_S)
+        for reader in readers:
+            reader.close()
+        return [f"undecided: {text}, {len(waiting)} logs left"] if waiting else []
+
+    def _wait_consumed(self, end: float) -> list[str]:
+        """Until every group's offsets are behind every visible record."""
+        history = self.setting.history
+        visible, complaint = read_visible(self.setting.bootstrap, LOGS, end)
+        if complaint:
+            return [complaint]
+        for group in self.groups:
+            reader = OffsetReader(self.setting.bootstrap, group, history)
+            try:
+                while True:
+                    inputs = inputs_of(group)
+                    offsets = reader.read(inputs) or {}
+                    behind = [
+                        f"{log} at {offsets.get(log)}"
+                        for log in inputs
+                        if visible[log][0] and (offsets.get(log) or 0) <= visible[log][0][-1].offset
+                    ]
+                    if not behind:
+                        break
+                    if time.monotonic() >= end:
+                        return [f"group {group} does not get on: {', '.join(behind)}"]
+                    threading.Event().wait(LOOK_S)
+            finally:
+                reader.close()
+        return []
+
+    def _read_everything(self, logs: Sequence[Log], end: float) -> list[str]:
+        found, complaint = read_visible(self.setting.bootstrap, logs, end)
+        final = self.setting.history.final
+        for log, (records, end_offset) in found.items():
+            final.records[log] = records
+            if end_offset is not None:
+                final.ends[log] = end_offset
+        return [complaint] if complaint else []
+
+
+def _consumer(bootstrap: str, is_committed_only: bool) -> Consumer:
+    return Consumer(consumer_config(bootstrap, "unused", is_committed_only=is_committed_only))
+
+
+def _end(consumer: Consumer, log: Log) -> int:
+    """The high watermark, or the last stable offset for a reader of committed ones."""
+    where = TopicPartition(*log)
+    _, end = consumer.get_watermark_offsets(where, timeout=WATERMARK_S, cached=False)
+    return int(end)
+
+
+def read_visible(
+    bootstrap: str, logs: Sequence[Log], end: float
+) -> tuple[dict[Log, tuple[list[Seen], int | None]], str]:
+    """What read_committed gets of each log, and up to which offset, None if not to its end; with
+    what is missing, empty when nothing is. `end`: when to give up, in time.monotonic()'s seconds.
+    """
+    config: dict[str, Any] = consumer_config(bootstrap, "unused", is_committed_only=True)
+    config["enable.partition.eof"] = True
+    consumer = Consumer(config)
+    records: dict[Log, list[Seen]] = {log: [] for log in logs}
+    ends: dict[Log, int] = {}
+    waiting: set[Log] = set(logs)
+    complaint = ""
+    try:
+        consumer.assign([TopicPartition(*log, 0) for log in logs])
+        while waiting and not complaint:
+            for message in consumer.consume(500, READ_S):
+                log = Log(message.topic(), message.partition())
+                error = message.error()
+                if error is None:
+                    records[log].append(Seen(message.offset(), decode(message.value())))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    waiting.discard(log)
+                    ends[log] = message.offset()
+            if waiting and time.monotonic() >= end:
+                complaint = f"cannot be read to the end: {', '.join(map(str, sorted(waiting)))}"
+    finally:
+        consumer.close()
+    return {log: (records[log], ends.get(log)) for log in logs}, complaint
+
+
+def new_setting(bootstrap: str, seed: int, **options: Any) -> Setting:
+    """A setting with an empty history, over all LOGS."""
+    return Setting(History(), bootstrap, LOGS, seed, **options)
