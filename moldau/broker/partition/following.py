@@ -13,7 +13,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.partition.core import ReplicaRole
-from moldau.broker.partition.core.truncation import cut_for_divergence, cut_out_of_range
+from moldau.broker.partition.core.truncation import (
+    LogCut,
+    cut_for_divergence,
+    cut_out_of_range,
+)
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 from moldau.storage.faults import LogOffline
@@ -141,14 +145,19 @@ def apply_leader_offsets(
         return FollowerStep.BACK_OFF
     reason = f"the leader's log reaches from {leader_start_offset} to {leader_end_offset}"
     try:
-        if cut.starts_anew:
-            _begin_anew(partition, log, cut.offset, reason)
-        else:
-            _cut(partition, log, cut.offset, reason)
+        _apply_cut(partition, log, cut, reason)
     except LogOffline:
         partition.changed()
         return FollowerStep.STOP
     return FollowerStep.FETCH_ON
+
+
+def _apply_cut(partition: Partition, log: Log, cut: LogCut, reason: str) -> None:
+    """Raises: LogOffline."""
+    if cut.starts_anew:
+        _begin_anew(partition, log, cut.offset, reason)
+    else:
+        _cut(partition, log, cut.offset, reason)
 
 
 def _begin_anew(partition: Partition, log: Log, offset: int, reason: str) -> None:
@@ -192,17 +201,15 @@ def _diverging(partition: Partition, log: Log, data: PartitionData) -> FollowerS
     cut = cut_for_divergence(
         epoch,
         end_offset,
+        leader_start_offset=data.log_start_offset,
+        log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         end_offset_for_epoch=log.end_offset_for_epoch,
     )
     before = (log.log_end_offset, log.leader_epoch_cache.latest_epoch)
     if cut is not None:
         reason = f"the leader's log has epoch {epoch} up to offset {end_offset}"
-        if cut <= log.log_start_offset and 0 <= data.log_start_offset < cut:
-            # Nothing of ours is left, and the leader has what comes before.
-            _begin_anew(partition, log, data.log_start_offset, reason)
-        else:
-            _cut(partition, log, cut, reason)
+        _apply_cut(partition, log, cut, reason)
     if (log.log_end_offset, log.leader_epoch_cache.latest_epoch) == before:
         # Asked again it would say the same again.
         _note_problem(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -25,6 +25,7 @@ from tests.system.replication.replica_logs import differences
 
 ADMIN_TIMEOUT_S = 20
 LOOK_TIMEOUT_S = 3
+NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 
 QUICK = {
     # Faults are noticed after seconds: the tests wait for what follows from them.
@@ -71,7 +72,9 @@ class Trio:
         def look() -> Any:
             try:
                 return self.admin.list_topics(topic, timeout=LOOK_TIMEOUT_S).topics[topic]
-            except KafkaException:
+            except KafkaException as error:
+                if error.args[0].code() not in NO_ANSWER:
+                    raise
                 return None  # it had asked a broker that is paused: it asks another one now
 
         return wait_until(look, what=f"metadata of {topic}").partitions.get(0)

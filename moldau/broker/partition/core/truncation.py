@@ -30,9 +30,11 @@ def cut_for_divergence(
     diverging_epoch: int,
     diverging_end_offset: int,
     *,
+    leader_start_offset: int,
+    log_start_offset: int,
     log_end_offset: int,
     end_offset_for_epoch: EndOffsetForEpoch,
-) -> int | None:
+) -> LogCut | None:
     """Where to cut when the leader says that the logs part.
 
     The leader's log has the records of `diverging_epoch`, the largest one up to our last fetched
@@ -40,15 +42,24 @@ def cut_for_divergence(
     epoch too, the logs agree up to where the shorter one leaves it. If we do not, everything of our
     later epochs is foreign to the leader, and the next exchange begins with the epoch before them.
 
+    Where nothing of ours would be left and the leader has what comes before, we begin where the
+    leader begins.
+
+    Args:
+        leader_start_offset: where the leader's log begins, -1 when it did not say.
+
     Returns:
-        The offset, at most `log_end_offset`; None for an answer that says nothing.
+        The cut, at most at `log_end_offset`; None for an answer that says nothing.
     """
     if diverging_epoch < 0 or diverging_end_offset < 0:
         return None
+    offset = min(diverging_end_offset, log_end_offset)
     own_epoch, own_end_offset = end_offset_for_epoch(diverging_epoch)
-    if own_epoch < 0 or own_end_offset < 0:
-        return min(diverging_end_offset, log_end_offset)
-    return min(diverging_end_offset, own_end_offset, log_end_offset)
+    if own_epoch >= 0 and own_end_offset >= 0:
+        offset = min(offset, own_end_offset)
+    if 0 <= leader_start_offset < offset <= log_start_offset:
+        return LogCut(leader_start_offset, starts_anew=True)
+    return LogCut(offset)
 
 
 def cut_out_of_range(

@@ -64,13 +64,16 @@ def exchange(follower: History, leader: History) -> list[str]:
                 cut = cut_for_divergence(
                     epoch,
                     epoch_end,
+                    leader_start_offset=0,
+                    log_start_offset=0,
                     log_end_offset=end,
                     end_offset_for_epoch=follower.end_offset_for,
                 )
                 assert cut is not None
-                assert cut <= end
-                follower.cut(cut)
-                story.append(f"cut to {cut}")
+                assert not cut.starts_anew
+                assert cut.offset <= end
+                follower.cut(cut.offset)
+                story.append(f"cut to {cut.offset}")
                 assert (follower.end, follower.last_epoch) < (end, last_epoch) or (
                     follower.end == end and follower.last_epoch < last_epoch
                 ), "an exchange that changes nothing would go on for ever"
@@ -143,21 +146,40 @@ def test_a_follower_that_has_nothing() -> None:
     assert exchange(follower, History([0] * 5)) == []
 
 
-def test_a_log_without_epochs_is_cut_where_the_leader_says() -> None:
-    assert (
-        cut_for_divergence(3, 7, log_end_offset=10, end_offset_for_epoch=lambda _epoch: (-1, -1))
-        == 7
+def divergence(
+    epoch: int,
+    end_offset: int,
+    own: tuple[int, int],
+    own_epoch: tuple[int, int],
+    leader_start_offset: int = 0,
+) -> LogCut | None:
+    return cut_for_divergence(
+        epoch,
+        end_offset,
+        leader_start_offset=leader_start_offset,
+        log_start_offset=own[0],
+        log_end_offset=own[1],
+        end_offset_for_epoch=lambda _epoch: own_epoch,
     )
+
+
+def test_a_log_without_epochs_is_cut_where_the_leader_says() -> None:
+    assert divergence(3, 7, (0, 10), (-1, -1)) == LogCut(7)
 
 
 def test_an_answer_that_says_nothing_cuts_nothing() -> None:
     for epoch, end_offset in ((-1, 5), (3, -1), (-1, -1)):
-        assert (
-            cut_for_divergence(
-                epoch, end_offset, log_end_offset=10, end_offset_for_epoch=lambda _epoch: (2, 3)
-            )
-            is None
-        )
+        assert divergence(epoch, end_offset, (0, 10), (2, 3)) is None
+
+
+def test_where_nothing_is_left_the_log_begins_where_the_leaders_does() -> None:
+    # Deleted up to 10, and the leader parts from us before: what is left of us is nothing.
+    assert divergence(3, 7, (10, 15), (-1, -1)) == LogCut(0, starts_anew=True)
+    assert divergence(3, 10, (10, 15), (-1, -1)) == LogCut(0, starts_anew=True)
+    assert divergence(3, 11, (10, 15), (-1, -1)) == LogCut(11)
+    # The leader has nothing before that point either, or did not say where it begins.
+    assert divergence(3, 7, (10, 15), (-1, -1), leader_start_offset=7) == LogCut(7)
+    assert divergence(3, 7, (10, 15), (-1, -1), leader_start_offset=-1) == LogCut(7)
 
 
 def out_of_range(
