@@ -1,0 +1,256 @@
+"""`moldau groups` and `moldau transactions` against answers written down here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p02_list_offsets as offsets
+from moldau.protocol.messages import p08_offset_commit as commit
+from moldau.protocol.messages import p09_offset_fetch as fetch
+from moldau.protocol.messages import p61_describe_producers as producers
+from moldau.protocol.messages import p69_consumer_group_describe as consumer
+from moldau.protocol.messages import p75_describe_topic_partitions as topics
+from moldau.protocol.messages.p15_describe_groups import DescribedGroup, DescribeGroupsResponse
+from moldau.protocol.messages.p27_write_txn_markers import WriteTxnMarkersRequest
+from moldau.protocol.messages.p42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
+from moldau.protocol.schema import Message
+from tests.unit.cli.test_cluster_commands import Done, moldau, ok
+from tests.unit.client.scripted_broker import ScriptedBroker
+from tests.unit.client.test_admin_transactions import written
+from tests.unit.client.test_coordinators import coordinators
+
+COMMITTED = {0: 20, 1: 30}
+EARLIEST, LATEST = 10, 90
+
+
+def answer_offsets(request: Any) -> Message:
+    by_time = {-1: LATEST, -2: EARLIEST}
+    return offsets.ListOffsetsResponse(
+        topics=[
+            offsets.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    offsets.ListOffsetsPartitionResponse(
+                        partition_index=each.partition_index, offset=by_time.get(each.timestamp, -1)
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def answer_fetch(request: Any) -> Message:
+    entries = [
+        fetch.OffsetFetchResponsePartitions(partition_index=index, committed_offset=offset)
+        for index, offset in COMMITTED.items()
+    ]
+    known = [fetch.OffsetFetchResponseTopics(name="t", partitions=entries)]
+    return fetch.OffsetFetchResponse(
+        groups=[
+            fetch.OffsetFetchResponseGroup(
+                group_id=each.group_id, topics=known if each.group_id != "new" else []
+            )
+            for each in request.groups
+        ]
+    )
+
+
+def answer_commit(request: Any) -> Message:
+    return commit.OffsetCommitResponse(
+        topics=[
+            commit.OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    commit.OffsetCommitResponsePartition(partition_index=each.partition_index)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def answer_describe(request: Any) -> Message:
+    """ "busy" has a member, "idle" none, nothing else is there."""
+    states = {"busy": "Stable", "idle": "Empty"}
+    groups = []
+    for group_id in request.group_ids:
+        group = consumer.DescribedGroup(group_id=group_id, group_state=states.get(group_id, ""))
+        if group_id not in states:
+            group.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        if group_id == "busy":
+            assigned = consumer.Assignment(
+                topic_partitions=[consumer.TopicPartitions(topic_name="t", partitions=[0])]
+            )
+            group.members = [
+                consumer.Member(
+                    member_id="m", client_id="app", client_host="/h", assignment=assigned
+                )
+            ]
+        groups.append(group)
+    return consumer.ConsumerGroupDescribeResponse(groups=groups)
+
+
+def answer_topics(_: Any) -> Message:
+    return topics.DescribeTopicPartitionsResponse(
+        topics=[
+            topics.DescribeTopicPartitionsResponseTopic(
+                name="t",
+                partitions=[
+                    topics.DescribeTopicPartitionsResponsePartition(
+                        partition_index=index, leader_id=7
+                    )
+                    for index in (0, 1)
+                ],
+            )
+        ]
+    )
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[ScriptedBroker]:
+    async with ScriptedBroker() as scripted:
+        scripted.topics = {"t": 2}
+        for key, answer in (
+            (ApiKey.FIND_COORDINATOR, coordinators(lambda _: scripted)),
+            (ApiKey.CONSUMER_GROUP_DESCRIBE, answer_describe),
+            (
+                ApiKey.DESCRIBE_GROUPS,
+                lambda request: DescribeGroupsResponse(
+                    groups=[
+                        DescribedGroup(group_id=each, error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+                        for each in request.groups
+                    ]
+                ),
+            ),
+            (ApiKey.OFFSET_FETCH, answer_fetch),
+            (ApiKey.OFFSET_COMMIT, answer_commit),
+            (ApiKey.LIST_OFFSETS, answer_offsets),
+            (ApiKey.DESCRIBE_TOPIC_PARTITIONS, answer_topics),
+        ):
+            scripted.script(key, answer)
+        yield scripted
+
+
+def refused(done: Done, status: int, said: str) -> None:
+    assert (done.status, done.output) == (status, "")
+    assert said in done.errors
+
+
+async def test_describe_tells_what_it_can(broker: ScriptedBroker):
+    """One group that is not there hides nothing of the other."""
+    done = await moldau(broker, "groups", "describe", "busy", "nobody", "--json")
+    assert done.status == 1
+    assert "GROUP_ID_NOT_FOUND" in done.errors
+    [group] = json.loads(done.output)
+    assert (group["group_id"], group["state"], group["lag"]) == ("busy", "Stable", 130)
+    assert [(each["lag"], each["member_id"]) for each in group["offsets"]] == [
+        (70, "m"),
+        (60, None),
+    ]
+    shown = (await ok(broker, "groups", "describe", "idle")).splitlines()
+    assert "idle: consumer, Empty, no active members" in shown[0]
+    [row] = [line.split() for line in shown if line.split()[:2] == ["t", "1"]]
+    assert row == ["t", "1", "30", "90", "60", "-", "-", "-"]
+
+
+async def test_a_reset_is_shown_first_and_done_if_asked(broker: ScriptedBroker):
+    reset = ("groups", "reset-offsets", "idle", "--topic", "t:1", "--to-earliest")
+    shown = await ok(broker, *reset)
+    assert "--execute does it" in shown
+    assert not broker.requests_of(commit.OffsetCommitRequest)
+    document = json.loads(await ok(broker, *reset, "--execute", "--json"))
+    assert document["executed"] is True
+    [row] = document["offsets"]
+    assert (row["partition"], row["current_offset"], row["new_offset"]) == (1, 30, 10)
+    [request] = broker.requests_of(commit.OffsetCommitRequest)
+    assert isinstance(request, commit.OffsetCommitRequest)
+    [topic] = request.topics
+    assert [(each.partition_index, each.committed_offset) for each in topic.partitions] == [(1, 10)]
+
+
+async def test_an_export_is_what_from_file_takes(broker: ScriptedBroker, tmp_path: Path):
+    path = tmp_path / "offsets.csv"
+    path.write_text(
+        await ok(
+            broker, "groups", "reset-offsets", "idle", "--all-topics", "--to-current", "--export"
+        )
+    )
+    assert path.read_text() == "t,0,20\nt,1,30\n"
+    document = json.loads(
+        await ok(broker, "groups", "reset-offsets", "new", "--from-file", path, "--json")
+    )
+    assert [row["new_offset"] for row in document["offsets"]] == [20, 30]
+
+
+async def test_a_group_with_members_is_left_alone(broker: ScriptedBroker):
+    """The other group's offsets move all the same."""
+    done = await moldau(
+        broker,
+        *("groups", "reset-offsets", "busy", "idle", "--all-topics", "--shift-by", 5),
+        *("--execute", "--json"),
+    )
+    assert done.status == 1
+    assert "busy: offsets can only be moved while nobody is in the group" in done.errors
+    assert {row["group_id"] for row in json.loads(done.output)["offsets"]} == {"idle"}
+    [request] = broker.requests_of(commit.OffsetCommitRequest)
+    assert request.group_id == "idle"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("groups", "reset-offsets", "g", "--all-topics"), "where to?"),
+        (("groups", "reset-offsets", "g", "--to-latest"), "give --topic or --all-topics"),
+        (
+            ("groups", "reset-offsets", "g", "--all-topics", "--by-duration", "1 day"),
+            "PnDTnHnMnS",
+        ),
+        (("transactions", "abort", "t:0", "--producer-id", 5), "give --start-offset, or"),
+    ],
+)
+async def test_wrong_usage(broker: ScriptedBroker, arguments: tuple[object, ...], said: str):
+    refused(await moldau(broker, *arguments), 2, said)
+    assert not broker.requests, "nobody was asked"
+
+
+async def test_deleted_groups_are_told_beside_the_others(broker: ScriptedBroker):
+    results = [
+        DeletableGroupResult(group_id="idle"),
+        DeletableGroupResult(group_id="busy", error_code=ErrorCode.NON_EMPTY_GROUP),
+    ]
+    broker.script(ApiKey.DELETE_GROUPS, lambda _: DeleteGroupsResponse(results=results))
+    done = await moldau(broker, "groups", "delete", "idle", "busy")
+    assert (done.status, done.output) == (1, "deleted idle\n")
+    assert "busy: NON_EMPTY_GROUP" in done.errors
+
+
+async def test_abort_finds_the_producer_by_the_start_offset(broker: ScriptedBroker):
+    state = producers.ProducerState(
+        producer_id=5, producer_epoch=2, coordinator_epoch=4, current_txn_start_offset=40
+    )
+    entry = producers.PartitionResponse(partition_index=0, active_producers=[state])
+    told = [producers.TopicResponse(name="t", partitions=[entry])]
+    broker.script(
+        ApiKey.DESCRIBE_PRODUCERS, lambda _: producers.DescribeProducersResponse(topics=told)
+    )
+    broker.script(ApiKey.WRITE_TXN_MARKERS, written(ErrorCode.NONE))
+    refused(
+        await moldau(broker, "transactions", "abort", "t:0", "--start-offset", 41),
+        1,
+        "no open transaction of t-0 begins at offset 41",
+    )
+    aborted = await ok(broker, "transactions", "abort", "t:0", "--start-offset", 40)
+    assert aborted == "aborted the transaction of producer 5 on t-0\n"
+    [request] = broker.requests_of(WriteTxnMarkersRequest)
+    [marker] = request.markers  # type: ignore[attr-defined]
+    assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) == (5, 2, 4)
