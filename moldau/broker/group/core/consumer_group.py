@@ -74,7 +74,8 @@ class ConsumerGroup:
         self.assignor_counts: Counter[str] = Counter()
         self.classic_protocol_counts: Counter[str] = Counter()
         self.classic_member_count = 0
-        self.needs_metadata_refresh = True
+        self._is_refresh_requested = True
+        self._refreshed_epoch = 0
         self._topic_counts: Counter[str] = Counter()
         self._topic_index = topic_index
 
@@ -96,6 +97,22 @@ class ConsumerGroup:
             if not member.is_reconciled_to(self.assignment_epoch):
                 return "Reconciling"
         return "Stable"
+
+    @property
+    def needs_metadata_refresh(self) -> bool:
+        """Whether subscribed topics may have changed since the hash was last computed, or what was
+        written then has been lost.
+        """
+        return self._is_refresh_requested or self.group_epoch < self._refreshed_epoch
+
+    def request_metadata_refresh(self) -> None:
+        """A subscribed topic has changed."""
+        self._is_refresh_requested = True
+
+    def metadata_refreshed(self, group_epoch: int) -> None:
+        """The hash has been computed; with it the group is to get this epoch."""
+        self._is_refresh_requested = False
+        self._refreshed_epoch = group_epoch
 
     @property
     def subscribed_topic_names(self) -> Iterable[str]:
@@ -147,13 +164,11 @@ class ConsumerGroup:
         names: Counter[str] = Counter()
         regexes: Counter[str] = Counter()
         for member in removed:
-            for name in member.subscribed_topic_names:
-                names[name] -= 1
-            _count(regexes, member.subscribed_topic_regex, -1)
+            names.subtract(member.subscribed_topic_names)
+            regexes.subtract(filter(None, [member.subscribed_topic_regex]))
         if added is not None:
-            for name in added.subscribed_topic_names:
-                names[name] += 1
-            _count(regexes, added.subscribed_topic_regex, 1)
+            names.update(added.subscribed_topic_names)
+            regexes.update(filter(None, [added.subscribed_topic_regex]))
         for expression, change in regexes.items():
             before = self.regex_counts[expression]
             if expression in self.resolved and (before > 0) != (before + change > 0):

@@ -8,7 +8,7 @@ member have nothing in common.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
@@ -83,8 +83,8 @@ class ConsumerGroupMember:
     member_epoch: int = JOIN_EPOCH
     previous_member_epoch: int = JOIN_EPOCH
     state: MemberState = MemberState.STABLE
-    assigned: OwnedPartitions = NOTHING_OWNED
-    pending_revocation: OwnedPartitions = NOTHING_OWNED
+    assigned: OwnedPartitions = field(default_factory=lambda: NOTHING_OWNED)
+    pending_revocation: OwnedPartitions = field(default_factory=lambda: NOTHING_OWNED)
 
     @property
     def uses_classic_protocol(self) -> bool:

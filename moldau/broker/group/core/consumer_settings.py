@@ -10,20 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from moldau.metadata.image import ConfigResourceType, ConfigsImage
 
 SESSION_TIMEOUT_KEY: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL_KEY: Final = "consumer.heartbeat.interval.ms"
 ASSIGNMENT_INTERVAL_KEY: Final = "consumer.assignment.interval.ms"
+_ASSIGNOR_CLASSES: Final = {
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
+"""Kafka also takes the assignors by the names of its classes."""
+
 _BROKER_ASSIGNMENT_INTERVAL_KEY: Final = f"group.{ASSIGNMENT_INTERVAL_KEY}"
 
 
-class _Limits(tuple[int, int]):
+class Limits(NamedTuple):
     """The lowest and the highest value."""
 
-    __slots__ = ()
+    lowest: int
+    highest: int
 
     def clamp(self, text: str, otherwise: int) -> int:
         """The number in `text`, held within the limits."""
@@ -31,7 +38,12 @@ class _Limits(tuple[int, int]):
             value = int(text)
         except ValueError:
             return otherwise
-        return max(self[0], min(self[1], value))
+        return max(self.lowest, min(self.highest, value))
+
+
+_SESSION_TIMEOUT_LIMITS: Final = Limits(45_000, 60_000)
+_HEARTBEAT_INTERVAL_LIMITS: Final = Limits(5000, 15_000)
+_ASSIGNMENT_INTERVAL_LIMITS: Final = Limits(0, 15_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +61,11 @@ class ConsumerGroupSettings:
 
     broker_id: int = -1
     session_timeout_ms: int = 45_000
-    session_timeout_limits: _Limits = _Limits((45_000, 60_000))
+    session_timeout_limits: Limits = _SESSION_TIMEOUT_LIMITS
     heartbeat_interval_ms: int = 5000
-    heartbeat_interval_limits: _Limits = _Limits((5000, 15_000))
+    heartbeat_interval_limits: Limits = _HEARTBEAT_INTERVAL_LIMITS
     assignment_interval_ms: int = 1000
-    assignment_interval_limits: _Limits = _Limits((0, 15_000))
+    assignment_interval_limits: Limits = _ASSIGNMENT_INTERVAL_LIMITS
     max_group_size: int = 2**31 - 1
     assignors: tuple[str, ...] = ("uniform", "range")
     upgrade_enabled: bool = True
@@ -74,7 +86,9 @@ class ConsumerGroupSettings:
             assignment_interval_ms=node_config[f"{prefix}assignment.interval.ms"],
             assignment_interval_limits=_limits(node_config, "assignment.interval.ms"),
             max_group_size=node_config[f"{prefix}max.size"],
-            assignors=tuple(node_config[f"{prefix}assignors"]),
+            assignors=tuple(
+                _ASSIGNOR_CLASSES.get(name, name) for name in node_config[f"{prefix}assignors"]
+            ),
             upgrade_enabled=policy in ("bidirectional", "upgrade"),
             downgrade_enabled=policy in ("bidirectional", "downgrade"),
             regex_refresh_interval_ms=node_config[f"{prefix}regex.refresh.interval.ms"],
@@ -110,7 +124,7 @@ class ConsumerGroupSettings:
         return defaults.get(_BROKER_ASSIGNMENT_INTERVAL_KEY)
 
 
-def _limits(node_config: Mapping[str, Any], suffix: str) -> _Limits:
-    return _Limits(
-        (node_config[f"group.consumer.min.{suffix}"], node_config[f"group.consumer.max.{suffix}"])
+def _limits(node_config: Mapping[str, Any], suffix: str) -> Limits:
+    return Limits(
+        node_config[f"group.consumer.min.{suffix}"], node_config[f"group.consumer.max.{suffix}"]
     )

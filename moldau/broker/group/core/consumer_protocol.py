@@ -1,0 +1,83 @@
+"""What consumers of the classic protocol put into JoinGroup and get out of SyncGroup.
+
+Owns: reading and writing the embedded consumer protocol. Must not: know groups. Invariant: what a
+member wrote in a version that is newer than the newest known one is read as that one, as the
+protocol demands; an assignment is written in the version of the member's subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final
+from uuid import UUID
+
+from moldau.broker.group.core.consumer_member import Assignment
+from moldau.metadata.image import MetadataImage
+from moldau.protocol.errors import RemoteProtocolError
+from moldau.protocol.messages.consumer_protocol_assignment import (
+    ConsumerProtocolAssignment,
+    TopicPartition,
+)
+from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+
+_VERSION: Final = Struct(">h")
+_NEWEST: Final = 3
+
+
+def _version_of(data: bytes) -> int:
+    if len(data) < _VERSION.size:
+        raise RemoteProtocolError(f"{len(data)} bytes are no consumer protocol")
+    version: int = _VERSION.unpack_from(data)[0]
+    if version < 0:
+        raise RemoteProtocolError(f"version {version} of the consumer protocol")
+    return min(version, _NEWEST)
+
+
+def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
+    """What a member wants.
+
+    Raises:
+        RemoteProtocolError: it cannot be read.
+    """
+    version = _version_of(metadata)
+    return ConsumerProtocolSubscription.decode(metadata, version, _VERSION.size)[0]
+
+
+def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
+    """What the leader of a classic group gave a member; nothing when there are no bytes.
+
+    Raises:
+        RemoteProtocolError: it cannot be read.
+    """
+    if not assignment:
+        return ConsumerProtocolAssignment(assigned_partitions=[])
+    version = _version_of(assignment)
+    return ConsumerProtocolAssignment.decode(assignment, version, _VERSION.size)[0]
+
+
+def write_assignment(partitions: Assignment, subscription: bytes, image: MetadataImage) -> bytes:
+    """What a member is told to own, as it can read it; topics that are gone are left out."""
+    version = _version_of(subscription)
+    topics = image.topics.topics_by_id
+    message = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            TopicPartition(topic=topics[topic_id].name, partitions=sorted(indexes))
+            for topic_id, indexes in sorted(partitions.items())
+            if topic_id in topics
+        ],
+        user_data=None,
+    )
+    return _VERSION.pack(version) + message.to_bytes(version)
+
+
+def by_topic_id(
+    partitions_by_name: Mapping[str, list[int]], image: MetadataImage
+) -> dict[UUID, frozenset[int]]:
+    """Partitions by topic id; topics that do not exist are left out."""
+    topics = image.topics.topics_by_name
+    return {
+        topics[name].topic_id: frozenset(partitions)
+        for name, partitions in partitions_by_name.items()
+        if name in topics and partitions
+    }

@@ -1,0 +1,284 @@
+"""Groups that change between the classic protocol and the new one while they work (KIP-848).
+
+Owns: when a group may change (`group.consumer.migration.policy`), and the records by which it does.
+Must not: serve members. Invariant: a group changes in one batch, with every member, what it owns
+and its epoch or generation; offsets are not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from moldau.broker.coordinator.core.result import (
+    CoordinatorRecord,
+    CoordinatorResult,
+    SetTimer,
+)
+from moldau.broker.group.core import consumer_replay
+from moldau.broker.group.core.consumer_group import ConsumerGroup
+from moldau.broker.group.core.consumer_member import (
+    ClassicProtocols,
+    ConsumerGroupMember,
+    MemberState,
+    with_epoch,
+)
+from moldau.broker.group.core.consumer_protocol import (
+    by_topic_id,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
+from moldau.broker.group.core.consumer_records import (
+    current_assignment_record,
+    group_epoch_record,
+    member_record,
+    target_epoch_record,
+    target_record,
+)
+from moldau.broker.group.core.context import (
+    CONSUMER_PROTOCOL_TYPE,
+    ConsumerTimer,
+    GroupContext,
+    Refusal,
+)
+from moldau.broker.group.core.metadata_hash import TopicHashes
+from moldau.broker.group.core.records import GROUP_METADATA_VERSION
+from moldau.protocol.coordinator_records.group_metadata import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+)
+from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+
+_CONVERTED: Final = "downgraded"
+
+
+class Upgrade(NamedTuple):
+    """A classic group on its way to the new protocol.
+
+    Attributes:
+        group: as it will be when the records are replayed.
+        classic_group: what it was; to be let go of when nothing can be refused any more.
+    """
+
+    group: ConsumerGroup
+    classic_group: Any
+    records: list[CoordinatorRecord]
+    timers: list[SetTimer]
+
+
+class Migration:
+    """Both ways of changing a group's protocol."""
+
+    def __init__(
+        self,
+        context: GroupContext,
+        topic_hashes: TopicHashes,
+        begin_migration: Callable[[Any], CoordinatorResult],
+    ) -> None:
+        self._context = context
+        self._topic_hashes = topic_hashes
+        self.let_go = begin_migration
+
+    def upgrade(self, classic_group: Any) -> Upgrade:
+        """Make a consumer group out of a classic one that has members.
+
+        Everybody keeps what the last generation gave it; who has not yet got it, or is in the
+        middle of a rebalance, is told to join again.
+
+        Raises:
+            Refusal: GROUP_ID_NOT_FOUND, it may not or cannot change.
+        """
+        group_id = classic_group.group_id
+        self._check_upgrade(classic_group)
+        group = ConsumerGroup(group_id, {})
+        records: list[CoordinatorRecord] = []
+        try:
+            members = [
+                self._upgraded(classic_group, each) for each in classic_group.members.values()
+            ]
+        except RemoteProtocolError as error:
+            raise Refusal(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"Cannot upgrade classic group {group_id} to consumer group because the embedded "
+                f"consumer protocol is malformed: {error}.",
+            ) from None
+        _without_duplicates(members)
+        records = [member_record(group_id, member) for member in members]
+        names = {name for member in members for name in member.subscribed_topic_names}
+        metadata_hash = self._topic_hashes.of_group(names, self._context.metadata())
+        generation_id = classic_group.generation_id
+        records.append(group_epoch_record(group_id, generation_id, metadata_hash))
+        for member in members:
+            target = {topic_id: frozenset(owned) for topic_id, owned in member.assigned.items()}
+            records.append(target_record(group_id, member.member_id, target))
+        records.append(target_epoch_record(group_id, generation_id, 0))
+        records += [current_assignment_record(group_id, member) for member in members]
+        for record in records:
+            consumer_replay.apply(group, record, is_live=True)
+        timers = [
+            SetTimer(
+                ConsumerTimer("session", group_id, member.member_id),
+                member.classic.session_timeout_ms,
+            )
+            for member in members
+            if member.classic is not None
+        ]
+        return Upgrade(group, classic_group, classic_group.tombstones() + records, timers)
+
+    def _check_upgrade(self, classic_group: Any) -> None:
+        settings = self._context.consumer_settings
+        reason = None
+        if not settings.upgrade_enabled:
+            reason = "online upgrade is disabled"
+        elif classic_group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            reason = "the group does not use the consumer embedded protocol"
+        elif len(classic_group.members) > settings.max_group_size:
+            reason = "the group size exceeds the consumer group maximum size"
+        if reason is not None:
+            raise Refusal(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"Cannot upgrade classic group {classic_group.group_id} to consumer group because "
+                f"{reason}.",
+            )
+
+    def _upgraded(self, classic_group: Any, member: Any) -> ConsumerGroupMember:
+        protocols = tuple((name, bytes(metadata)) for name, metadata in member.protocols)
+        chosen = dict(protocols).get(classic_group.protocol_name, protocols[0][1])
+        subscription = read_subscription(chosen)
+        assignment = read_assignment(bytes(member.assignment))
+        if assignment.user_data:
+            raise Refusal(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"Cannot upgrade classic group {classic_group.group_id} to consumer group because "
+                "an unsupported custom assignor is in use.",
+            )
+        partitions = by_topic_id(
+            {topic.topic: topic.partitions for topic in assignment.assigned_partitions},
+            self._context.metadata(),
+        )
+        generation_id = classic_group.generation_id
+        return ConsumerGroupMember(
+            member_id=member.member_id,
+            instance_id=member.group_instance_id,
+            rack_id=subscription.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=frozenset(subscription.topics),
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            classic=ClassicProtocols(member.session_timeout_ms, protocols),
+            member_epoch=generation_id,
+            previous_member_epoch=generation_id,
+            state=MemberState.STABLE,
+            assigned=with_epoch(partitions, generation_id),
+        )
+
+    def can_downgrade(
+        self, group: ConsumerGroup, leaving: list[ConsumerGroupMember], *, joining: int = 0
+    ) -> bool:
+        """Whether the group is to become classic when `leaving` have left.
+
+        Args:
+            joining: how many of the classic protocol come instead.
+        """
+        count = len(group.members) - len(leaving) + joining
+        return (
+            group.all_use_classic_protocol_without(leaving)
+            and count > 0
+            and self._context.consumer_settings.downgrade_enabled
+            and count <= self._context.classic_max_group_size
+        )
+
+    def downgrade(
+        self,
+        group: ConsumerGroup,
+        leaving: list[ConsumerGroupMember],
+        *,
+        now_ms: float,
+        joining: ConsumerGroupMember | None = None,
+        rebalances: bool = True,
+    ) -> CoordinatorResult:
+        """End the consumer group and write the classic one it becomes.
+
+        Args:
+            joining: the static member that takes the place of the one in `leaving`.
+            rebalances: whether what members shall own is outdated, so that they must join again.
+        """
+        gone = {member.member_id for member in leaving}
+        members = [member for member in group.members.values() if member.member_id not in gone]
+        targets = dict(group.targets)
+        if joining is not None:
+            members.append(joining)
+            targets[joining.member_id] = targets.get(leaving[0].member_id, {})
+        protocol = _choose_protocol(members)
+        image = self._context.metadata()
+        written = []
+        for member in members:
+            assert member.classic is not None
+            subscription = dict(member.classic.protocols).get(protocol, b"")
+            written.append(
+                MemberMetadata(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout=member.rebalance_timeout_ms,
+                    session_timeout=member.classic.session_timeout_ms,
+                    subscription=subscription,
+                    assignment=write_assignment(
+                        targets.get(member.member_id, {}), subscription, image
+                    ),
+                )
+            )
+        record = CoordinatorRecord(
+            GroupMetadataKey(group=group.group_id),
+            GroupMetadataValue(
+                protocol_type=CONSUMER_PROTOCOL_TYPE,
+                generation=group.group_epoch,
+                protocol=protocol,
+                leader=members[0].member_id,
+                current_state_timestamp=int(now_ms),
+                members=written,
+            ),
+            GROUP_METADATA_VERSION,
+        )
+        joining_id = "" if joining is None or rebalances else joining.member_id
+        return CoordinatorResult(
+            records=[*group.tombstones(), record],
+            timers=[SetTimer(ConsumerTimer(_CONVERTED, group.group_id, joining_id), 0)],
+        )
+
+
+def _choose_protocol(members: Iterable[ConsumerGroupMember]) -> str:
+    """The protocol that all support and most prefer."""
+    preferences = [
+        [name for name, _metadata in member.classic.protocols]
+        for member in members
+        if member.classic is not None
+    ]
+    common = set(preferences[0]).intersection(*preferences)
+    votes: dict[str, int] = {}
+    for names in preferences:
+        choice = next((name for name in names if name in common), names[0])
+        votes[choice] = votes.get(choice, 0) + 1
+    return max(votes, key=lambda name: votes[name])
+
+
+def _without_duplicates(members: list[ConsumerGroupMember]) -> None:
+    """A leader may have given a partition to two members; the first of them keeps it."""
+    taken: set[tuple[UUID, int]] = set()
+    for place, member in enumerate(members):
+        own: dict[UUID, dict[int, int]] = {}
+        for topic_id, partitions in member.assigned.items():
+            kept = {
+                index: epoch
+                for index, epoch in partitions.items()
+                if (topic_id, index) not in taken
+            }
+            taken.update((topic_id, index) for index in kept)
+            if kept:
+                own[topic_id] = kept
+        members[place] = replace(member, assigned=own)
