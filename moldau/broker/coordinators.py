@@ -1,8 +1,8 @@
 """The coordinators of a broker: made, told of metadata and ended together.
 
 Owns their order. Must not know what they do. Invariants: they hear of an image after the replica
-manager has; the coordinator of transactions ends before that of groups, whose partitions get its
-markers.
+manager has; whoever asks coordinators on behalf of partitions ends first; the coordinator of
+transactions ends before that of groups, whose partitions get its markers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from moldau.broker.coordinator import CoordinatorRuntimes
+from moldau.broker.transaction.verification import TransactionVerifier
 
 if TYPE_CHECKING:
     from moldau.broker.services import BrokerServices
@@ -48,6 +49,7 @@ class Coordinators:
                 made = getattr(module, name)(services, runtimes)
                 setattr(services, f"{package}_coordinator", made)
                 self._all.append(made)
+        self._verifier = services.transaction_verifier = TransactionVerifier(services)
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Load what is led now, unload what is not any more."""
@@ -56,5 +58,6 @@ class Coordinators:
 
     async def close(self) -> None:
         """Tell everybody who waits to look for another coordinator."""
+        await self._verifier.close()
         for each in reversed(self._all):
             await each.close()

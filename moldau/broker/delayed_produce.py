@@ -1,9 +1,9 @@
 """One produce request from its first append until it is answered.
 
-Owns the response under construction and the count of what it still waits for: appends behind a
-recompression, flushes, the high watermark. Must not append by itself. Invariants: the response
-leaves exactly once, when nothing is outstanding or the time is up; while only the high watermark is
-awaited, the request's bytes have been given back.
+Owns the response under construction and the count of what it still waits for: a transaction's
+coordinator, appends behind a recompression, flushes, the high watermark. Must not decide what is
+appended. Invariants: the response leaves exactly once, when nothing is outstanding or the time is
+up; while only the high watermark is awaited, the request's bytes have been given back.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from moldau.protocol.messages.p00_produce import (
 
 if TYPE_CHECKING:
     from moldau.broker.partition import Partition
+    from moldau.broker.partition.transactions import VerificationGuard
     from moldau.broker.replica_manager import ReplicaManager
     from moldau.broker.request_context import RequestContext
     from moldau.storage.append import AppendResult
@@ -118,29 +119,50 @@ class ProduceOperation(DelayedOperation):
         if self.required_acks == ACKS_ALL:
             self._wait_for_commit(partition, slot, result.last_offset + 1)
 
-    def enqueue(
+    def append(
         self,
         partition: Partition,
         records: bytearray | memoryview,
         slot: PartitionProduceResponse,
-    ) -> bool:
-        """Append in turn behind a recompression; False when too many wait for that already."""
+        guard: VerificationGuard | None = None,
+    ) -> None:
+        """Append a batch, now or in turn behind a recompression.
+
+        Args:
+            guard: for a transactional batch: under which its transaction was verified.
+        """
+        if not partition.must_queue(records):
+            result = partition.append(records, self.required_acks, guard=guard)
+            self.appended(partition, slot, result)
+            return
         accepted = partition.deferred.enqueue(
-            records, self.required_acks, partial(self._queued_append_done, partition, slot)
+            records,
+            self.required_acks,
+            partial(self._queued_append_done, partition, slot),
+            guard=guard,
         )
         if accepted:
-            self._outstanding_count += 1
-            self._queued_count += 1
-        return accepted
+            self.hold()
+        else:
+            self.fail(slot, ErrorCode.REQUEST_TIMED_OUT, "too many appends wait for recompression")
+
+    def hold(self) -> None:
+        """A batch waits for something before its append; its bytes must stay."""
+        self._outstanding_count += 1
+        self._queued_count += 1
+
+    def held_is_decided(self) -> None:
+        """A batch for which `hold` was called has been appended, or refused, or waits anew."""
+        self._queued_count -= 1
+        self._settle()
+        if self._is_started and not self._queued_count and self._outstanding_count:
+            self._wait_or_expire()
 
     def _queued_append_done(
         self, partition: Partition, slot: PartitionProduceResponse, result: AppendResult
     ) -> None:
-        self._queued_count -= 1
         self.appended(partition, slot, result)
-        self._settle()
-        if not self._queued_count and self._outstanding_count:
-            self._wait_or_expire()
+        self.held_is_decided()
         self.manager.complete_ready()
 
     def _wait_for_flush(self, partition: Partition, slot: PartitionProduceResponse) -> None:

@@ -129,6 +129,7 @@ class ReplicaManager:
             registry,
             self.partitions,
             (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory),
+            node_values["transaction.max.timeout.ms"],
         )
 
     # -- lookup ----------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from moldau.broker.coordinator.internal_topics import InternalTopics
     from moldau.broker.group.coordinator import GroupCoordinator
     from moldau.broker.transaction.coordinator import TransactionCoordinator
+    from moldau.broker.transaction.verification import TransactionVerifier
 
 
 def _unknown_level() -> int:
@@ -63,6 +64,7 @@ class BrokerServices:
     """
     group_coordinator: GroupCoordinator = field(init=False)
     transaction_coordinator: TransactionCoordinator = field(init=False)
+    transaction_verifier: TransactionVerifier = field(init=False)
 
     def start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
         """Run work that ends by itself, or that its owner ends when the broker stops; a failure is

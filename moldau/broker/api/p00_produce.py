@@ -5,17 +5,24 @@ by id from v13 (KIP-516). acks=all waits until the high watermark passes the bat
 `timeout_ms`. acks=0 is never answered; an error closes its connection, so that the client looks for
 the leader again. Batches are not opened: header, CRC and sequence are checked, nothing per record;
 a topic with a codec of its own has them recompressed off the loop, in order.
-Known gaps: transactions. Whatever belongs to one is answered INVALID_TXN_STATE, as Kafka does for a
-batch of a transaction that its coordinator does not know: here it cannot know any.
+Transactions (KIP-98, KIP-890): before a batch begins one in a partition, the transaction's
+coordinator is asked whether the partition is in it; from v12 on it is added by that. A transaction
+that is not there is INVALID_TXN_STATE up to v10, TRANSACTION_ABORTABLE from v11; a fenced
+producer is INVALID_PRODUCER_EPOCH; a coordinator that cannot say is NOT_ENOUGH_REPLICAS, which
+every producer tries again; one that is busy with the transaction before, for longer than
+`add.partitions.to.txn.retry.backoff.max.ms`, is CONCURRENT_TRANSACTIONS from v12 on.
+Known gaps: none.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.authorizer import Operation
+from moldau.broker.authorizer import Operation, ResourceType
 from moldau.broker.delayed_produce import ProduceOperation
 from moldau.broker.leader_hints import WRONG_LEADER_ERRORS
+from moldau.broker.partition.transactions import transactional_producer
+from moldau.broker.transaction.produce import TransactionalProduce
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
     LeaderIdAndEpoch,
@@ -43,7 +50,6 @@ _LENGTH: Final = slice(8, 12)
 _MAGIC_AT: Final = 16
 _ATTRIBUTES_AT: Final = 22
 _CODEC_MASK: Final = 0x07
-_TRANSACTIONAL_BIT: Final = 0x10
 
 Problem = tuple[ErrorCode, str | None]
 NO_PROBLEM: Final[Problem] = (ErrorCode.NONE, None)
@@ -53,23 +59,65 @@ def handle(services: BrokerServices, context: RequestContext, request: ProduceRe
     """Append every partition's batch, then answer when the acknowledgements are there."""
     manager = services.replica_manager
     operation = ProduceOperation(manager, context, request.acks)
-    problem = _request_problem(context, request)
+    problem = _request_problem(request)
+    transaction = None
+    producers = _transactional_producers(request)
+    if producers and problem is NO_PROBLEM:
+        problem = _transaction_problem(context, request, producers)
+        if problem is NO_PROBLEM:
+            assert request.transactional_id is not None
+            transaction = TransactionalProduce(
+                services,
+                operation,
+                request.transactional_id,
+                *producers.pop(),
+                context.api_version,
+            )
     for topic in request.topic_data:
         response = TopicProduceResponse(
             name=topic.name, topic_id=topic.topic_id, partition_responses=[]
         )
         operation.topics.append(response)
-        _append_topic(manager, context, operation, topic, response, problem)
+        _append_topic(manager, context, operation, topic, response, problem, transaction)
+    if transaction is not None:
+        transaction.verify()
     operation.start_waiting(request.timeout_ms)
     manager.complete_soon()
 
 
-def _request_problem(context: RequestContext, request: ProduceRequest) -> Problem:
+def _request_problem(request: ProduceRequest) -> Problem:
     """What is wrong with the request as a whole; every partition is told."""
     if request.acks not in VALID_ACKS:
         return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}, not -1, 0 or 1"
-    if request.transactional_id is not None:
-        return ErrorCode.INVALID_TXN_STATE, "this cluster has no transaction coordinator yet"
+    return NO_PROBLEM
+
+
+def _transactional_producers(request: ProduceRequest) -> set[tuple[int, int]]:
+    """Producer ids and epochs of the transactional batches."""
+    producers: set[tuple[int, int]] = set()
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            records = data.records
+            if isinstance(records, bytearray | memoryview):
+                producer = transactional_producer(records)
+                if producer is not None:
+                    producers.add((producer.producer_id, producer.producer_epoch))
+    return producers
+
+
+def _transaction_problem(
+    context: RequestContext, request: ProduceRequest, producers: set[tuple[int, int]]
+) -> Problem:
+    transactional_id = request.transactional_id
+    if transactional_id is None or not context.authorized(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    ):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
+    if len(producers) > 1:
+        return (
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            "transactional batches of more than one producer",
+        )
     return NO_PROBLEM
 
 
@@ -80,6 +128,7 @@ def _append_topic(
     topic: TopicProduceData,
     response: TopicProduceResponse,
     problem: Problem,
+    transaction: TransactionalProduce | None,
 ) -> None:
     topic_name: str | None = topic.name
     by_id = context.api_version >= FIRST_BY_TOPIC_ID
@@ -114,7 +163,7 @@ def _append_topic(
             found = manager.missing_error(name, index)
             operation.fail(slot, found, None)
         else:
-            _append(partition, records, operation, slot)
+            _append(partition, records, operation, slot, transaction)
             found = ErrorCode.of(slot.error_code)
         if found in WRONG_LEADER_ERRORS and context.api_version >= FIRST_WITH_LEADER:
             hint = operation.hints.leader(name, index)
@@ -128,14 +177,14 @@ def _append(
     records: bytearray | memoryview,
     operation: ProduceOperation,
     slot: PartitionProduceResponse,
+    transaction: TransactionalProduce | None,
 ) -> None:
-    if partition.must_queue(records):
-        if not operation.enqueue(partition, records, slot):
-            operation.fail(
-                slot, ErrorCode.REQUEST_TIMED_OUT, "too many appends wait for recompression"
-            )
-        return
-    operation.appended(partition, slot, partition.append(records, operation.required_acks))
+    if transaction is not None:
+        producer = transactional_producer(records)
+        if producer is not None:
+            transaction.append(partition, records, producer, slot)
+            return
+    operation.append(partition, records, slot)
 
 
 def batch_problem(records: bytearray | memoryview, api_version: int) -> Problem:
@@ -159,8 +208,6 @@ def batch_problem(records: bytearray | memoryview, api_version: int) -> Problem:
     if batch_bytes > size_bytes:
         return ErrorCode.INVALID_RECORD, f"batch length {batch_bytes} in {size_bytes} bytes"
     attributes = records[_ATTRIBUTES_AT]
-    if attributes & _TRANSACTIONAL_BIT:
-        return ErrorCode.INVALID_TXN_STATE, "a transactional batch without a transaction"
     if attributes & _CODEC_MASK == Codec.ZSTD and api_version < FIRST_WITH_ZSTD:
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7"
     return NO_PROBLEM

@@ -52,6 +52,8 @@ from moldau.runtime.request import Request
 from moldau.runtime.server import ListenerSpec, Server
 from moldau.runtime.telemetry import Registry
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
+from moldau.storage.cleaner.settings import CleanerSettings
+from moldau.storage.cleaner.worker import CleanerWorker
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import METADATA_PARTITION, LogDirectories, LogDirectory
 from moldau.storage.log_manager import LogManager
@@ -87,12 +89,14 @@ class BrokerPart:
         on_fault: Callable[[BaseException], None],
         on_fatal: Callable[[str], None],
         network: Network | None = None,
+        make_cleaner_worker: Callable[[], CleanerWorker] | None = None,
     ) -> None:
         self._config = config
         self._directories = directories
         self._cluster_id = directories.online[0].cluster_id
         self._filesystem = filesystem
         self._network = network
+        self._make_cleaner_worker = make_cleaner_worker
         self._clock = clock
         self._registry = registry
         self._random = random
@@ -126,6 +130,8 @@ class BrokerPart:
             topic_config=self._log_config,
             random=self._random,
             on_directory_offline=self._directory_failed,
+            cleaner_settings=CleanerSettings.from_values(self._config),
+            make_cleaner_worker=self._make_cleaner_worker,
         )
         log_manager.on_flushed = self._registry.histogram(
             "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs"
@@ -230,13 +236,18 @@ class BrokerPart:
         )
         self._remove_strays(log_manager)
         assert self._coordinators is not None, "listening"
+        assert self.services is not None, "listening"
         self._metadata.add_publisher(self._replica_manager)
         # Behind it: a partition has its new role before its coordinator is loaded or unloaded.
         self._metadata.add_publisher(self._coordinators)
         self._metadata.add_publisher(ElectionMeters(self._registry))
         self._metadata.add_publisher(
             DynamicSettings(
-                self._config, self.server, log_manager, self._replica_manager.replication
+                self._config,
+                self.server,
+                log_manager,
+                self._replica_manager.replication,
+                self.services.transaction_verifier,
             )
         )
         self._metadata.add_publisher(

@@ -2,8 +2,8 @@
 (KIP-226).
 
 Owns the list of such keys that belong to no topic: connection limits, the expiry of producer ids,
-the number of replica fetchers, the log level. Topics' keys are the replica manager's. Invariant:
-what is in effect is what the newest image says.
+log compaction, the number of replica fetchers, the verification of transactions, the log level. Topics' keys are
+the replica manager's. Invariant: what is in effect is what the newest image says.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any
 
 from moldau.broker.node.settings import server_limits
 from moldau.broker.replication.replication import Replication
+from moldau.broker.transaction.verification import TransactionVerifier
 from moldau.config import NodeConfig, effective_broker_config
 from moldau.metadata.image import ConfigResource, ConfigResourceType, MetadataDelta, MetadataImage
 from moldau.runtime.server import Server
 from moldau.runtime.telemetry import set_level
+from moldau.storage.cleaner.settings import CleanerSettings
 from moldau.storage.log_manager import LogManager
 
 logger = logging.getLogger("moldau.node")
@@ -34,11 +36,13 @@ class DynamicSettings:
         server: Server,
         log_manager: LogManager,
         replication: Replication,
+        transaction_verifier: TransactionVerifier,
     ) -> None:
         self._config = config
         self._server = server
         self._log_manager = log_manager
         self._replication = replication
+        self._transaction_verifier = transaction_verifier
         self._resources = (
             ConfigResource(ConfigResourceType.BROKER, ""),
             ConfigResource(ConfigResourceType.BROKER, str(config.node_id)),
@@ -55,7 +59,11 @@ class DynamicSettings:
     def _apply(self, values: dict[str, Any]) -> None:
         self._server.update_limits(server_limits(self._config, values))
         self._log_manager.update_producer_expiration(values["producer.id.expiration.ms"])
+        self._log_manager.cleaner.update_settings(CleanerSettings.from_values(values))
         self._replication.update_settings(values)
+        self._transaction_verifier.update_verification(
+            values["transaction.partition.verification.enable"]
+        )
         if values[LOG_LEVEL] != self._log_level:
             self._log_level = values[LOG_LEVEL]
             set_level(ROOT_LOGGER, self._log_level)

@@ -18,6 +18,7 @@ from moldau.storage.faults import AppendRejected
 
 if TYPE_CHECKING:
     from moldau.broker.partition.partition import Partition
+    from moldau.broker.partition.transactions import VerificationGuard
     from moldau.storage.log import Log
 
 MAX_QUEUED_APPENDS: Final = 1_000
@@ -36,12 +37,19 @@ Flush = Callable[["Log"], Awaitable[bool]]
 class QueuedAppend:
     """An append that waits for its turn."""
 
-    __slots__ = ("on_appended", "records", "required_acks")
+    __slots__ = ("guard", "on_appended", "records", "required_acks")
 
-    def __init__(self, records: Records, required_acks: int, on_appended: OnAppended) -> None:
+    def __init__(
+        self,
+        records: Records,
+        required_acks: int,
+        on_appended: OnAppended,
+        guard: VerificationGuard | None,
+    ) -> None:
         self.records = records
         self.required_acks = required_acks
         self.on_appended = on_appended
+        self.guard = guard
 
 
 class DeferredAppends:
@@ -67,10 +75,18 @@ class DeferredAppends:
         """Whether an append may go straight to the log."""
         return not self._queue
 
-    def enqueue(self, records: Records, required_acks: int, on_appended: OnAppended) -> bool:
+    def enqueue(
+        self,
+        records: Records,
+        required_acks: int,
+        on_appended: OnAppended,
+        *,
+        guard: VerificationGuard | None = None,
+    ) -> bool:
         """Append in turn, recompressed if the topic wants that.
 
-        `records` must stay valid until `on_appended` is called with the outcome.
+        `records` must stay valid until `on_appended` is called with the outcome; `guard` is handed
+        to the append.
 
         Returns:
             False when too many appends wait already; nothing happens then.
@@ -78,7 +94,7 @@ class DeferredAppends:
         queue = self._queue
         if len(queue) >= MAX_QUEUED_APPENDS:
             return False
-        queue.append(QueuedAppend(records, required_acks, on_appended))
+        queue.append(QueuedAppend(records, required_acks, on_appended, guard))
         if len(queue) == 1:
             self._start_work(self._append_in_turn())
         return True
@@ -126,7 +142,7 @@ class DeferredAppends:
                     record_errors=rejected.record_errors,
                 )
             partition.stats.message_conversions.count += 1
-        return partition.append(records, queued.required_acks)
+        return partition.append(records, queued.required_acks, guard=queued.guard)
 
     async def _flush_until_done(self) -> None:
         try:

@@ -164,14 +164,14 @@ class Partition:
         core = self.core
         return core.is_leader and bool(core.adding_replicas or core.removing_replicas)
 
-    def has_late_transaction(self, now_ms: int, late_after_ms: int) -> bool:
+    def has_late_transaction(self, late_after_ms: int) -> bool:
         """Whether this broker leads and nothing was heard for `late_after_ms` of the producer whose
         open transaction holds the last stable offset back (KIP-664).
         """
         log = self.log
         if not self.core.is_leader or log is None or log.offline:
             return False
-        idle_ms = log.producer_state.oldest_transaction_idle_ms(now_ms)
+        idle_ms = log.producer_state.oldest_transaction_idle_ms(log.clock.now_ms())
         return idle_ms is not None and idle_ms > late_after_ms
 
     # -- leadership ------------------------------------------------------------------------------
@@ -181,9 +181,12 @@ class Partition:
         log = self.log
         log_end_offset = log.log_end_offset if log is not None else 0
         high_watermark = log.high_watermark if log is not None else 0
+        led_epoch = self.core.leader_epoch if self.core.is_leader else None
         begins_leading = self.core.apply_state(
             state, log_end_offset=log_end_offset, high_watermark=high_watermark
         )
+        if led_epoch is None or not self.core.is_leader or self.core.leader_epoch > led_epoch + 1:
+            self.guards.void_all()
         if log is not None and not log.offline:
             if begins_leading:
                 log.assign_leader_epoch(self.core.leader_epoch, log_end_offset)
@@ -203,6 +206,7 @@ class Partition:
         """The replica leaves this broker: whoever waits is told."""
         self.is_deleted = True
         self.core.resign()
+        self.guards.void_all()
         self.changed()
 
     def settings_changed(self) -> None:

@@ -3,8 +3,8 @@
 Owns the verification guards of the producers (KIP-890) and the append of a transaction's marker.
 Must not ask a coordinator (`transaction.verification` does). Invariant: where verification is
 asked for, a client's batch begins a transaction in the log only under a guard that was made before
-the coordinator was asked, in the leader epoch in which it is appended, and that no marker of the
-producer has come after. Without that the following would leave a transaction open for ever:
+the coordinator was asked; since then this broker has led without a break, and no marker of the
+producer has come. Without that the following would leave a transaction open for ever:
 
 1. a batch arrives, the coordinator is asked, and says that the partition is in the transaction;
 2. before the answer is here the transaction times out, and its abort marker is written;
@@ -72,13 +72,12 @@ class VerificationGuard:
     """One producer's first batches of a transaction in one partition, while the coordinator is
     asked about them. Requests that wait at the same time share it.
 
-    States: current → void (a marker came, the transaction began, or the leader epoch is over).
+    States: current → void (a marker came, the transaction began, or somebody else may have led).
     `pending_count` says how many requests wait under it.
     """
 
     __slots__ = (
         "is_current",
-        "leader_epoch",
         "lowest_sequence",
         "pending_count",
         "producer_epoch",
@@ -91,20 +90,18 @@ class VerificationGuard:
         producer_id: int,
         producer_epoch: int,
         base_sequence: int,
-        leader_epoch: int,
         *,
         supports_epoch_bump: bool,
     ) -> None:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.lowest_sequence = base_sequence
-        self.leader_epoch = leader_epoch
         self.supports_epoch_bump = supports_epoch_bump
         self.is_current = True
         self.pending_count = 0
 
 
-NOT_REQUIRED: Final = VerificationGuard(-1, -1, -1, -1, supports_epoch_bump=False)
+NOT_REQUIRED: Final = VerificationGuard(-1, -1, -1, supports_epoch_bump=False)
 """In place of a guard where `transaction.partition.verification.enable` is off."""
 
 
@@ -120,24 +117,19 @@ class VerificationGuards:
     def __len__(self) -> int:
         return self._count
 
-    def obtain(
-        self, producer: BatchProducer, leader_epoch: int, *, supports_epoch_bump: bool
-    ) -> VerificationGuard:
+    def obtain(self, producer: BatchProducer, *, supports_epoch_bump: bool) -> VerificationGuard:
         """The current guard of a producer, made if there is none."""
         guards = self._guards.get(producer.producer_id)
         guard = None if guards is None else guards.get(producer.producer_epoch)
-        if guard is not None and guard.leader_epoch == leader_epoch:
+        if guard is not None:
             guard.lowest_sequence = min(guard.lowest_sequence, producer.base_sequence)
             return guard
-        if guard is not None:
-            self._drop(guard)
-        elif self._count >= MAX_GUARDS:
+        if self._count >= MAX_GUARDS:
             self._drop(next(iter(next(iter(self._guards.values())).values())))
         guard = VerificationGuard(
             producer.producer_id,
             producer.producer_epoch,
             producer.base_sequence,
-            leader_epoch,
             supports_epoch_bump=supports_epoch_bump,
         )
         self._guards.setdefault(producer.producer_id, {})[producer.producer_epoch] = guard
@@ -158,6 +150,12 @@ class VerificationGuards:
             for guard in [each for epoch, each in guards.items() if epoch <= producer_epoch]:
                 self._drop(guard)
 
+    def void_all(self) -> None:
+        """Another broker leads, or may have led meanwhile."""
+        for guards in list(self._guards.values()):
+            for guard in list(guards.values()):
+                self._drop(guard)
+
     def _drop(self, guard: VerificationGuard) -> None:
         guard.is_current = False
         guards = self._guards[guard.producer_id]
@@ -165,6 +163,12 @@ class VerificationGuards:
         self._count -= 1
         if not guards:
             del self._guards[guard.producer_id]
+
+
+def holds_transaction(partition: Partition | None, producer_id: int, producer_epoch: int) -> bool:
+    """Whether the partition's log holds the beginning of a producer's transaction, not its end."""
+    log = None if partition is None else partition.log
+    return log is not None and log.producer_state.has_open_transaction(producer_id, producer_epoch)
 
 
 def begin_verification(
@@ -187,9 +191,7 @@ def begin_verification(
         return partition.unusable_error
     if log.producer_state.has_open_transaction(producer.producer_id, producer.producer_epoch):
         return None
-    guard = partition.guards.obtain(
-        producer, core.leader_epoch, supports_epoch_bump=supports_epoch_bump
-    )
+    guard = partition.guards.obtain(producer, supports_epoch_bump=supports_epoch_bump)
     guard.pending_count += 1
     return guard
 
@@ -211,13 +213,11 @@ def append_transactional(
     """Append a producer's transactional batch, if its transaction is one that its coordinator
     knows of; INVALID_TXN_STATE if not. For `Partition.append`, which does the rest.
     """
-    leader_epoch = partition.core.leader_epoch
     if guard is NOT_REQUIRED:
         guard = None
     else:
         if guard is not None and not (
             guard.is_current
-            and guard.leader_epoch == leader_epoch
             and guard.producer_id == producer.producer_id
             and guard.producer_epoch == producer.producer_epoch
         ):
@@ -230,7 +230,9 @@ def append_transactional(
                 "the batch is not part of an ongoing transaction",
                 log_start_offset=log.log_start_offset,
             )
-    result = log.append_as_leader(records, leader_epoch=leader_epoch, verification=guard)
+    result = log.append_as_leader(
+        records, leader_epoch=partition.core.leader_epoch, verification=guard
+    )
     if result.error is ErrorCode.NONE and not result.is_duplicate:
         partition.guards.drop_up_to(producer.producer_id, producer.producer_epoch)
     return result

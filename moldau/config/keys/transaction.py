@@ -26,16 +26,14 @@ KEYS = (
     ConfigKey(
         "add.partitions.to.txn.retry.backoff.max.ms",
         INT, 100, Range(0),
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "The longest a broker keeps retrying to verify a transaction's partition.",
-        note="transactions are not served yet",
     ),
     ConfigKey(
         "add.partitions.to.txn.retry.backoff.ms",
         INT, 20, Range(1),
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "The pause between two attempts to verify a transaction's partition.",
-        note="transactions are not served yet",
     ),
     ConfigKey(
         "producer.id.expiration.check.interval.ms",
@@ -65,9 +63,8 @@ KEYS = (
     ConfigKey(
         "transaction.partition.verification.enable",
         BOOLEAN, True, None,
-        LOW, CLUSTER, IGNORED,
+        LOW, CLUSTER, SERVED,
         "Whether a partition asks the coordinator before it accepts transactional records.",
-        note="transactions are not served yet",
     ),
     ConfigKey(
         "transaction.remove.expired.transaction.cleanup.interval.ms",

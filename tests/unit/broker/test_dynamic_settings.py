@@ -30,12 +30,16 @@ class Told:
         self.max_connections = -1
         self.expiration_ms = -1
         self.fetchers: list[int] = []
+        self.is_verification_enabled = True
 
     def update_limits(self, limits: Any) -> None:
         self.max_connections = limits.max_connections
 
     def update_producer_expiration(self, expiration_ms: int) -> None:
         self.expiration_ms = expiration_ms
+
+    def update_verification(self, is_enabled: bool) -> None:
+        self.is_verification_enabled = is_enabled
 
     def update_settings(self, values: Any) -> None:
         self.fetchers.append(values["num.replica.fetchers"])
@@ -46,7 +50,7 @@ class Rig:
         self.told = Told()
         self.loader = MetadataLoader(1)
         part: Any = self.told
-        self.loader.add_publisher(DynamicSettings(NodeConfig(STATIC), part, part, part))
+        self.loader.add_publisher(DynamicSettings(NodeConfig(STATIC), *[part] * 4))
         self.offset = 0
 
     def configure(self, name: str, value: str | None, *, resource: str = "") -> None:
@@ -62,8 +66,12 @@ def test_a_value_comes_and_goes(resource: str) -> None:
     rig.configure("max.connections", "17", resource=resource)
     rig.configure("producer.id.expiration.ms", "12345", resource=resource)
     assert (rig.told.max_connections, rig.told.expiration_ms) == (17, 12345)
+    rig.configure("transaction.partition.verification.enable", "false", resource=resource)
+    assert not rig.told.is_verification_enabled
+    rig.configure("transaction.partition.verification.enable", None, resource=resource)
+    assert rig.told.is_verification_enabled
     rig.configure("num.replica.fetchers", None, resource=resource)
-    assert rig.told.fetchers == [8, 8, 8, 2]
+    assert rig.told.fetchers == [8, 8, 8, 8, 8, 2]
 
 
 def test_the_brokers_own_value_wins_over_the_clusters() -> None:

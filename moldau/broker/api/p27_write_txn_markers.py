@@ -1,0 +1,66 @@
+"""WriteTxnMarkers v1-v2: write the markers that end transactions in partitions led here.
+
+Behaviour: sent by transaction coordinators (CLUSTER_ACTION), and by administrators who abort a
+hanging transaction (ALTER on the cluster, KIP-664). With acks=all's demands: a partition is NONE
+when its marker is committed, within `request.timeout.ms`. A marker of an older coordinator than the
+partition has seen is TRANSACTION_COORDINATOR_FENCED, of an older producer epoch
+INVALID_PRODUCER_EPOCH; from v2 on a marker says that its transaction had an epoch of its own, and
+must then be above the partition's epoch (KIP-890, KIP-1228). Markers for `__consumer_offsets` go
+through the group coordinator.
+Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.broker.transaction.marker_writer import write_markers
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p27_write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+
+
+def handle(
+    services: BrokerServices, context: RequestContext, request: WriteTxnMarkersRequest
+) -> None:
+    """Write the markers, and answer when they are committed."""
+    if not any(
+        context.authorized(operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
+        for operation in (Operation.ALTER, Operation.CLUSTER_ACTION)
+    ):
+        context.respond(_refused(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        return
+    write_markers(services, request, context.respond)
+
+
+def _refused(request: WriteTxnMarkersRequest, error: ErrorCode) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=error
+                            )
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )

@@ -1,0 +1,218 @@
+"""TxnOffsetCommit v0-v5: a group's offsets as part of a transaction (KIP-98, KIP-447).
+
+Behaviour: topics and partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION, each by itself;
+the rest is stored, pending, when the transaction's coordinator confirms that the group's partition
+is in the transaction; from v5 on it is added by that (KIP-890). A transaction that is not there is
+INVALID_TXN_STATE up to v3, TRANSACTION_ABORTABLE from v4; a fenced producer is
+INVALID_PRODUCER_EPOCH; a coordinator that could not be asked is COORDINATOR_LOAD_IN_PROGRESS, which
+producers of every version try again (before v2 that is COORDINATOR_NOT_AVAILABLE).
+Known gaps: none.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.partition.transactions import (
+    NO_SEQUENCE,
+    BatchProducer,
+    VerificationGuard,
+    begin_verification,
+    end_verification,
+    holds_transaction,
+)
+from moldau.broker.transaction.verification import Support
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p28_txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from moldau.protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.broker.partition import Partition
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+
+FIRST_WITH_LOAD_ERROR: Final = 2
+FIRST_WITH_ABORTABLE_ERROR: Final = 4
+FIRST_THAT_ADDS_PARTITIONS: Final = 5
+
+_AS_COORDINATOR: Final = {
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+"""What partitions and verification say, in a coordinator's words."""
+
+
+def offset_commit_support(api_version: int) -> Support:
+    """What a version of TxnOffsetCommit says about transactions."""
+    if api_version >= FIRST_THAT_ADDS_PARTITIONS:
+        return Support.ADDS_PARTITIONS
+    if api_version >= FIRST_WITH_ABORTABLE_ERROR:
+        return Support.ABORTABLE_ERROR
+    return Support.OLD_ERRORS
+
+
+def handle(
+    services: BrokerServices, context: RequestContext, request: TxnOffsetCommitRequest
+) -> None:
+    """Verify the transaction, hand the offsets to the group, answer when they are committed."""
+    commit = _Commit(services, context, request)
+    if not context.authorized(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+    ):
+        commit.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    elif not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
+        commit.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    else:
+        commit.begin()
+
+
+class _Commit:
+    """One request until it is answered.
+
+    States: new → verifying (not always) → with the group coordinator → answered.
+    """
+
+    __slots__ = ("_context", "_request", "_services", "_support", "_unknown")
+
+    def __init__(
+        self, services: BrokerServices, context: RequestContext, request: TxnOffsetCommitRequest
+    ) -> None:
+        self._services = services
+        self._context = context
+        self._request = request
+        self._support = offset_commit_support(context.api_version)
+        self._unknown: list[tuple[str, int, ErrorCode]] = []
+
+    def begin(self) -> None:
+        """Set aside what does not exist, and look after the rest."""
+        request = self._request
+        request.topics = [
+            TxnOffsetCommitRequestTopic(name=topic.name, partitions=known)
+            for topic in request.topics
+            if (known := self._known(topic))
+        ]
+        if not request.topics:
+            self._answer(TxnOffsetCommitResponse())
+            return
+        if not request.group_id:
+            self.refuse(ErrorCode.INVALID_GROUP_ID)
+            return
+        index = self._services.group_coordinator.partition_of(request.group_id)
+        if index is None:
+            self.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        partition = self._services.replica_manager.get(CONSUMER_OFFSETS.topic, index)
+        if partition is None:
+            self.refuse(ErrorCode.NOT_COORDINATOR)
+            return
+        self._verify(partition)
+
+    def _known(self, topic: TxnOffsetCommitRequestTopic) -> list[TxnOffsetCommitRequestPartition]:
+        """The topic's partitions that exist and may be read; the others are remembered."""
+        known = self._services.metadata.image.topics.topics_by_name.get(topic.name)
+        is_allowed = self._context.authorized_topic(Operation.READ, topic.name)
+        found = []
+        for asked in topic.partitions:
+            if not is_allowed:
+                error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif known is None or asked.partition_index not in known.partitions:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                found.append(asked)
+                continue
+            self._unknown.append((topic.name, asked.partition_index, error))
+        return found
+
+    def _verify(self, partition: Partition) -> None:
+        verifier = self._services.transaction_verifier
+        request, support = self._request, self._support
+        if not (support.adds_partitions or verifier.is_enabled):
+            self._commit()
+            return
+        producer = BatchProducer(request.producer_id, request.producer_epoch, NO_SEQUENCE)
+        guard = begin_verification(partition, producer, supports_epoch_bump=support.adds_partitions)
+        if isinstance(guard, ErrorCode):
+            self.refuse(guard)
+        elif guard is None:
+            self._commit()
+        else:
+            verifier.verify(
+                request.transactional_id,
+                request.producer_id,
+                request.producer_epoch,
+                [partition.topic_partition],
+                support,
+                partial(self._verified, partition, guard),
+            )
+
+    def _verified(
+        self,
+        partition: Partition,
+        guard: VerificationGuard,
+        errors: Mapping[TopicPartition, ErrorCode],
+    ) -> None:
+        error = errors[partition.topic_partition]
+        end_verification(partition, guard, error)
+        if error is not ErrorCode.NONE:
+            self.refuse(error)
+        elif guard.is_current or holds_transaction(
+            partition, guard.producer_id, guard.producer_epoch
+        ):
+            # The group coordinator appends within this call: no marker can come between.
+            self._commit()
+        else:
+            self.refuse(ErrorCode.INVALID_TXN_STATE)
+
+    def _commit(self) -> None:
+        self._services.group_coordinator.txn_offset_commit(self._request, self._answer)
+
+    def refuse(self, error: ErrorCode) -> None:
+        """Nothing is stored; everything that could have been is told why."""
+        error = _AS_COORDINATOR.get(error, error)
+        self._answer(
+            TxnOffsetCommitResponse(
+                topics=[
+                    TxnOffsetCommitResponseTopic(
+                        name=topic.name,
+                        partitions=[
+                            TxnOffsetCommitResponsePartition(
+                                partition_index=each.partition_index, error_code=error
+                            )
+                            for each in topic.partitions
+                        ],
+                    )
+                    for topic in self._request.topics
+                ]
+            )
+        )
+
+    def _answer(self, response: TxnOffsetCommitResponse) -> None:
+        topics = {topic.name: topic for topic in response.topics}
+        for name, partition_index, error in self._unknown:
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = TxnOffsetCommitResponseTopic(name=name)
+                response.topics.append(topic)
+            topic.partitions.append(
+                TxnOffsetCommitResponsePartition(partition_index=partition_index, error_code=error)
+            )
+        if self._context.api_version < FIRST_WITH_LOAD_ERROR:
+            for topic in response.topics:
+                for each in topic.partitions:
+                    if each.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                        each.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._context.respond(response)
