@@ -1,0 +1,119 @@
+"""OffsetCommit v2–v10: store how far a group has come.
+
+Behaviour: READ on the group and on each topic. Topics are named, from v10 on by id
+(UNKNOWN_TOPIC_ID); a topic or partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, the
+others are stored all the same, all or none of them. Metadata over `offset.metadata.max.bytes` is
+OFFSET_METADATA_TOO_LARGE for its partition, a commit too large for a batch
+INVALID_COMMIT_OFFSET_SIZE. A retention time (v2–v4) is kept as the offset's own expiry. Answered
+when the offsets are committed in `__consumer_offsets`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.group.core.offset_requests import refused_commit
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+    from moldau.metadata.image import TopicImage, TopicsImage
+
+FIRST_TOPIC_ID_VERSION: Final = 10
+
+
+def handle(services: BrokerServices, context: RequestContext, request: OffsetCommitRequest) -> None:
+    """Check what is asked, have the rest stored."""
+    if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
+        context.respond(refused_commit(request, ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        return
+    image = services.metadata.image.topics
+    merged = _Merged(context)
+    valid: list[OffsetCommitRequestTopic] = []
+    for topic in request.topics:
+        checked = _check(context, image, topic, merged)
+        if checked is not None:
+            valid.append(checked)
+    if not valid:
+        merged.respond(OffsetCommitResponse(topics=[]))
+        return
+    request.topics = valid
+    services.group_coordinator.commit_offsets(context, request, merged)
+
+
+def _check(
+    context: RequestContext,
+    image: TopicsImage,
+    topic: OffsetCommitRequestTopic,
+    merged: _Merged,
+) -> OffsetCommitRequestTopic | None:
+    """The topic with its name, its id and the partitions it has."""
+    error, found = _find(context, image, topic)
+    valid = []
+    refused = merged.entry(topic.name, topic.topic_id)
+    for asked in topic.partitions:
+        told = error
+        if found is not None and asked.partition_index not in found.partitions:
+            told = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if told is ErrorCode.NONE:
+            valid.append(asked)
+        else:
+            refused.append(
+                OffsetCommitResponsePartition(
+                    partition_index=asked.partition_index, error_code=told
+                )
+            )
+    if found is None or not valid:
+        return None
+    return OffsetCommitRequestTopic(name=found.name, topic_id=found.topic_id, partitions=valid)
+
+
+def _find(
+    context: RequestContext, image: TopicsImage, topic: OffsetCommitRequestTopic
+) -> tuple[ErrorCode, TopicImage | None]:
+    if context.api_version >= FIRST_TOPIC_ID_VERSION:
+        found = image.topics_by_id.get(topic.topic_id)
+        if found is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID, None
+        name = found.name
+    else:
+        name = topic.name
+        found = image.topics_by_name.get(name)
+    if not context.authorized_topic(Operation.READ, name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
+    if found is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+    return ErrorCode.NONE, found
+
+
+class _Merged:
+    """Puts what was refused here into the coordinator's answer; topics as in the request."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._has_ids = context.api_version >= FIRST_TOPIC_ID_VERSION
+        self._topics: dict[str | UUID, OffsetCommitResponseTopic] = {}
+
+    def entry(self, name: str, topic_id: UUID) -> list[OffsetCommitResponsePartition]:
+        """The answered partitions of a topic."""
+        key = topic_id if self._has_ids else name
+        topic = self._topics.get(key)
+        if topic is None:
+            topic = OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=[])
+            self._topics[key] = topic
+        return topic.partitions
+
+    def respond(self, message: OffsetCommitResponse) -> None:
+        for topic in message.topics:
+            self.entry(topic.name, topic.topic_id).extend(topic.partitions)
+        self._context.respond(OffsetCommitResponse(topics=list(self._topics.values())))

@@ -1,0 +1,33 @@
+"""JoinGroup v0–v9: become a member of a classic group, or come back for its next generation.
+
+Behaviour: READ on the group. INVALID_GROUP_ID for an empty one, INVALID_SESSION_TIMEOUT outside of
+`group.min/max.session.timeout.ms`, INCONSISTENT_GROUP_PROTOCOL without a protocol that all members
+know, GROUP_MAX_SIZE_REACHED over `group.max.size`, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID. From v4
+on a new dynamic member is given its id first (MEMBER_ID_REQUIRED, KIP-394); static members keep
+their place (v5, KIP-345) and, from v9 on, a leader that came back is told not to assign (KIP-814).
+The answer comes with the next generation: after `group.initial.rebalance.delay.ms` for the first
+one, when all have joined or the rebalance timeout is over for later ones. Also on a consumer group
+(KIP-848), when its migration policy lets classic members in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.group.core.classic_answers import join_error
+from moldau.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+    from moldau.protocol.messages.p11_join_group import JoinGroupRequest
+
+
+def handle(services: BrokerServices, context: RequestContext, request: JoinGroupRequest) -> None:
+    """Hand the request to the group's coordinator."""
+    if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
+        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        context.respond(join_error(error, request.member_id, context.api_version))
+        return
+    services.group_coordinator.join_group(context, request)

@@ -1,0 +1,27 @@
+"""Heartbeat v0–v4: a member of a classic group lives.
+
+Behaviour: READ on the group. REBALANCE_IN_PROGRESS while the next generation is prepared,
+ILLEGAL_GENERATION for any but the current one, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (v3).
+While the coordinator is still loading everybody is told that all is well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p12_heartbeat import HeartbeatResponse
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+    from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
+
+
+def handle(services: BrokerServices, context: RequestContext, request: HeartbeatRequest) -> None:
+    """Hand the request to the group's coordinator."""
+    if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
+        context.respond(HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        return
+    services.group_coordinator.heartbeat(context, request)

@@ -1,0 +1,47 @@
+"""LeaveGroup v0–v5: leave a classic group, or remove members from it.
+
+Behaviour: READ on the group. One member up to v2, whose error is the response's; any number from v3
+on, each with its own: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID. A static member may be named by its
+instance id alone. When the last one leaves, the answer comes when the group is stored as empty.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p13_leave_group import LeaveGroupResponse, MemberIdentity
+
+if TYPE_CHECKING:
+    from moldau.broker.coordinator import Answerable
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+    from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
+
+FIRST_BATCHED_VERSION: Final = 3
+
+
+def handle(services: BrokerServices, context: RequestContext, request: LeaveGroupRequest) -> None:
+    """Hand the request to the group's coordinator, in the form of the newest version."""
+    if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
+        context.respond(LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        return
+    reply_to: Answerable = context
+    if context.api_version < FIRST_BATCHED_VERSION:
+        request.members = [MemberIdentity(member_id=request.member_id, group_instance_id=None)]
+        reply_to = _Single(context)
+    services.group_coordinator.leave_group(context, request, reply_to)
+
+
+class _Single:
+    """Answers in the form of the versions with one member."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+
+    def respond(self, message: LeaveGroupResponse) -> None:
+        error = message.error_code
+        if not error and message.members:
+            error = message.members[0].error_code
+        self._context.respond(LeaveGroupResponse(error_code=error))

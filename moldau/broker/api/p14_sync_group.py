@@ -1,0 +1,28 @@
+"""SyncGroup v0–v5: the leader's assignment of a classic group's generation, to all its members.
+
+Behaviour: READ on the group. Answered when the leader's assignment is committed in
+`__consumer_offsets`. REBALANCE_IN_PROGRESS when the generation ends before, ILLEGAL_GENERATION,
+UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (v3), INCONSISTENT_GROUP_PROTOCOL for another protocol than
+the generation's (v5).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+    from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
+
+
+def handle(services: BrokerServices, context: RequestContext, request: SyncGroupRequest) -> None:
+    """Hand the request to the group's coordinator."""
+    if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
+        context.respond(SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        return
+    services.group_coordinator.sync_group(context, request)

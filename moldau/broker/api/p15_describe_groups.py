@@ -1,0 +1,57 @@
+"""DescribeGroups v0–v6: the state and the members of classic groups.
+
+Behaviour: DESCRIBE on each group. What members subscribe to and are assigned is told while the
+group is stable. A group that does not exist, or is no classic one, is "Dead"; from v6 on it is
+GROUP_ID_NOT_FOUND with a message. `include_authorized_operations` (v3) as KIP-430 has it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import Operation, ResourceType, authorized_operations
+from moldau.broker.group.collecting import Collector
+from moldau.broker.group.coordinator import release_if_waiting
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p15_describe_groups import DescribedGroup, DescribeGroupsResponse
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+    from moldau.protocol.messages.p15_describe_groups import DescribeGroupsRequest
+
+
+def handle(
+    services: BrokerServices, context: RequestContext, request: DescribeGroupsRequest
+) -> None:
+    """Ask each group's partition, answer when all have answered."""
+    include = request.include_authorized_operations
+
+    def done(described: list[DescribedGroup]) -> None:
+        if include:
+            for group in described:
+                if group.error_code == ErrorCode.NONE:
+                    group.authorized_operations = authorized_operations(
+                        context.authorizer,
+                        context.principal,
+                        context.client_host,
+                        ResourceType.GROUP,
+                        group.group_id,
+                    )
+        context.respond(DescribeGroupsResponse(groups=described))
+
+    collector = Collector(done)
+    for group_id in request.groups:
+        part = collector.part()
+        if context.authorized(Operation.DESCRIBE, ResourceType.GROUP, group_id):
+            services.group_coordinator.describe_group(group_id, context.api_version, part)
+        else:
+            part.respond(
+                DescribedGroup(
+                    group_id=group_id,
+                    error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
+                    error_message=None,
+                )
+            )
+    collector.all_asked()
+    release_if_waiting(context)

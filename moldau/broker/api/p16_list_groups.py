@@ -1,0 +1,40 @@
+"""ListGroups v0–v5: the groups that this broker coordinates.
+
+Behaviour: all groups for those who may DESCRIBE the cluster, the groups one may DESCRIBE for
+others. States (v4, KIP-518) and types (v5, KIP-848) filter, in any case of letters; a name that
+nobody knows finds nothing. COORDINATOR_LOAD_IN_PROGRESS while some of them are still being loaded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.broker.group.coordinator import release_if_waiting
+from moldau.protocol.messages.p16_list_groups import ListedGroup, ListGroupsResponse
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+    from moldau.protocol.errors import ErrorCode
+    from moldau.protocol.messages.p16_list_groups import ListGroupsRequest
+
+
+def handle(services: BrokerServices, context: RequestContext, request: ListGroupsRequest) -> None:
+    """Ask every partition that is led here."""
+
+    def done(error: ErrorCode, groups: list[ListedGroup]) -> None:
+        if not context.authorized(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME):
+            groups = [
+                group
+                for group in groups
+                if context.authorized(Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
+            ]
+        context.respond(ListGroupsResponse(error_code=error, groups=groups))
+
+    services.group_coordinator.list_groups(
+        frozenset(state.lower() for state in request.states_filter),
+        frozenset(kind.lower() for kind in request.types_filter),
+        done,
+    )
+    release_if_waiting(context)

@@ -1,0 +1,45 @@
+"""DeleteGroups v0–v2: delete groups and their offsets.
+
+Behaviour: DELETE on each group. NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND where
+there is none. Offsets of transactions that are still open go too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.group.collecting import Collector
+from moldau.broker.group.coordinator import release_if_waiting
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+    from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
+
+
+def handle(services: BrokerServices, context: RequestContext, request: DeleteGroupsRequest) -> None:
+    """Ask each group's partition, answer when all have answered."""
+    group_ids = list(dict.fromkeys(request.groups_names))
+
+    def done(errors: list[ErrorCode]) -> None:
+        context.respond(
+            DeleteGroupsResponse(
+                results=[
+                    DeletableGroupResult(group_id=group_id, error_code=error)
+                    for group_id, error in zip(group_ids, errors, strict=True)
+                ]
+            )
+        )
+
+    collector = Collector(done)
+    for group_id in group_ids:
+        part = collector.part()
+        if context.authorized(Operation.DELETE, ResourceType.GROUP, group_id):
+            services.group_coordinator.delete_group(group_id, part)
+        else:
+            part.respond(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    collector.all_asked()
+    release_if_waiting(context)

@@ -1,0 +1,97 @@
+"""OffsetDelete v0: remove stored offsets of a group (KIP-496).
+
+Behaviour: DELETE on the group, READ on each topic. UNKNOWN_TOPIC_OR_PARTITION for what does not
+exist, GROUP_SUBSCRIBED_TO_TOPIC for topics that a member consumes, NON_EMPTY_GROUP for groups with
+members that are no consumers, GROUP_ID_NOT_FOUND. An offset that is not there is removed, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.group.coordinator import release_if_waiting
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p47_offset_delete import (
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+    from moldau.metadata.image import TopicsImage
+    from moldau.protocol.messages.p47_offset_delete import OffsetDeleteRequest
+
+
+def handle(services: BrokerServices, context: RequestContext, request: OffsetDeleteRequest) -> None:
+    """Check what is asked, have the rest removed."""
+    if not context.authorized(Operation.DELETE, ResourceType.GROUP, request.group_id):
+        context.respond(OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        return
+    merged = _Merged(context)
+    image = services.metadata.image.topics
+    valid = []
+    for topic in request.topics:
+        checked = _check(context, image, topic, merged)
+        if checked.partitions:
+            valid.append(checked)
+    # Asked even if nothing is left: whether there is such a group has to be told.
+    request.topics = valid
+    services.group_coordinator.delete_offsets(request, merged)
+    release_if_waiting(context)
+
+
+def _check(
+    context: RequestContext,
+    image: TopicsImage,
+    topic: OffsetDeleteRequestTopic,
+    merged: _Merged,
+) -> OffsetDeleteRequestTopic:
+    """The topic with the partitions that may be asked about."""
+    found = image.topics_by_name.get(topic.name)
+    error = ErrorCode.NONE
+    if not context.authorized_topic(Operation.READ, topic.name):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif found is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    refused = merged.entry(topic.name)
+    valid = []
+    for asked in topic.partitions:
+        told = error
+        if found is not None and asked.partition_index not in found.partitions:
+            told = error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if told is ErrorCode.NONE:
+            valid.append(asked)
+        else:
+            refused.append(
+                OffsetDeleteResponsePartition(
+                    partition_index=asked.partition_index, error_code=told
+                )
+            )
+    return OffsetDeleteRequestTopic(name=topic.name, partitions=valid)
+
+
+class _Merged:
+    """Puts what was refused here into the coordinator's answer."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._topics: dict[str, OffsetDeleteResponseTopic] = {}
+
+    def entry(self, name: str) -> list[OffsetDeleteResponsePartition]:
+        """The answered partitions of a topic."""
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = OffsetDeleteResponseTopic(name=name, partitions=[])
+        return topic.partitions
+
+    def respond(self, message: OffsetDeleteResponse) -> None:
+        if message.error_code:
+            self._context.respond(message)
+            return
+        for topic in message.topics:
+            self.entry(topic.name).extend(topic.partitions)
+        self._context.respond(OffsetDeleteResponse(topics=list(self._topics.values())))

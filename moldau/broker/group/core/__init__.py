@@ -1,0 +1,1 @@
+"""The state machines of groups and committed offsets: no I/O, no clock, no randomness."""

@@ -1,0 +1,164 @@
+"""Committed offsets, and those of transactions that are still open.
+
+Owns: what the log says about offsets, found by group. Must not: know requests, or groups beyond
+their ids. Invariant: changes only by `put`, `remove` and `end_transaction`, which replay calls in
+log order; a transaction's offset never replaces a commit that lies behind it in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+from uuid import UUID
+
+from moldau.protocol.types import ZERO_UUID
+
+
+class StoredOffset(NamedTuple):
+    """How far a group has come in one partition. Times are milliseconds since 1970, -1 is none."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+    expire_timestamp_ms: int = -1
+    topic_id: UUID = ZERO_UUID
+    log_offset: int = -1
+    """Where in the coordinator's log it stands."""
+
+
+class PartitionKey(NamedTuple):
+    """A partition as a group sees it."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+class OffsetStore:
+    """The offsets of all groups of one partition of `__consumer_offsets`."""
+
+    __slots__ = ("_committed", "_count", "_open", "_open_of_group", "_pending")
+
+    def __init__(self) -> None:
+        self._committed: dict[str, dict[str, dict[int, StoredOffset]]] = {}
+        self._count = 0
+        self._pending: dict[int, dict[PartitionKey, StoredOffset]] = {}
+        self._open: dict[PartitionKey, set[int]] = {}
+        """Which producers have an open transaction with an offset of that partition."""
+        self._open_of_group: dict[str, int] = {}
+
+    # -- what is there ---------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Committed offsets."""
+        return self._count
+
+    def get(self, group_id: str, topic: str, partition: int) -> StoredOffset | None:
+        """The committed offset."""
+        topics = self._committed.get(group_id)
+        if topics is None:
+            return None
+        partitions = topics.get(topic)
+        return None if partitions is None else partitions.get(partition)
+
+    def topics(self, group_id: str) -> dict[str, dict[int, StoredOffset]]:
+        """A group's committed offsets, by topic and partition: read only."""
+        return self._committed.get(group_id, {})
+
+    def has_any(self, group_id: str) -> bool:
+        """Whether anything is stored for that group, in open transactions too."""
+        return group_id in self._committed or group_id in self._open_of_group
+
+    def has_open_transactions(self, group_id: str) -> bool:
+        """Whether an open transaction has an offset of that group."""
+        return group_id in self._open_of_group
+
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction will change this offset if it commits."""
+        return (group_id, topic, partition) in self._open
+
+    def pending_partitions(self, group_id: str) -> list[PartitionKey]:
+        """What open transactions may change of a group."""
+        if group_id not in self._open_of_group:
+            return []
+        return [key for key in self._open if key.group_id == group_id]
+
+    def group_ids(self) -> list[str]:
+        """Groups with committed offsets."""
+        return list(self._committed)
+
+    def partitions_of(self, topics: frozenset[str]) -> Iterator[PartitionKey]:
+        """Every offset of these topics, of open transactions too; each once."""
+        seen: set[PartitionKey] = set()
+        for group_id, stored in self._committed.items():
+            for topic in topics & stored.keys():
+                for partition in stored[topic]:
+                    key = PartitionKey(group_id, topic, partition)
+                    seen.add(key)
+                    yield key
+        for key in self._open:
+            if key.topic in topics and key not in seen:
+                yield key
+
+    # -- replay ----------------------------------------------------------------------------------
+
+    def put(self, key: PartitionKey, stored: StoredOffset, producer_id: int | None) -> None:
+        """An offset was written, by a producer's transaction or by nobody's."""
+        if producer_id is None:
+            self._put_committed(key, stored)
+            return
+        self._pending.setdefault(producer_id, {})[key] = stored
+        producers = self._open.get(key)
+        if producers is None:
+            producers = self._open[key] = set()
+            self._open_of_group[key.group_id] = self._open_of_group.get(key.group_id, 0) + 1
+        producers.add(producer_id)
+
+    def remove(self, key: PartitionKey) -> None:
+        """The offset was removed, what open transactions have for it too."""
+        topics = self._committed.get(key.group_id)
+        partitions = None if topics is None else topics.get(key.topic)
+        if partitions is not None and partitions.pop(key.partition, None) is not None:
+            self._count -= 1
+            assert topics is not None
+            if not partitions:
+                del topics[key.topic]
+            if not topics:
+                del self._committed[key.group_id]
+        for producer_id in list(self._open.get(key, ())):
+            pending = self._pending[producer_id]
+            del pending[key]
+            if not pending:
+                del self._pending[producer_id]
+            self._close(key, producer_id)
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> list[PartitionKey]:
+        """A transaction has ended: its offsets count now, or are forgotten. Returns which."""
+        pending = self._pending.pop(producer_id, {})
+        for key, stored in pending.items():
+            self._close(key, producer_id)
+            if is_commit:
+                committed = self.get(*key)
+                if committed is None or committed.log_offset < stored.log_offset:
+                    self._put_committed(key, stored)
+        return list(pending)
+
+    def _put_committed(self, key: PartitionKey, stored: StoredOffset) -> None:
+        partitions = self._committed.setdefault(key.group_id, {}).setdefault(key.topic, {})
+        if key.partition not in partitions:
+            self._count += 1
+        partitions[key.partition] = stored
+
+    def _close(self, key: PartitionKey, producer_id: int) -> None:
+        producers = self._open[key]
+        producers.discard(producer_id)
+        if producers:
+            return
+        del self._open[key]
+        left = self._open_of_group[key.group_id] - 1
+        if left:
+            self._open_of_group[key.group_id] = left
+        else:
+            del self._open_of_group[key.group_id]
