@@ -7,11 +7,11 @@ transactions ends before that of groups, whose partitions get its markers.
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moldau.broker.coordinator import CoordinatorRuntimes
+from moldau.broker.group.coordinator import GroupCoordinator
+from moldau.broker.transaction.coordinator import TransactionCoordinator
 from moldau.broker.transaction.verification import TransactionVerifier
 
 if TYPE_CHECKING:
@@ -38,26 +38,19 @@ class Coordinators:
                 registry=services.registry,
                 start=services.start,
             )
-        # While the coordinators are being written: each joins as soon as its module is there.
-        self._all: list[Any] = []
-        for package, name in (
-            ("group", "GroupCoordinator"),
-            ("transaction", "TransactionCoordinator"),
-        ):
-            if find_spec(f"moldau.broker.{package}.coordinator") is not None:
-                module = import_module(f"moldau.broker.{package}.coordinator")
-                made = getattr(module, name)(services, runtimes)
-                setattr(services, f"{package}_coordinator", made)
-                self._all.append(made)
+        self._groups = services.group_coordinator = GroupCoordinator(services, runtimes)
+        self._transactions = services.transaction_coordinator = TransactionCoordinator(
+            services, runtimes
+        )
         self._verifier = services.transaction_verifier = TransactionVerifier(services)
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Load what is led now, unload what is not any more."""
-        for each in self._all:
-            each.on_metadata_update(delta, image)
+        self._groups.on_metadata_update(delta, image)
+        self._transactions.on_metadata_update(delta, image)
 
     async def close(self) -> None:
         """Tell everybody who waits to look for another coordinator."""
         await self._verifier.close()
-        for each in reversed(self._all):
-            await each.close()
+        await self._transactions.close()
+        await self._groups.close()

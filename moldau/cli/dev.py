@@ -25,7 +25,12 @@ from moldau.cli.quorum_bootstrap import (
 )
 from moldau.cli.server import become_node
 from moldau.config import ConfigError, NodeConfig
-from moldau.testing.layout import ClusterLayout, LayoutError, counting_from
+from moldau.testing.layout import (
+    ClusterLayout,
+    LayoutError,
+    counting_from,
+    internal_topic_properties,
+)
 from moldau.testing.ports import NoFreePort, PortHolder
 
 DEV_PROPERTIES = """\
@@ -35,6 +40,7 @@ listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
 controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers={host}:{controller_port}
 log.dirs={data}
+{internal_topics}
 """
 
 
@@ -89,7 +95,13 @@ def _one_node(host: str, port: int, data: Path | None, topics: list[str]) -> Non
         home.mkdir(parents=True, exist_ok=True)
     config = home / "server.properties"
     text = DEV_PROPERTIES.format(
-        host=host, port=port, controller_port=_controller_port(config, host), data=home / "data"
+        host=host,
+        port=port,
+        controller_port=_controller_port(config, host),
+        data=home / "data",
+        internal_topics="\n".join(
+            f"{key}={value}" for key, value in internal_topic_properties(1).items()
+        ),
     )
     config.write_text(text)
     become_node([str(config), *arguments])

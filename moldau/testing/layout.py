@@ -25,6 +25,8 @@ MOST_BROKERS: Final = FIRST_CONTROLLER_ID - FIRST_BROKER_ID
 MOST_CONTROLLERS: Final = 100
 CONTROLLER_LISTENER: Final = "CONTROLLER"
 PROPERTIES: Final = "server.properties"
+LEAST_FOR_DEFAULTS: Final = 3
+"""Brokers that the defaults of internal topics ask for."""
 
 NextPort = Callable[[], int]
 
@@ -189,6 +191,7 @@ class ClusterLayout:
             "controller.listener.names": CONTROLLER_LISTENER,
             "controller.quorum.bootstrap.servers": self.bootstrap_controllers,
             "log.dirs": str(node.data_directory.absolute()),
+            **internal_topic_properties(len(self.brokers)),
             **self.config,
         }
 
@@ -227,6 +230,18 @@ class ClusterLayout:
             except (ConfigError, FormatError) as error:
                 raise LayoutError(f"{node.name}: {error}") from error
         return cluster_id
+
+
+def internal_topic_properties(broker_count: int) -> dict[str, str]:
+    """Configuration with which groups and transactions work on so few brokers: the defaults are for
+    three and more.
+    """
+    replication_factor = str(min(LEAST_FOR_DEFAULTS, broker_count))
+    return {
+        "offsets.topic.replication.factor": replication_factor,
+        "transaction.state.log.replication.factor": replication_factor,
+        "transaction.state.log.min.isr": "2" if broker_count >= LEAST_FOR_DEFAULTS else "1",
+    }
 
 
 def check_counts(controllers: int, brokers: int) -> None:

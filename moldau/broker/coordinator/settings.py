@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from moldau.config import ConfigError
 from moldau.protocol.records import Codec
 
 DEFAULT_LOAD_BUFFER_BYTES: Final = 5 * 1024 * 1024
@@ -40,11 +41,16 @@ class RuntimeSettings:
 
     @classmethod
     def for_groups(cls, values: Mapping[str, Any]) -> RuntimeSettings:
-        """From `offsets.*` of a node's configuration."""
+        """From `offsets.*` of a node's configuration. Raises: ConfigError."""
+        codec_id = values["offsets.topic.compression.codec"]
+        if codec_id not in set(Codec):
+            raise ConfigError(
+                "offsets.topic.compression.codec", str(codec_id), f"must be 0 to {max(Codec)}"
+            )
         return cls(
             load_buffer_bytes=values["offsets.load.buffer.size"],
             write_timeout_ms=values["offsets.commit.timeout.ms"],
-            codec=Codec(values["offsets.topic.compression.codec"]),
+            codec=Codec(codec_id),
         )
 
     @classmethod

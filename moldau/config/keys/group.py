@@ -17,6 +17,7 @@ from moldau.config.keys.words import (
     LONG,
     MAX_INT,
     MEDIUM,
+    SERVED,
     SHORT,
     STATIC,
     STRING,
@@ -285,16 +286,14 @@ KEYS = (
     ConfigKey(
         "offsets.commit.timeout.ms",
         INT, 5000, Range(1),
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "How long an offset commit waits for its replicas.",
-        note="group coordinators are not served yet",
     ),
     ConfigKey(
         "offsets.load.buffer.size",
         INT, 5_242_880, Range(1),
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "Bytes read at a time when committed offsets are loaded.",
-        note="group coordinators are not served yet",
     ),
     ConfigKey(
         "offsets.retention.check.interval.ms",
@@ -313,30 +312,26 @@ KEYS = (
     ConfigKey(
         "offsets.topic.compression.codec",
         INT, 0, None,
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "The codec of the offsets topic, by number.",
-        note="group coordinators are not served yet",
     ),
     ConfigKey(
         "offsets.topic.num.partitions",
         INT, 50, Range(1),
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "Partitions of the offsets topic; never change it later.",
-        note="group coordinators are not served yet",
     ),
     ConfigKey(
         "offsets.topic.replication.factor",
         SHORT, 3, Range(1),
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "Replicas of the offsets topic.",
-        note="group coordinators are not served yet",
     ),
     ConfigKey(
         "offsets.topic.segment.bytes",
         INT, 104_857_600, Range(1),
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "Segment size of the offsets topic.",
-        note="group coordinators are not served yet",
     ),
 )
 # fmt: on

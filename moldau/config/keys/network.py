@@ -158,9 +158,9 @@ KEYS = (
     ConfigKey(
         "request.timeout.ms",
         INT, 30_000, None,
-        HIGH, STATIC, IGNORED,
-        "How long a request to another node may take before it counts as failed.",
-        note="connections between nodes have limits of their own",
+        HIGH, STATIC, SERVED,
+        "How long the transaction coordinator's records may wait for their replicas; connections "
+        "between nodes have limits of their own.",
     ),
     ConfigKey(
         "socket.connection.setup.timeout.max.ms",
