@@ -459,10 +459,9 @@ class TransactionState:
             self._recoveries[transactional_id] = recovery
 
     def _record(self, transaction: Transaction) -> CoordinatorRecord:
+        version = value_version(transaction, self._transaction_version())
         return CoordinatorRecord(
-            record_key(transaction.transactional_id),
-            record_value(transaction),
-            value_version(transaction, self._transaction_version()),
+            record_key(transaction.transactional_id), record_value(transaction, version), version
         )
 
     def _refuse(

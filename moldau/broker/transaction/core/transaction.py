@@ -291,34 +291,40 @@ def record_key(transactional_id: str) -> TransactionLogKey:
     return TransactionLogKey(transactional_id=transactional_id)
 
 
-def record_value(transaction: Transaction) -> TransactionLogValue:
-    """What the log says of an id."""
+def record_value(transaction: Transaction, version: int) -> TransactionLogValue:
+    """What the log says of an id, in that version."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in sorted(transaction.partitions):
         by_topic.setdefault(topic, []).append(index)
     schemas = [
         PartitionsSchema(topic=topic, partition_ids=indexes) for topic, indexes in by_topic.items()
     ]
-    return TransactionLogValue(
+    value = TransactionLogValue(
         producer_id=transaction.producer_id,
-        previous_producer_id=transaction.previous_producer_id,
-        next_producer_id=transaction.next_producer_id,
         producer_epoch=transaction.producer_epoch,
-        next_producer_epoch=transaction.next_producer_epoch,
         transaction_timeout_ms=transaction.timeout_ms,
         transaction_status=transaction.status,
         transaction_partitions=(None if transaction.status is TransactionStatus.EMPTY else schemas),
         transaction_last_update_timestamp_ms=transaction.last_update_ms,
         transaction_start_timestamp_ms=transaction.start_ms,
-        client_transaction_version=transaction.client_version,
     )
+    if version >= 1:
+        value.previous_producer_id = transaction.previous_producer_id
+        value.next_producer_id = transaction.next_producer_id
+        value.next_producer_epoch = transaction.next_producer_epoch
+        value.client_transaction_version = transaction.client_version
+    return value
 
 
 def value_version(transaction: Transaction, server_version: int) -> int:
     """The version its record is written in: the one with tagged fields from `transaction.version` 1
-    on, or when a client of version 2 needs them.
+    on, or when what it says needs them.
     """
-    return int(server_version >= 1 or transaction.client_version >= EPOCH_BUMP_VERSION)
+    return int(
+        server_version >= 1
+        or transaction.client_version >= EPOCH_BUMP_VERSION
+        or transaction.next_producer_id != NO_PRODUCER_ID
+    )
 
 
 def from_record(key: TransactionLogKey, value: TransactionLogValue) -> Transaction:
