@@ -86,6 +86,8 @@ class GroupLoad:
                 [NewTopic(topic, plan.partition_count, plan.replication_factor)]
             )
             try:
+                # Waits until the coordinator has loaded; the group is not there yet.
+                await admin.describe_groups([group_id])
                 found = (await admin.find_coordinators(KeyType.GROUP, [group_id]))[group_id]
                 if isinstance(found, KafkaError):
                     raise found

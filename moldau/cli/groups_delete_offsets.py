@@ -52,5 +52,4 @@ def delete_offsets(
     for partition, error in outcome.items():
         if error is None:
             typer.echo(f"{group_id} has no offset of {partition} any more")
-    errors = [f"{group_id}: {error}" for error in outcome.values() if error is not None]
-    complain(dict.fromkeys(errors))
+    complain(dict.fromkeys(str(error) for error in outcome.values() if error is not None))

@@ -227,7 +227,7 @@ def refusal(group_id: str, described: GroupDescription | KafkaError) -> str | No
         return None
     return (
         f"{group_id}: offsets can only be moved while nobody is in the group; it is "
-        f"{described.state} with {len(described.members)} members"
+        f"{described.state}"
     )
 
 
@@ -264,7 +264,7 @@ async def _carry_out(
     news = {each.partition: each.new for each in plan if each.new is not None}
     outcome = await admin.alter_group_offsets(group_id, news)
     refused = {str(error) for error in outcome.values() if error is not None}
-    errors.extend(f"{group_id}: {text}" for text in sorted(refused))
+    errors.extend(sorted(refused))
     return [each for each in plan if outcome[each.partition] is None]
 
 

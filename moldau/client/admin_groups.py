@@ -202,7 +202,7 @@ class GroupCalls:
             lambda response, *_: {group_id: partition_errors(response)},
             versions=OFFSET_COMMIT_VERSIONS,
         )
-        return await self._for_partitions(call, group_id, offsets, "offset of", timeout_ms)
+        return await self._for_partitions(call, group_id, offsets, timeout_ms)
 
     async def delete_group_offsets(
         self,
@@ -234,14 +234,13 @@ class GroupCalls:
             return {group_id: partition_errors(response)}
 
         call = CoordinatorCall(KeyType.GROUP, "delete offsets of group", request, read)
-        return await self._for_partitions(call, group_id, partitions, "offset of", timeout_ms)
+        return await self._for_partitions(call, group_id, partitions, timeout_ms)
 
     async def _for_partitions(
         self,
         call: CoordinatorCall[PartitionErrors],
         group_id: str,
         partitions: Iterable[TopicPartition],
-        what: str,
         timeout_ms: float | None,
     ) -> dict[TopicPartition, KafkaError | None]:
         answer = (await self._coordinators.ask(call, [group_id], timeout_ms=timeout_ms))[group_id]
@@ -253,7 +252,7 @@ class GroupCalls:
             outcome[partition] = (
                 None
                 if code == ErrorCode.NONE
-                else error_for(code, None, f"{what} {partition}", final=True)
+                else error_for(code, None, f"{call.what} {group_id}: {partition}", final=True)
             )
         return outcome
 
