@@ -6,6 +6,7 @@ Owns the registration of its gauges and counters. Must not keep state of its own
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.group.core.classic_group import ClassicGroupState
@@ -41,19 +42,17 @@ class GroupMetrics:
         registry.gauge(MANAGER + "NumOffsets", self._offset_count)
         registry.gauge(MANAGER + "NumGroups", lambda: self._group_count(lambda group: True))
         for state in ClassicGroupState:
-            registry.gauge(
-                f"{MANAGER}NumGroups{state.value}", lambda name=state.value: self._in_state(name)
-            )
+            registry.gauge(f"{MANAGER}NumGroups{state.value}", partial(self._in_state, state.value))
         for kind in KINDS:
             registry.gauge(
                 COORDINATOR + "group-count",
-                lambda kind=kind: self._group_count(lambda group: group.kind == kind),
+                partial(self._of_kind, kind),
                 protocol=kind,
             )
         for name in CONSUMER_STATES:
             registry.gauge(
                 COORDINATOR + "consumer-group-count",
-                lambda name=name: self._in_state(name, "consumer"),
+                partial(self._in_state, name, "consumer"),
                 state=name.lower(),
             )
 
@@ -70,6 +69,9 @@ class GroupMetrics:
 
     def _in_state(self, name: str, kind: str = "classic") -> float:
         return self._group_count(lambda group: group.kind == kind and group.state_name == name)
+
+    def _of_kind(self, kind: str) -> float:
+        return self._group_count(lambda group: group.kind == kind)
 
     def _group_count(self, is_counted: Callable[[Any], bool]) -> float:
         # The copy is atomic, and whoever collects may do so in another thread.

@@ -80,7 +80,8 @@ class ClassicGroups:
 
     def discard_if_unused(self, group: ClassicGroup) -> None:
         """Forget a group of which the log knows nothing and in which nobody is interested."""
-        if group.is_unused and not self._has_offsets(group.group_id):
+        is_known = self._groups.get(group.group_id) is group
+        if is_known and group.is_unused and not self._has_offsets(group.group_id):
             group.transition_to(ClassicGroupState.DEAD, group.state_timestamp_ms)
             del self._groups[group.group_id]
 
@@ -107,8 +108,7 @@ class ClassicGroups:
             group = self._groups[request.group_id] = ClassicGroup(request.group_id, now_ms)
         assert isinstance(group, ClassicGroup)
         self._join.join(group, request, api_version, client, reply_to, out, now_ms)
-        if self._groups.get(request.group_id) is group:
-            self.discard_if_unused(group)
+        self.discard_if_unused(group)
         return whatever_happens(out, self._replayed_count)
 
     def sync_group(
@@ -175,8 +175,7 @@ class ClassicGroups:
             self._rebalance.members_changed(group, out, now_ms)
         else:
             self._rebalance.maybe_complete_join(group, out, now_ms)
-        if self._groups.get(request.group_id) is group:
-            self.discard_if_unused(group)
+        self.discard_if_unused(group)
         if not out.records:
             out.replies.append(Reply(reply_to, response))
             return out

@@ -71,7 +71,9 @@ class GroupRequests:
     def delete(self, group_id: str, reply_to: ReplyTo) -> CoordinatorResult:
         """Delete a group and its offsets; answers an ErrorCode."""
         group = self._groups.get(group_id)
-        error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.validate_delete()
+        if group is None:
+            return CoordinatorResult.reply(reply_to, ErrorCode.GROUP_ID_NOT_FOUND)
+        error = group.validate_delete()
         if error is not ErrorCode.NONE:
             return CoordinatorResult.reply(reply_to, error)
         records = self._removal.next_tombstones(group_id)
