@@ -1,0 +1,74 @@
+"""ConsumerGroupHeartbeat v0–v1: join, stay in and leave a consumer group (KIP-848).
+
+Behaviour: READ on the group, DESCRIBE on every topic named. Refused as UNSUPPORTED_VERSION while
+`group.version` is below 1 or `group.coordinator.rebalance.protocols` is without "consumer".
+INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND,
+GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID and
+UNRELEASED_INSTANCE_ID as Kafka 4.3 has them. Of topics that a regular expression matches only
+those count that the member may DESCRIBE.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.group.coordinator import client_of, release_if_waiting
+from moldau.metadata.features import GROUP_VERSION
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+
+if TYPE_CHECKING:
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+    from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+_MIN_GROUP_VERSION: Final = 1
+
+
+def is_served(services: BrokerServices) -> bool:
+    """Whether the cluster and this broker have the new protocol switched on."""
+    level = services.metadata.image.features.level(GROUP_VERSION)
+    return (
+        level >= _MIN_GROUP_VERSION
+        and "consumer" in services.node_config["group.coordinator.rebalance.protocols"]
+    )
+
+
+def handle(
+    services: BrokerServices, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> None:
+    """Hand the request to the group's coordinator."""
+    error = _refusal(services, context, request)
+    if error is not None:
+        context.respond(ConsumerGroupHeartbeatResponse(error_code=error))
+        return
+    version = context.api_version
+    authorizer, principal, host = context.authorizer, context.principal, context.client_host
+    client = client_of(context)._replace(
+        authorize_topic=lambda name: authorizer.authorize(
+            principal, host, Operation.DESCRIBE, ResourceType.TOPIC, name
+        )
+    )
+    services.group_coordinator.ask(
+        request.group_id,
+        context,
+        lambda state, now_ms: state.consumer_groups.consumer_group_heartbeat(
+            request, version, client, context, now_ms
+        ),
+        lambda error: ConsumerGroupHeartbeatResponse(error_code=error),
+    )
+    release_if_waiting(context)
+
+
+def _refusal(
+    services: BrokerServices, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ErrorCode | None:
+    if not is_served(services):
+        return ErrorCode.UNSUPPORTED_VERSION
+    if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    for name in request.subscribed_topic_names or ():
+        if not context.authorized_topic(Operation.DESCRIBE, name):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return None

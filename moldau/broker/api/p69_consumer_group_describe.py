@@ -1,0 +1,99 @@
+"""ConsumerGroupDescribe v0–v1: consumer groups of the new protocol with members and assignments.
+
+Behaviour: DESCRIBE on each group, and on every topic that its members are subscribed to or own;
+without the latter the group is TOPIC_AUTHORIZATION_FAILED and shows nothing. Refused as
+UNSUPPORTED_VERSION like the heartbeat; GROUP_ID_NOT_FOUND for classic and unknown groups;
+`include_authorized_operations` as KIP-430 has it; v1 tells which protocol each member speaks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.api.p68_consumer_group_heartbeat import is_served
+from moldau.broker.authorizer import Operation, ResourceType, authorized_operations
+from moldau.broker.group.collecting import Collector
+from moldau.broker.group.coordinator import release_if_waiting
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p69_consumer_group_describe import (
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+)
+
+if TYPE_CHECKING:
+    from moldau.broker.coordinator.core.result import CoordinatorResult
+    from moldau.broker.group.core.state import GroupState
+    from moldau.broker.request_context import RequestContext
+    from moldau.broker.services import BrokerServices
+    from moldau.protocol.messages.p69_consumer_group_describe import ConsumerGroupDescribeRequest
+
+
+def handle(
+    services: BrokerServices, context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> None:
+    """Ask each group's partition, answer when all have answered."""
+    is_enabled = is_served(services)
+
+    def done(parts: list[list[DescribedGroup]]) -> None:
+        groups = [_visible(context, group) for part in parts for group in part]
+        if request.include_authorized_operations:
+            for group in groups:
+                if group.error_code == ErrorCode.NONE:
+                    group.authorized_operations = authorized_operations(
+                        context.authorizer,
+                        context.principal,
+                        context.client_host,
+                        ResourceType.GROUP,
+                        group.group_id,
+                    )
+        context.respond(ConsumerGroupDescribeResponse(groups=groups))
+
+    collector = Collector(done)
+    for group_id in request.group_ids:
+        part = collector.part()
+        if not is_enabled:
+            part.respond([_refused(group_id, ErrorCode.UNSUPPORTED_VERSION)])
+        elif not context.authorized(Operation.DESCRIBE, ResourceType.GROUP, group_id):
+            part.respond([_refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)])
+        elif not group_id:
+            part.respond([_refused(group_id, ErrorCode.INVALID_GROUP_ID)])
+        else:
+
+            def operation(
+                state: GroupState,
+                _now_ms: float,
+                group_id: str = group_id,
+                part: object = part,
+            ) -> CoordinatorResult:
+                return state.consumer_groups.consumer_group_describe([group_id], part)
+
+            services.group_coordinator.ask(
+                group_id,
+                part,
+                operation,
+                lambda error, group_id=group_id: [_refused(group_id, error)],
+            )
+    collector.all_asked()
+    release_if_waiting(context)
+
+
+def _refused(group_id: str, error: ErrorCode) -> DescribedGroup:
+    return DescribedGroup(group_id=group_id, error_code=error, error_message=None)
+
+
+def _visible(context: RequestContext, group: DescribedGroup) -> DescribedGroup:
+    """The group, or why it must not be shown."""
+    names = set()
+    for member in group.members:
+        names.update(member.subscribed_topic_names)
+        for assignment in (member.assignment, member.target_assignment):
+            names.update(topic.topic_name for topic in assignment.topic_partitions)
+    if all(context.authorized_topic(Operation.DESCRIBE, name) for name in names):
+        return group
+    return DescribedGroup(
+        group_id=group.group_id,
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        error_message="The described group uses topics that the client is not authorized to "
+        "describe.",
+        members=[],
+    )
