@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import struct
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -332,7 +332,7 @@ def _assigned(assignment: bytes) -> list[int]:
     return [index for topic in message.assigned_partitions for index in topic.partitions]
 
 
-def _check(error_code: int, what: str, expected: Iterable[ErrorCode]) -> int:
+def _check(error_code: int, what: str, expected: Collection[int]) -> int:
     """The code, when it is one to go on after. Raises: KafkaError"""
     if error_code != ErrorCode.NONE and error_code not in expected:
         raise error_for(error_code, None, what)

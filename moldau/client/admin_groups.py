@@ -117,9 +117,7 @@ class GroupCalls:
         A group that is not there is an error GROUP_ID_NOT_FOUND.
         """
         asked = list(dict.fromkeys(group_ids))
-        outcome: dict[str, GroupDescription | KafkaError] = dict(
-            await self._coordinators.ask(DESCRIBE_CONSUMER, asked, timeout_ms=timeout_ms)
-        )
+        outcome = await self._coordinators.ask(DESCRIBE_CONSUMER, asked, timeout_ms=timeout_ms)
         others = [group_id for group_id, answer in outcome.items() if _is_of_another_kind(answer)]
         outcome.update(
             await self._coordinators.ask(DESCRIBE_CLASSIC, others, timeout_ms=timeout_ms)

@@ -137,8 +137,8 @@ class PartitionCalls:
             try:
                 answers = await ask(node_id, some)
             except UnsupportedByPeer as error:
-                problem = UnsupportedByBroker(f"broker {node_id}: {error}")
-                outcome.update(dict.fromkeys(some, problem))
+                unserved = UnsupportedByBroker(f"broker {node_id}: {error}")
+                outcome.update(dict.fromkeys(some, unserved))
                 return
             except PASSING_FAULTS as fault:
                 problem = NoBrokerAvailable(f"broker {node_id}: {describe_fault(fault)}")
