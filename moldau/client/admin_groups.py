@@ -117,12 +117,10 @@ class GroupCalls:
         A group that is not there is an error GROUP_ID_NOT_FOUND.
         """
         asked = list(dict.fromkeys(group_ids))
-        outcome = await self._coordinators.ask(DESCRIBE_CONSUMER, asked, timeout_ms=timeout_ms)
-        others = [group_id for group_id, answer in outcome.items() if _is_of_another_kind(answer)]
-        outcome.update(
-            await self._coordinators.ask(DESCRIBE_CLASSIC, others, timeout_ms=timeout_ms)
-        )
-        return outcome
+        found = await self._coordinators.ask(DESCRIBE_CONSUMER, asked, timeout_ms=timeout_ms)
+        others = [group_id for group_id, answer in found.items() if _is_of_another_kind(answer)]
+        older = await self._coordinators.ask(DESCRIBE_CLASSIC, others, timeout_ms=timeout_ms)
+        return {**found, **older}
 
     async def delete_groups(
         self, group_ids: Collection[str], *, timeout_ms: float | None = None
