@@ -95,6 +95,7 @@ class ProduceOperation(DelayedOperation):
         if result.error is not ErrorCode.NONE:
             stats.failed_produce_requests.count += 1
             self.fail(slot, result.error, result.error_message)
+            self.manager.topic_stats.keyless_records.count += result.keyless_count
             if result.record_errors:
                 slot.record_errors = [
                     BatchIndexAndErrorMessage(

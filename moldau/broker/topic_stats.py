@@ -60,6 +60,7 @@ class BrokerTopicStats:
         self._registry = registry
         self._topics: dict[str, TopicStats] = {}
         self.all_topics = TopicStats(registry, None)
+        self.keyless_records = registry.meter(METRIC_PREFIX + "NoKeyCompactedTopicRecordsPerSec")
 
     def of(self, topic: str) -> TopicStats:
         """The meters of one hosted topic, made when new."""

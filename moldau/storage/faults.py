@@ -56,6 +56,9 @@ class DiskFull(Exception):
 class AppendRejected(Exception):
     """Records that are not appended, with the error code the producer gets."""
 
+    keyless_count = 0
+    """Records without a key where each needs one."""
+
     def __init__(
         self, error: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...] = ()
     ) -> None:

@@ -44,20 +44,24 @@ class Log:
         "config",
         "directory",
         "filesystem",
+        "first_dirty_offset",
         "high_watermark",
         "is_out_of_room",
         "last_flush_ms",
         "leader_epoch_cache",
         "log_end_offset",
         "log_start_offset",
+        "may_have_holes",
         "offline",
         "offline_reason",
+        "on_first_dirty_changed",
         "on_offline",
         "on_recovery_point_lowered",
         "on_roll",
         "open_segments",
         "producer_state",
         "recovery_point",
+        "replacement_count",
         "schedule_deletion",
         "segments",
         "topic_id",
@@ -102,9 +106,18 @@ class Log:
         """By the monotonic clock: `flush.ms` is a promise that no set clock may break."""
         self.truncation_count = 0
         """Grows whenever bytes below the end were cut: what was located before is void."""
+        self.replacement_count = 0
+        """Grows whenever compaction put one segment in the place of others."""
+        self.first_dirty_offset: int | None = None
+        """Compaction has looked at everything below; None: there was none, and no offset misses."""
+        self.may_have_holes = config.compacts
+        """Whether offsets may be missing between batches: compaction is or was at work, here or
+        where the records were fetched from."""
         self.on_roll: Callable[[Log], None] | None = None
         """Called after a roll: the segments below want a flush, off the loop."""
         self.on_offline: Callable[[Log], None] | None = None
+        self.on_first_dirty_changed: Callable[[Log], None] | None = None
+        """Called to make `first_dirty_offset` durable before what depends on it happens."""
         self.on_recovery_point_lowered: Callable[[Log], None] | None = None
         """Called before files are cut: checkpoint the lowered recovery point durably, or a crash
         makes the cut look like damage."""
@@ -124,6 +137,7 @@ class Log:
         log_start_offset: int = 0,
         recovery_point: int = 0,
         clean_shutdown: bool = False,
+        first_dirty_offset: int | None = None,
         producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
         open_segments: OpenSegments | None = None,
     ) -> Log:
@@ -144,6 +158,9 @@ class Log:
             producer_expiration_ms=producer_expiration_ms,
             open_segments=OpenSegments(limit=4),
         )
+        if first_dirty_offset is not None:
+            log.first_dirty_offset = first_dirty_offset
+            log.may_have_holes = True
         open_log(
             log,
             log_start_offset=log_start_offset,
@@ -274,6 +291,16 @@ class Log:
     def update_config(self, config: LogConfig) -> None:
         """Settings of the topic changed; they apply from the next append and roll on."""
         self.config = config
+        self.may_have_holes |= config.compacts
+
+    def note_first_dirty(self, offset: int) -> None:
+        """Compaction has looked at everything below `offset`, or at nothing any more from there on;
+        from now on offsets may be missing. Raises: OSError.
+        """
+        self.first_dirty_offset = offset
+        self.may_have_holes = True
+        if self.on_first_dirty_changed is not None:
+            self.on_first_dirty_changed(self)
 
     def active_producers(self) -> list[ProducerEntry]:
         """What DescribeProducers shows."""

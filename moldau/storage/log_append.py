@@ -38,7 +38,7 @@ Batches = list[tuple[int, BatchHeader]]
 
 def needs_preparation(log: Log, records: bytearray | memoryview) -> bool:
     """Whether `append.prepare(records, log.config)` must run first, off the loop."""
-    return log.config.target_codec is not None and append.needs_preparation(records, log.config)
+    return log.config.looks_at_records and append.needs_preparation(records, log.config)
 
 
 def append_as_leader(
@@ -66,6 +66,8 @@ def append_as_leader(
     now_ms = log.clock.now_ms()
     try:
         batches = check_batches(records, config, origin, now_ms)
+        if config.compacts:
+            append.require_keys(records, batches)
         from_client = origin is AppendOrigin.CLIENT
         duplicate = _assign_offsets(log, batches, leader_epoch, from_client)
         if duplicate is not None:
@@ -79,6 +81,7 @@ def append_as_leader(
             error.message,
             log_start_offset=log.log_start_offset,
             record_errors=error.record_errors,
+            keyless_count=error.keyless_count,
         )
     for position, header in batches:
         patch_batch(
@@ -134,6 +137,12 @@ def append_as_follower(
         return AppendResult(error.error, error.message, log_start_offset=log.log_start_offset)
     if not batches:
         return AppendResult(ErrorCode.NONE, log_start_offset=log.log_start_offset)
+    if log.first_dirty_offset is None and _has_holes(log.log_end_offset, batches):
+        try:
+            log.note_first_dirty(log.log_start_offset)
+        except OSError as error:
+            log.first_dirty_offset = None
+            return _write_failed(log, error, log.log_end_offset)
     if len(batches) < len(checked):
         records = memoryview(records)[: checked[len(batches)][0]]
     return _write_fetched(log, records, batches, now_ms)
@@ -159,6 +168,15 @@ def _following(log: Log, batches: Batches, leader_epoch: int) -> Batches:
         next_offset = header.next_offset
         may_begin_below = False
     return batches
+
+
+def _has_holes(next_offset: int, batches: Batches) -> bool:
+    """Whether offsets are missing: the leader's log was compacted."""
+    for _, header in batches:
+        if header.base_offset > next_offset:
+            return True
+        next_offset = header.base_offset + header.last_offset_delta + 1
+    return False
 
 
 def _write_fetched(
@@ -366,12 +384,12 @@ def _must_roll(
         timestamp_ms = max([header.max_timestamp_ms for _, header in batches])
     base_ms = segment.rolling_base_timestamp_ms()
     waited_ms = timestamp_ms - base_ms if base_ms >= 0 else now_ms - segment.created_ms
-    return waited_ms > log.config.segment_ms - _roll_jitter_ms(log, segment)
+    return waited_ms > log.config.max_segment_ms - _roll_jitter_ms(log, segment)
 
 
 def _roll_jitter_ms(log: Log, segment: LogSegment) -> int:
     """Spreads the rolls of logs begun together; the same for a segment after a restart."""
-    limit = min(log.config.segment_jitter_ms, log.config.segment_ms)
+    limit = min(log.config.segment_jitter_ms, log.config.max_segment_ms)
     if limit <= 0:
         return 0
     return zlib.crc32(f"{log.name}/{segment.base_offset}".encode()) % limit

@@ -66,6 +66,8 @@ class LogConfig:
     uses_log_append_time: bool = field(init=False, default=False)
     compacts: bool = field(init=False, default=False)
     """Whether of each key only the newest record needs to stay, and every record needs a key."""
+    looks_at_records: bool = field(init=False, default=False)
+    """Whether records may have to be decompressed before they are appended."""
     max_segment_ms: int = field(init=False, default=0)
     """How long a segment takes records: `segment_ms`, or less to keep `max_compaction_lag_ms`."""
 
@@ -77,6 +79,7 @@ class LogConfig:
             self, "uses_log_append_time", timestamp_type is TimestampType.LOG_APPEND_TIME
         )
         object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
+        object.__setattr__(self, "looks_at_records", self.compacts or self.target_codec is not None)
         max_segment_ms = self.segment_ms
         if self.compacts and self.max_compaction_lag_ms > 0:
             max_segment_ms = min(max_segment_ms, self.max_compaction_lag_ms)

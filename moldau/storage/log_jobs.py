@@ -213,15 +213,18 @@ class LogJobs:
     # -- retention and expiry --------------------------------------------------------------------
 
     async def _apply_retention(self) -> None:
-        def apply(log: Log) -> None:
-            try:
-                log.apply_retention(self._manager.clock.now_ms())
-            except LogOffline as error:
-                logger.error("%s", error)
-            except DiskFull as error:
-                logger.warning("%s", error)
+        await self._visit(self.retain)
 
-        await self._visit(apply)
+    def retain(self, log: Log) -> None:
+        """Apply the topic's retention now, unless the log is being cleaned (it follows then)."""
+        if self._manager.cleaner.is_cleaning(log):
+            return
+        try:
+            log.apply_retention(self._manager.clock.now_ms())
+        except LogOffline as error:
+            logger.error("%s", error)
+        except DiskFull as error:
+            logger.warning("%s", error)
 
     async def _expire_producers(self) -> None:
         def expire(log: Log) -> None:
@@ -271,11 +274,28 @@ class LogJobs:
                 ) and await self._write(
                     directory, files.high_watermarks, manager.table.high_watermarks(directory)
                 )
+                written = written and await self._write(
+                    directory,
+                    files.first_dirty_offsets,
+                    manager.table.first_dirty_offsets(directory),
+                )
             written = written and await self._write(
                 directory, files.recovery_points, manager.table.recovery_points(directory)
             )
             if written:
                 manager.table.offsets_forgotten(directory, removed)
+
+    async def checkpoint_first_dirty(self, log: Log) -> bool:
+        """Whether it is durable now how far compaction has looked at the log."""
+        manager = self._manager
+        directory = manager.table.directory_of.get(log.topic_partition)
+        if directory is None:
+            return False
+        return await self._write(
+            directory,
+            manager.checkpoints[directory.path].first_dirty_offsets,
+            manager.table.first_dirty_offsets(directory),
+        )
 
     async def _checkpoint_log_start_offsets(self) -> None:
         manager = self._manager

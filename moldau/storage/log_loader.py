@@ -16,6 +16,7 @@ from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import (
+    CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -42,11 +43,12 @@ logger = logging.getLogger("moldau.storage")
 
 @dataclass(slots=True)
 class Checkpoints:
-    """The offsets a directory's three checkpoint files hold."""
+    """The offsets a directory's checkpoint files hold."""
 
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
     log_start_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
+    first_dirty_offsets: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ def scan_directory(filesystem: Filesystem, directory: LogDirectory) -> Directory
 
     A damaged checkpoint costs recovery time, not the directory: without recovery points everything
     is checked again, without log start offsets the segments tell, without high watermarks leader
-    and followers agree on one anew.
+    and followers agree on one anew, without those of compaction logs are cleaned from the start.
 
     Raises: OSError when the directory cannot be read or written.
     """
@@ -93,6 +95,7 @@ def scan_directory(filesystem: Filesystem, directory: LogDirectory) -> Directory
         _read_or_reset(filesystem, directory.join(RECOVERY_POINT_CHECKPOINT)),
         _read_or_reset(filesystem, directory.join(LOG_START_OFFSET_CHECKPOINT)),
         _read_or_reset(filesystem, directory.join(HIGH_WATERMARK_CHECKPOINT)),
+        _read_or_reset(filesystem, directory.join(CLEANER_CHECKPOINT)),
     )
     contents = DirectoryContents(directory, checkpoints, broker_epoch, [], [])
     for name in filesystem.listdir(directory.path):
@@ -148,6 +151,7 @@ def load_partition(
             log_start_offset=checkpoints.log_start_offsets.get(topic_partition, 0),
             recovery_point=checkpoints.recovery_points.get(topic_partition, 0),
             clean_shutdown=contents.was_clean_shutdown,
+            first_dirty_offset=checkpoints.first_dirty_offsets.get(topic_partition),
             producer_expiration_ms=producer_expiration_ms,
         )
     except (CorruptFile, DiskFull) as error:

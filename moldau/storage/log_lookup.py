@@ -75,6 +75,7 @@ class TimestampSearch:
         "_log",
         "_log_start_offset",
         "_region",
+        "_replacement_count",
         "_seen",
         "_segment",
         "_timestamp_ms",
@@ -123,8 +124,11 @@ class TimestampSearch:
         segment, seen, failure = self._segment, self._seen, self._failure
         if segment is None:
             return False
-        if self._truncation_count != self._log.truncation_count or (
-            seen is not None and seen.offset < self._log.log_start_offset
+        log = self._log
+        if (
+            self._truncation_count != log.truncation_count
+            or self._replacement_count != log.replacement_count
+            or (seen is not None and seen.offset < log.log_start_offset)
         ):
             self._begin()
             return False
@@ -157,6 +161,7 @@ class TimestampSearch:
             self._segment = segment
             self._seen = self._failure = None
             self._truncation_count = log.truncation_count
+            self._replacement_count = log.replacement_count
             self._log_start_offset = log.log_start_offset
             file = segment.file()
             # No record up to that entry's offset reaches the timestamp, unless it equals it.

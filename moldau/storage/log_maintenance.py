@@ -371,6 +371,8 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
 
 def _lower_recovery_point(log: Log, offset: int) -> None:
     log.truncation_count += 1
+    if log.first_dirty_offset is not None and log.first_dirty_offset > offset:
+        log.note_first_dirty(offset)
     if log.recovery_point > offset:
         log.recovery_point = offset
         if log.on_recovery_point_lowered is not None:

@@ -25,6 +25,9 @@ from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_to_base64
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH, write_clean_shutdown_marker
+from moldau.storage.cleaner.log_cleaner import LogCleaner
+from moldau.storage.cleaner.settings import CleanerSettings
+from moldau.storage.cleaner.worker import CleanerWorker, InlineWorker
 from moldau.storage.corrupt_file import CorruptFile
 from moldau.storage.faults import DiskFull, LogOffline, is_out_of_room
 from moldau.storage.log import Log
@@ -100,10 +103,13 @@ class LogManager:
         topic_config: Callable[[str], LogConfig],
         random: random_module.Random,
         on_directory_offline: Callable[[LogDirectory], None] | None = None,
+        cleaner_settings: CleanerSettings | None = None,
+        make_cleaner_worker: Callable[[], CleanerWorker] | None = None,
     ) -> None:
         """`topic_config` gives a topic's effective settings, also while logs are loaded.
 
         `on_directory_offline` hears once of each directory that fails while the node runs.
+        `make_cleaner_worker`: what compaction works with; None: this process.
         """
         self.filesystem = filesystem
         self.clock = clock
@@ -128,6 +134,11 @@ class LogManager:
         self._on_directory_offline = on_directory_offline
         self.table = LogTable()
         self._is_closing = False
+        self.cleaner = LogCleaner(
+            self,
+            cleaner_settings or CleanerSettings(),
+            make_cleaner_worker or (lambda: InlineWorker(filesystem, random)),
+        )
 
     # -- start -----------------------------------------------------------------------------------
 
@@ -145,11 +156,15 @@ class LogManager:
                 )
             except OSError as error:
                 self.fail_directory(directory, f"it cannot be read: {describe(error)}")
+        for contents in found:
+            files = self.checkpoints[contents.directory.path]
+            files.first_dirty_offsets.loaded(contents.checkpoints.first_dirty_offsets)
         queue = deque(self._without_twins(found))
         await self._load_all(queue, self.settings.recovery_threads_per_directory * len(found))
         for contents in found:
             self.jobs.removal.add(self.settings.initial_delay_ms, contents.to_delete)
         self.jobs.start()
+        self.cleaner.start()
         report = LoadReport(
             loaded_count=len(self.table.logs),
             offline_count=len(self.table.offline),
@@ -246,6 +261,7 @@ class LogManager:
         log.on_offline = self._log_went_offline
         log.on_roll = self.jobs.flush_soon
         log.on_recovery_point_lowered = self._checkpoint_lowered_recovery_point
+        log.on_first_dirty_changed = self._checkpoint_first_dirty
         log.schedule_deletion = self.jobs.removal.add
         self.table.put_online(log, directory)
 
@@ -427,6 +443,7 @@ class LogManager:
         if directory is None:
             return False
         log = self.table.remove(topic_partition)
+        self.cleaner.abort(topic_partition)
         self.twins.discard(topic_partition)
         delay_ms = _DEFAULT_DELETE_DELAY_MS
         if log is not None:
@@ -461,6 +478,13 @@ class LogManager:
             checkpoint = self.checkpoints[directory.path].recovery_points
             checkpoint.write(self.table.recovery_points(directory))
 
+    def _checkpoint_first_dirty(self, log: Log) -> None:
+        """How far compaction has looked at it is durable when this returns. Raises: OSError."""
+        directory = self.table.directory_of.get(log.topic_partition)
+        if directory is not None:
+            checkpoint = self.checkpoints[directory.path].first_dirty_offsets
+            checkpoint.write(self.table.first_dirty_offsets(directory))
+
     def _forget_offsets(self, topic_partition: TopicPartition) -> None:
         """The name is about to be used again: its old offsets leave the files first."""
         directory = self.table.removed.get(topic_partition)
@@ -470,10 +494,11 @@ class LogManager:
             self.table.offsets_forgotten(directory, removed)
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
-        """All three files hold the present offsets when this returns. Raises: OSError."""
+        """All files hold the present offsets when this returns. Raises: OSError."""
         files, table = self.checkpoints[directory.path], self.table
         files.log_start_offsets.write(table.log_start_offsets(directory))
         files.high_watermarks.write(table.high_watermarks(directory))
+        files.first_dirty_offsets.write(table.first_dirty_offsets(directory))
         files.recovery_points.write(table.recovery_points(directory))
 
     # -- failures --------------------------------------------------------------------------------
@@ -491,6 +516,7 @@ class LogManager:
     def _log_went_offline(self, log: Log) -> None:
         """One log failed. Whether its directory did too shows the next write to the directory."""
         directory = self.table.log_failed(log)
+        self.cleaner.abort(log.topic_partition)
         if directory is not None and directory.is_online and not self._is_closing:
             self.jobs.recovery_points.soon()
         if directory is not None and self.on_log_offline is not None and not self._is_closing:
@@ -537,6 +563,7 @@ class LogManager:
         if self._is_closing:
             return
         self._is_closing = True
+        await self.cleaner.stop()
         await self.jobs.stop()
         await self.jobs.flush_all()
         for number, log in enumerate(list(self.logs()), start=1):

@@ -102,7 +102,7 @@ def _read_segments(
         )
         if found is None:
             # Only compaction leaves a segment whose last batches are gone.
-            if not log.config.compacts:
+            if not log.may_have_holes:
                 raise InvalidBatch(
                     InvalidBatchReason.BAD_OFFSET,
                     f"{segment.path}: no batch holds offset {start_offset}",
@@ -128,7 +128,7 @@ def _read_segments(
 
 def _unverified(log: Log, segment: LogSegment, start_offset: int, found: ByteRange) -> ReadResult:
     region = FileRegion(segment.file(), found.position, found.end - found.position)
-    contiguous = not log.config.compacts
+    contiguous = not log.may_have_holes
     return ReadResult(
         ErrorCode.NONE,
         region,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from moldau.protocol.records import InvalidBatch, InvalidBatchReason
 from moldau.storage import log_maintenance
 from moldau.storage.batch_scan import scan_headers, scan_verified
+from moldau.storage.cleaner.swap import finish_swaps
 from moldau.storage.corrupt_file import CorruptFile
 from moldau.storage.faults import DiskFull, LogDamaged, LogOffline, is_out_of_room
 from moldau.storage.producer_recovery import load_producers, reload_producers, replay_batch
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("moldau.storage")
 
 _OFFSET_DIGITS = 20
-_SWAP_SUFFIX = ".swap"
-_CLEANED_SUFFIX = ".cleaned"
 _TEMPORARY_SUFFIX = ".tmp"
 
 
@@ -127,14 +126,10 @@ def _finish(log: Log, recovery_point: int, clean_shutdown: bool, *, replayed: bo
 def _tidy(log: Log) -> None:
     """Finish or undo what a stop left half done; nothing of it holds records that count."""
     filesystem, directory = log.filesystem, log.directory
-    names = filesystem.listdir(directory)
-    for name in names:
-        path = f"{directory}/{name}"
-        if name.endswith((DELETED_SUFFIX, _CLEANED_SUFFIX, _TEMPORARY_SUFFIX)):
-            filesystem.unlink(path)
-        elif name.endswith(_SWAP_SUFFIX):
-            # Apache Kafka's compaction: complete new files waiting to replace the old ones.
-            filesystem.rename(path, path.removesuffix(_SWAP_SUFFIX))
+    finish_swaps(filesystem, directory)
+    for name in filesystem.listdir(directory):
+        if name.endswith((DELETED_SUFFIX, _TEMPORARY_SUFFIX)):
+            filesystem.unlink(f"{directory}/{name}")
     names = filesystem.listdir(directory)
     bases = {name[:_OFFSET_DIGITS] for name in names if name.endswith(LOG_SUFFIX)}
     for name in names:
@@ -194,7 +189,7 @@ def _check_flushed(log: Log, count: int) -> int:
         if index + 1 == len(log.segments):
             break
         next_base = log.segments[index + 1].base_offset
-        if end_offset > next_base or (end_offset < next_base and not log.config.compacts):
+        if end_offset > next_base or (end_offset < next_base and not log.may_have_holes):
             raise LogDamaged(
                 segment.path,
                 segment.size_bytes,
@@ -214,7 +209,7 @@ def _recover(log: Log, first: int, recovery_point: int) -> int:
         if index > first:
             finish_indexes(log.segments[index - 1])
             gap = segment.base_offset - next_offset
-            if gap < 0 or (gap and not log.config.compacts):
+            if gap < 0 or (gap and not log.may_have_holes):
                 _end_at(log, index, next_offset, recovery_point, "a gap before it")
                 break
             next_offset = segment.base_offset
@@ -249,7 +244,7 @@ def _recover_segment(
     """`(position, next offset, failure)`: how far the segment is good."""
     position = 0
     now_ms = log.clock.now_ms()
-    contiguous = not log.config.compacts
+    contiguous = not log.may_have_holes
     is_first_of_log = segment is log.segments[0]
     try:
         for position, header, batch in scan_verified(segment.file(), 0, segment.size_bytes):

@@ -32,6 +32,7 @@ class OfflinePartition:
     recovery_point: int | None = None
     log_start_offset: int | None = None
     high_watermark: int | None = None
+    first_dirty_offset: int | None = None
 
 
 class LogTable:
@@ -67,6 +68,7 @@ class LogTable:
             checkpoints.recovery_points.get(topic_partition),
             checkpoints.log_start_offsets.get(topic_partition),
             checkpoints.high_watermarks.get(topic_partition),
+            checkpoints.first_dirty_offsets.get(topic_partition),
         )
 
     def log_failed(self, log: Log) -> LogDirectory | None:
@@ -82,6 +84,7 @@ class LogTable:
             log.recovery_point,
             told_log_start_offset(log),
             log.high_watermark,
+            log.first_dirty_offset,
         )
         return directory
 
@@ -128,7 +131,7 @@ class LogTable:
         return [each for each, holder in self.removed.items() if holder is directory]
 
     def offsets_forgotten(self, directory: LogDirectory, removed: list[TopicPartition]) -> None:
-        """All three checkpoint files of the directory were written without these partitions."""
+        """All checkpoint files of the directory were written without these partitions."""
         for topic_partition in removed:
             if self.removed.get(topic_partition) is directory:
                 del self.removed[topic_partition]
@@ -151,6 +154,14 @@ class LogTable:
         """Start offsets that the segments alone do not tell."""
         return self._offsets(
             directory, told_log_start_offset, lambda offline: offline.log_start_offset
+        )
+
+    def first_dirty_offsets(self, directory: LogDirectory) -> Offsets:
+        """How far compaction has looked at the partitions it has looked at."""
+        return self._offsets(
+            directory,
+            lambda log: log.first_dirty_offset,
+            lambda offline: offline.first_dirty_offset,
         )
 
     def _offsets(

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import (
+    CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -36,6 +37,10 @@ class OffsetCheckpoint:
         self._newest_number = 0
         self._written_number = 0
         self.path = path
+
+    def loaded(self, contents: Offsets) -> None:
+        """The file was read and holds `contents`."""
+        self._newest = contents
 
     def prepare(self, offsets: Offsets) -> Callable[[], None] | None:
         """A call that makes the file hold `offsets`, or None when it does already."""
@@ -72,11 +77,12 @@ class OffsetCheckpoint:
 
 
 class DirectoryCheckpoints:
-    """The three checkpoint files of one log directory."""
+    """The checkpoint files of one log directory."""
 
-    __slots__ = ("high_watermarks", "log_start_offsets", "recovery_points")
+    __slots__ = ("first_dirty_offsets", "high_watermarks", "log_start_offsets", "recovery_points")
 
     def __init__(self, filesystem: Filesystem, directory: LogDirectory) -> None:
+        self.first_dirty_offsets = OffsetCheckpoint(filesystem, directory.join(CLEANER_CHECKPOINT))
         self.recovery_points = OffsetCheckpoint(
             filesystem, directory.join(RECOVERY_POINT_CHECKPOINT)
         )

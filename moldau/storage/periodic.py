@@ -55,6 +55,11 @@ class PeriodicJob:
         self._cancel_timer()
         self._begin()
 
+    def retire(self) -> None:
+        """No further runs; one that is under way goes on."""
+        self._stopped = True
+        self._cancel_timer()
+
     async def stop(self) -> None:
         """No further runs; waits for the one that is under way."""
         self._stopped = True

@@ -8,6 +8,7 @@ nothing was aborted has no file. Source: KIP-98.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
@@ -26,6 +27,11 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+def encode_entries(entries: Iterable[AbortedTransaction]) -> bytes:
+    """The contents of a `.txnindex` with these entries."""
+    return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
 
 
 class TransactionIndex:
@@ -109,7 +115,7 @@ class TransactionIndex:
         Raises: OSError.
         """
         self._rebuilding = False
-        data = b"".join(_ENTRY.pack(_VERSION, *entry) for entry in self.entries())
+        data = encode_entries(self.entries())
         exists = self._filesystem.exists(self.path)
         if not data and exists:
             self._filesystem.unlink(self.path)

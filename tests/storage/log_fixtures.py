@@ -123,7 +123,7 @@ def read_all(log: Log, offset: int | None = None, **options: Any) -> list[Record
         result, more = read_once(log, at, **options)
         assert result.error is ErrorCode.NONE, result
         assert result.next_offset > at or not more
-        if not more:
+        if result.next_offset == at:
             break
         found += [record for record in more if record.offset >= at]
         at = result.next_offset

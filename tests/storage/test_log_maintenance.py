@@ -88,7 +88,8 @@ def test_nothing_at_or_above_the_high_watermark_is_deleted() -> None:
     assert log.apply_retention(START_MS) == 2
     forever = aged_log(LogBench(config=small(retention_ms=-1)))
     assert forever.apply_retention(START_MS * 2) == 0
-    compacted = aged_log(LogBench(config=small(retention_ms=10, cleanup_policy=("compact",))))
+    compacted = aged_log(LogBench(config=small(retention_ms=10)))
+    compacted.update_config(small(retention_ms=10, cleanup_policy=("compact",)))
     assert compacted.apply_retention(START_MS * 2) == 0
 
 

@@ -17,6 +17,8 @@ from moldau.broker.http.metrics import Sample
 from moldau.broker.services import BrokerServices
 from moldau.metadata.image import MetadataImage
 from moldau.runtime.server import Server
+from moldau.storage.cleaner.figures import CLEANER_MANAGER
+from moldau.storage.cleaner.log_cleaner import LogCleaner
 from moldau.storage.log import Log
 
 MAX_LOGS_SHOWN: Final = 5_000
@@ -137,6 +139,16 @@ def directory_samples(services: BrokerServices) -> list[Sample]:
     for path in log_manager.unavailable_directories:
         labels = (("logDirectory", path),)
         samples.append(_gauge(LOG_MANAGER + "LogDirectoryOffline", 1, labels))
+    return samples
+
+
+def cleaner_samples(cleaner: LogCleaner) -> list[Sample]:
+    """Log compaction; on the data loop."""
+    samples = [_gauge(name, value) for name, value in cleaner.figures.values().items()]
+    for path, (count, size_bytes) in cleaner.uncleanable_by_directory().items():
+        labels = (("logDirectory", path),)
+        samples.append(_gauge(CLEANER_MANAGER + "uncleanable-partitions-count", count, labels))
+        samples.append(_gauge(CLEANER_MANAGER + "uncleanable-bytes", size_bytes, labels))
     return samples
 
 

@@ -178,6 +178,8 @@ class HttpListener:
         if services is not None:
             samples += collect.image_samples(services.metadata.image, time.time() * 1000)
             samples += collect.directory_samples(services)
+            cleaner = services.log_manager.cleaner
+            samples += await self._on_data_loop(collect.cleaner_samples, cleaner)
             samples += await self._log_samples(services)
         return web.Response(
             body=metrics.render(samples),

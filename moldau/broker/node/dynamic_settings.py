@@ -2,8 +2,8 @@
 (KIP-226).
 
 Owns the list of such keys that belong to no topic: connection limits, the expiry of producer ids,
-log compaction, the number of replica fetchers, the verification of transactions, the log level. Topics' keys are
-the replica manager's. Invariant: what is in effect is what the newest image says.
+log compaction, the number of replica fetchers, the verification of transactions, the log level.
+Topics' keys are the replica manager's. Invariant: what is in effect is what the newest image says.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.loop_health import LoopLagMonitor, freeze_garbage_collector
 from moldau.runtime.server import Server
 from moldau.runtime.telemetry import Registry, enhance, load_renderer
+from moldau.storage.cleaner.process_worker import ProcessWorker
 from moldau.storage.log_directory import (
     LOCK_FILE,
     LogDirectories,
@@ -276,6 +277,7 @@ class Node:
             kraft_version=lambda: quorum.kraft_version,
             on_fault=self._on_fault,
             on_fatal=self._on_fatal,
+            make_cleaner_worker=lambda: ProcessWorker(self._filesystem),
         )
         self._broker = broker
         await broker.load()

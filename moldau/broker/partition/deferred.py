@@ -1,4 +1,5 @@
-"""What an append may have to wait for off the loop: recompression before it, a flush after it.
+"""What an append may have to wait for off the loop: recompression or a look at compressed keys
+before it, a flush after it.
 
 Owns the line of appends behind a recompression, and who waits for the next flush. Must not decide
 whether an append is allowed (`Partition.append` does, when its turn comes). Invariants: appends
@@ -140,8 +141,10 @@ class DeferredAppends:
                     rejected.message,
                     log_start_offset=log.log_start_offset,
                     record_errors=rejected.record_errors,
+                    keyless_count=rejected.keyless_count,
                 )
-            partition.stats.message_conversions.count += 1
+            if log.config.target_codec is not None:
+                partition.stats.message_conversions.count += 1
         return partition.append(records, queued.required_acks, guard=queued.guard)
 
     async def _flush_until_done(self) -> None:

@@ -258,10 +258,11 @@ class Partition:
 
     def must_queue(self, records: Records) -> bool:
         """Whether an append has to go through `deferred.enqueue`: the topic has a codec of its own
-        and the batch another, or such a batch is still on its way.
+        and the batch another, or needs keys and the batch is compressed; or such a batch is still
+        on its way.
         """
         log = self.log
-        if log is None or log.config.target_codec is None:
+        if log is None or not log.config.looks_at_records:
             return not self.deferred.is_line_empty
         return not self.deferred.is_line_empty or log.needs_preparation(records)
 

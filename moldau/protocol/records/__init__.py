@@ -48,7 +48,12 @@ from moldau.protocol.records.header import (
 )
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
 from moldau.protocol.records.record import Record, RecordHeaders
-from moldau.protocol.records.validation import RecordSummary, validate_header, validate_records
+from moldau.protocol.records.validation import (
+    RecordSummary,
+    scan_keys,
+    validate_header,
+    validate_records,
+)
 
 __all__ = [
     "BATCH_HEADER_SIZE",
@@ -90,6 +95,7 @@ __all__ = [
     "read_batch_header",
     "recompress",
     "record_size_bound",
+    "scan_keys",
     "validate_header",
     "validate_records",
     "verify_crc",

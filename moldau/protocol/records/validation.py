@@ -120,6 +120,25 @@ def validate_records(
     return RecordSummary(lowest, highest, offset_of_max_timestamp)
 
 
+def scan_keys(
+    buffer: Buffer,
+    position: int,
+    header: BatchHeader,
+    *,
+    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> None:
+    """Check every record of the data batch at `position`, and that it has a key.
+
+    The header's rules and the CRC are the caller's. Raises: InvalidBatch; MISSING_KEY names the
+    first record without one.
+    """
+    section = records_section(buffer, position, header, max_bytes)
+    try:
+        _implementation.scan_records(section, header.record_count, header.base_timestamp_ms, True)
+    except InvalidBatch as error:
+        raise error.at(position) from None
+
+
 def _validate_control_keys(buffer: Buffer, position: int) -> None:
     for index, record in enumerate(decode_records(buffer, position)):
         try:

@@ -1,0 +1,206 @@
+"""What stays of a batch when its log is cleaned, and its new bytes.
+
+Owns: the rules for whole batches (aborted data, markers, last batches of producers), delete
+horizons, rewriting with offsets, producer, sequence and codec as they were.
+Must not: know files or keys (`OffsetMap.judge` says which rows are the newest of theirs).
+Invariant: base offset and last offset of what is kept never change; a marker or tombstone goes only
+after its delete horizon, which the first cleaning that could do without it has set.
+Sources: KIP-98, KIP-534.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from moldau.protocol.records import (
+    BATCH_HEADER_SIZE,
+    BatchHeader,
+    Record,
+    TimestampType,
+    decode_records,
+)
+from moldau.protocol.records import _implementation as implementation
+from moldau.protocol.records.batch import finish_batch
+from moldau.protocol.records.header import (
+    CODEC_MASK,
+    DELETE_HORIZON_BIT,
+    NO_TIMESTAMP,
+    write_header,
+)
+from moldau.storage.cleaner.aborted import TransactionWalk
+from moldau.storage.cleaner.job import NO_OFFSET, ProducerTail
+from moldau.storage.cleaner.offset_map import KEEP, KEEP_TOMBSTONE
+
+
+class Empty(Enum):
+    """What becomes of a batch of which no record stays."""
+
+    DROP = "drop"
+    KEEP_HEADER = "keep header"
+
+
+class BatchFate:
+    """The decision about one batch before its records are looked at."""
+
+    __slots__ = ("discards_records", "empty", "ends_empty_transaction")
+
+    def __init__(
+        self, empty: Empty, *, discards_records: bool, ends_empty_transaction: bool
+    ) -> None:
+        self.empty = empty
+        self.discards_records = discards_records
+        self.ends_empty_transaction = ends_empty_transaction
+
+
+class BatchFilter:
+    """Decides batch by batch, in offset order, through one log."""
+
+    __slots__ = ("_delete_retention_ms", "_now_ms", "_producers", "_walk")
+
+    def __init__(
+        self,
+        walk: TransactionWalk,
+        producers: Mapping[int, ProducerTail],
+        *,
+        now_ms: int,
+        delete_retention_ms: int,
+    ) -> None:
+        self._walk = walk
+        self._producers = producers
+        self._now_ms = now_ms
+        self._delete_retention_ms = delete_retention_ms
+
+    def fate(self, header: BatchHeader, batch: bytes, *, is_last: bool) -> BatchFate:
+        """`is_last`: the batch ends what one new segment stands for; where that ends must show.
+
+        Raises: InvalidBatch.
+        """
+        ends_empty_transaction = False
+        if header.is_control:
+            ends_empty_transaction = self._walk.is_empty_end(header, batch)
+            discards = ends_empty_transaction and self._is_past_horizon(header)
+        else:
+            discards = self._walk.is_aborted(header)
+        keeps_header = is_last or self._is_last_of_producer(header)
+        return BatchFate(
+            Empty.KEEP_HEADER if keeps_header else Empty.DROP,
+            discards_records=discards,
+            ends_empty_transaction=ends_empty_transaction,
+        )
+
+    def _is_past_horizon(self, header: BatchHeader) -> bool:
+        return header.has_delete_horizon and header.base_timestamp_ms <= self._now_ms
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        """Whether the batch tells the last sequence, or else the last epoch, of a producer that may
+        come back.
+        """
+        tail = self._producers.get(header.producer_id)
+        if tail is None:
+            return False
+        if tail.last_offset != NO_OFFSET:
+            return header.last_offset == tail.last_offset
+        return header.is_control and header.producer_epoch == tail.producer_epoch
+
+    def rewrite(
+        self, header: BatchHeader, batch: bytes, fate: BatchFate, verdict: bytes | None
+    ) -> tuple[BatchHeader, bytes | bytearray, int] | None:
+        """The batch as it will lie in the new segment, with its header and count of records; None
+        when it goes.
+
+        `verdict`: per record as of `OffsetMap.judge`; None for a control batch, or when the fate
+        says that all records go. Raises: InvalidBatch.
+        """
+        if fate.discards_records:
+            keeps, has_tombstones = b"", False
+        elif verdict is None:
+            keeps, has_tombstones = bytes([KEEP]) * header.record_count, False
+        else:
+            keeps, has_tombstones = self._keeps(header, verdict)
+        kept_count = len(keeps) - keeps.count(0)
+        if not kept_count:
+            if fate.empty is Empty.DROP:
+                return None
+            return (*_emptied(header), 0)
+        needs_horizon = not header.has_delete_horizon and (
+            has_tombstones or fate.ends_empty_transaction
+        )
+        if kept_count == header.record_count and not needs_horizon:
+            return header, batch, kept_count
+        horizon_ms = None
+        if needs_horizon:
+            horizon_ms = self._now_ms + self._delete_retention_ms
+        elif header.has_delete_horizon:
+            horizon_ms = header.base_timestamp_ms
+        kept = [record for record, keep in zip(decode_records(batch), keeps, strict=True) if keep]
+        return (*_rebuilt(header, kept, horizon_ms), kept_count)
+
+    def _keeps(self, header: BatchHeader, verdict: bytes) -> tuple[bytes, bool]:
+        has_tombstones = KEEP_TOMBSTONE in verdict
+        if has_tombstones and self._is_expired(header):
+            return verdict.replace(bytes([KEEP_TOMBSTONE]), b"\x00"), False
+        return verdict, has_tombstones
+
+    def _is_expired(self, header: BatchHeader) -> bool:
+        return self._is_past_horizon(header)
+
+
+def _rebuilt(
+    header: BatchHeader, records: Sequence[Record], horizon_ms: int | None
+) -> tuple[BatchHeader, bytearray]:
+    """The batch with only these records. With a horizon that is its base timestamp (KIP-534)."""
+    base_timestamp_ms = records[0].timestamp_ms if horizon_ms is None else horizon_ms
+    out = bytearray(BATCH_HEADER_SIZE)
+    implementation.encode_records(out, records, header.base_offset, base_timestamp_ms)
+    max_timestamp_ms = header.max_timestamp_ms
+    if header.timestamp_type is TimestampType.CREATE_TIME:
+        max_timestamp_ms = max(record.timestamp_ms for record in records)
+    attributes = header.attributes & ~DELETE_HORIZON_BIT
+    new_header = _copied(
+        header,
+        attributes=attributes if horizon_ms is None else attributes | DELETE_HORIZON_BIT,
+        base_timestamp_ms=base_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+        record_count=len(records),
+    )
+    return new_header, finish_batch(out, new_header)
+
+
+def _emptied(header: BatchHeader) -> tuple[BatchHeader, bytearray]:
+    """Only the header: offsets, epochs and sequence."""
+    new_header = _copied(
+        header,
+        attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT),
+        base_timestamp_ms=NO_TIMESTAMP,
+        max_timestamp_ms=header.max_timestamp_ms,
+        record_count=0,
+    )
+    out = bytearray(BATCH_HEADER_SIZE)
+    write_header(out, new_header)
+    return new_header, out
+
+
+def _copied(
+    header: BatchHeader,
+    *,
+    attributes: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    record_count: int,
+) -> BatchHeader:
+    return BatchHeader(
+        base_offset=header.base_offset,
+        batch_length=0,
+        partition_leader_epoch=header.partition_leader_epoch,
+        magic=header.magic,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp_ms=base_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        record_count=record_count,
+    )

@@ -1,0 +1,326 @@
+"""Cleaning one log, as work on paths: read what is dirty, then rewrite all of it.
+
+Owns: the two passes, the memory they take (the key table, and a few batches at a time), the pauses
+that keep the disk budget.
+Must not: rename anything, or touch files other than `.cleaned` ones: the sources are others' too.
+Invariant: each event says that files are durable; whoever stops between two events has lost time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from moldau.protocol.records import (
+    BatchHeader,
+    InvalidBatch,
+    InvalidBatchReason,
+    RecordColumns,
+    decode_columns,
+)
+from moldau.runtime.filesystem import File, Filesystem
+from moldau.storage.batch_scan import scan_headers, scan_verified
+from moldau.storage.cleaner.aborted import TransactionWalk
+from moldau.storage.cleaner.batch_filter import BatchFate, BatchFilter
+from moldau.storage.cleaner.cleaned_segment import (
+    CleanedSegment,
+    SegmentTooLarge,
+    remove_cleaned_files,
+)
+from moldau.storage.cleaner.grouping import group_segments
+from moldau.storage.cleaner.job import (
+    CleaningDone,
+    CleaningEvent,
+    CleaningFailed,
+    CleaningJob,
+    CleaningStats,
+    SegmentCleaned,
+    SourceSegment,
+)
+from moldau.storage.cleaner.offset_map import SEED_BYTES, SLOT_BYTES, OffsetMap
+from moldau.storage.faults import is_out_of_room
+from moldau.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_path,
+)
+from moldau.storage.transaction_index import AbortedTransaction, TransactionIndex
+
+Batch = tuple[BatchHeader, bytes]
+Pause = Callable[[int], None]
+"""Called with a count of bytes read or written: waits as long as the disk budget wants it."""
+
+
+def clean(
+    filesystem: Filesystem, job: CleaningJob, *, seed: bytes, pause: Pause = lambda _: None
+) -> Iterator[CleaningEvent]:
+    """Carry out `job`; one event per new segment, in order, then CleaningDone.
+
+    `seed`: random bytes for the key table. Raises: CleaningFailed; nothing of it needs undoing.
+    """
+    assert len(seed) == SEED_BYTES
+    try:
+        remove_cleaned_files(filesystem, job.directory)
+        yield from _Cleaning(filesystem, job, seed, pause).run()
+    except (InvalidBatch, SegmentTooLarge, ValueError) as error:
+        raise CleaningFailed(str(error)) from None
+    except OSError as error:
+        what = f"{error.filename or job.directory}: {error.strerror or error}"
+        raise CleaningFailed(what, is_out_of_room=is_out_of_room(error)) from None
+
+
+class _Cleaning:
+    def __init__(self, filesystem: Filesystem, job: CleaningJob, seed: bytes, pause: Pause) -> None:
+        self._filesystem = filesystem
+        self._job = job
+        self._seed = seed
+        self._pause = pause
+        self._stats = CleaningStats()
+        self._map: OffsetMap
+        self._latest_offset = -1
+        """Up to here the table tells of every key."""
+
+    def run(self) -> Iterator[CleaningEvent]:
+        job = self._job
+        aborted = self._aborted_transactions()
+        self._build_map(aborted)
+        end_offset = self._latest_offset + 1
+        segments = [each for each in job.segments if each.base_offset < end_offset]
+        walk = TransactionWalk(aborted)
+        batch_filter = BatchFilter(
+            walk,
+            {each.producer_id: each for each in job.producers},
+            now_ms=job.now_ms,
+            delete_retention_ms=job.delete_retention_ms,
+        )
+        groups = group_segments(
+            segments,
+            [self._index_bytes(each.base_offset) for each in segments],
+            max_bytes=job.segment_bytes,
+            max_index_bytes=job.segment_index_bytes,
+        )
+        for group in groups:
+            yield self._rewrite(group, batch_filter, walk)
+        yield CleaningDone(end_offset, replace(self._stats))
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _path(self, base_offset: int, suffix: str) -> str:
+        return segment_path(self._job.directory, base_offset, suffix)
+
+    def _index_bytes(self, base_offset: int) -> int:
+        return max(
+            self._filesystem.size_bytes(self._path(base_offset, suffix))
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        )
+
+    def _aborted_transactions(self) -> list[AbortedTransaction]:
+        """Those with records below the job's end, wherever their markers are."""
+        found = []
+        for base_offset in self._job.index_bases:
+            path = self._path(base_offset, TXN_INDEX_SUFFIX)
+            found += [
+                each
+                for each in TransactionIndex(self._filesystem, path).entries()
+                if each.first_offset < self._job.end_offset
+            ]
+        return found
+
+    def _chunks(self, segment: SourceSegment) -> Iterator[list[Batch]]:
+        """The segment's batches, their CRCs checked, as many at a time as the buffer holds.
+
+        Raises: InvalidBatch, OSError.
+        """
+        path = self._path(segment.base_offset, LOG_SUFFIX)
+        file = self._filesystem.open(path, write=False)
+        try:
+            for chunk in _gather(file, segment.size_bytes, self._job.io_bytes):
+                self._pause(sum(len(data) for _, data in chunk))
+                yield chunk
+        except InvalidBatch as error:
+            raise InvalidBatch(
+                error.reason, f"{path}: {error.message}", position=error.position
+            ) from None
+        finally:
+            file.close()
+
+    # -- the first pass --------------------------------------------------------------------------
+
+    def _build_map(self, aborted: Iterable[AbortedTransaction]) -> None:
+        job = self._job
+        start = job.first_dirty_offset
+        dirty = [each for each in job.segments if each.end_offset > start]
+        self._map = OffsetMap(
+            job.map_bytes, self._count_records(dirty), job.load_factor, self._seed
+        )
+        self._latest_offset = start - 1
+        walk = TransactionWalk(each for each in aborted if each.last_offset >= start)
+        for segment in dirty:
+            for chunk in self._chunks(segment):
+                if not self._note_keys(chunk, walk):
+                    break
+            else:
+                self._latest_offset = max(self._latest_offset, segment.end_offset - 1)
+                continue
+            break
+        self._stats.key_count = self._map.count
+        self._stats.slot_count = self._map.slot_count
+
+    def _count_records(self, segments: Iterable[SourceSegment]) -> int:
+        """How many keys there can be at most: a look at the headers spares memory for the table."""
+        enough = self._job.map_bytes // SLOT_BYTES
+        count = 0
+        for segment in segments:
+            file = self._filesystem.open(self._path(segment.base_offset, LOG_SUFFIX), write=False)
+            try:
+                for _, header in scan_headers(file, 0, segment.size_bytes):
+                    count += header.record_count
+            finally:
+                file.close()
+            if count >= enough:
+                break
+        return count
+
+    def _note_keys(self, chunk: Sequence[Batch], walk: TransactionWalk) -> bool:
+        """Put the keys of some batches; False when the table is full."""
+        start = self._job.first_dirty_offset
+        keyed: list[Batch] = []
+        for header, data in chunk:
+            self._stats.map_bytes_read += len(data)
+            if header.is_control:
+                walk.is_empty_end(header, data)
+            elif not walk.is_aborted(header) and header.last_offset >= start:
+                keyed.append((header, data))
+        for columns, _ in _columns_of(keyed):
+            taken = self._map.put(columns, start)
+            if taken < columns.row_count:
+                assert columns.offsets is not None
+                self._latest_offset = columns.offsets[taken] - 1
+                return False
+        self._latest_offset = max(self._latest_offset, chunk[-1][0].last_offset)
+        return True
+
+    # -- the second pass -------------------------------------------------------------------------
+
+    def _rewrite(
+        self, group: Sequence[SourceSegment], batch_filter: BatchFilter, walk: TransactionWalk
+    ) -> SegmentCleaned:
+        job = self._job
+        cleaned = CleanedSegment(
+            self._filesystem,
+            job.directory,
+            group[0].base_offset,
+            index_interval_bytes=job.index_interval_bytes,
+            max_index_bytes=job.segment_index_bytes,
+            buffer_bytes=job.io_bytes,
+        )
+        try:
+            last = next((each for each in reversed(group) if each.size_bytes), None)
+            for segment in group:
+                seen_bytes = 0
+                for chunk in self._chunks(segment):
+                    seen_bytes += sum(len(data) for _, data in chunk)
+                    # The last batch stays, if only as a header: so the new segment ends where its
+                    # sources did, which is what tells after a crash whose place it takes.
+                    ends_group = segment is last and seen_bytes == segment.size_bytes
+                    self._filter(chunk, batch_filter, cleaned, ends_group=ends_group)
+                cleaned.add_aborted(walk.take_index_entries())
+            cleaned.finish()
+        except BaseException:
+            cleaned.discard()
+            raise
+        return SegmentCleaned(tuple(each.base_offset for each in group), cleaned.size_bytes)
+
+    def _filter(
+        self,
+        chunk: Sequence[Batch],
+        batch_filter: BatchFilter,
+        cleaned: CleanedSegment,
+        *,
+        ends_group: bool,
+    ) -> None:
+        fates: list[BatchFate] = []
+        judged: list[Batch] = []
+        for number, (header, data) in enumerate(chunk, start=1):
+            is_last = ends_group and number == len(chunk)
+            fate = batch_filter.fate(header, data, is_last=is_last)
+            fates.append(fate)
+            if not header.is_control and not fate.discards_records:
+                judged.append((header, data))
+        verdicts = self._verdicts(judged)
+        stats = self._stats
+        written = 0
+        for (header, data), fate in zip(chunk, fates, strict=True):
+            verdict = None
+            if not header.is_control and not fate.discards_records:
+                verdict = next(verdicts)
+            stats.bytes_read += len(data)
+            stats.records_read += header.record_count
+            result = batch_filter.rewrite(header, data, fate, verdict)
+            if result is not None:
+                new_header, new_data, count = result
+                cleaned.add(new_header, new_data)
+                written += len(new_data)
+                stats.records_written += count
+        stats.bytes_written += written
+        self._pause(written)
+
+    def _verdicts(self, batches: Sequence[Batch]) -> Iterator[bytes]:
+        """One per batch, in order."""
+        for columns, headers in _columns_of(batches):
+            verdict = bytes(self._map.judge(columns, self._latest_offset))
+            if columns.keys.validity is not None:
+                self._stats.keyless_count += _null_count(columns)
+            row = 0
+            for header in headers:
+                yield verdict[row : row + header.record_count]
+                row += header.record_count
+
+
+def _gather(file: File, size_bytes: int, chunk_bytes: int) -> Iterator[list[Batch]]:
+    chunk: list[Batch] = []
+    gathered_bytes = 0
+    for position, header, view in scan_verified(file, 0, size_bytes):
+        data = bytes(view) if view else file.pread(header.size_bytes, position)
+        chunk.append((header, data))
+        gathered_bytes += len(data)
+        if gathered_bytes >= chunk_bytes:
+            yield chunk
+            chunk, gathered_bytes = [], 0
+    if chunk:
+        yield chunk
+
+
+def _columns_of(
+    batches: Sequence[Batch],
+) -> Iterator[tuple[RecordColumns, Sequence[BatchHeader]]]:
+    """All batches as columns: in one piece, or one by one when together they grow too large.
+
+    Raises: InvalidBatch.
+    """
+    if not batches:
+        return
+    positions, at = [], 0
+    for _, data in batches:
+        positions.append(at)
+        at += len(data)
+    headers = [header for header, _ in batches]
+    try:
+        joined = b"".join(data for _, data in batches) if len(batches) > 1 else batches[0][1]
+        columns = decode_columns(joined, positions)
+    except InvalidBatch as error:
+        if error.reason is not InvalidBatchReason.TOO_LARGE or len(batches) == 1:
+            raise
+    else:
+        yield columns, headers
+        return
+    for header, data in batches:
+        yield decode_columns(data, [0]), [header]
+
+
+def _null_count(columns: RecordColumns) -> int:
+    validity = columns.keys.validity
+    assert validity is not None
+    return columns.row_count - sum(byte.bit_count() for byte in bytes(validity))

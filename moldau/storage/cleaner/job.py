@@ -1,0 +1,166 @@
+"""What a cleaner is asked to do and what it tells, as values that fit on one line of JSON.
+
+Owns: the job (one log, as paths, offsets and limits), the events of its course, and their encoding.
+Must not: hold open files or anything of the process that wrote it.
+Invariant: what is decoded equals what was encoded.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple
+
+NO_OFFSET = -1
+
+
+class SourceSegment(NamedTuple):
+    """A closed segment: its bytes [0, size_bytes) and offsets [base_offset, end_offset)."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+
+
+class ProducerTail(NamedTuple):
+    """What compaction must leave of a producer that may still be heard of.
+
+    `last_offset` is that of its last batch of data (NO_OFFSET: only markers are known of it).
+    """
+
+    producer_id: int
+    last_offset: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningJob:
+    """Everything there is to know for cleaning one log, as of one instant.
+
+    `segments` are the whole of the log below the first uncleanable offset, without gaps between
+    them; what lies at or after `first_dirty_offset` was not looked at before.
+    """
+
+    name: str
+    directory: str
+    segments: tuple[SourceSegment, ...]
+    first_dirty_offset: int
+    index_bases: tuple[int, ...]
+    """Base offsets of all segments whose transaction index may tell of aborted transactions."""
+    producers: tuple[ProducerTail, ...]
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    map_bytes: int
+    load_factor: float
+    io_bytes: int
+    max_bytes_per_second: float
+
+    @property
+    def end_offset(self) -> int:
+        """The first offset that may not be touched."""
+        return self.segments[-1].end_offset
+
+
+@dataclass(slots=True)
+class CleaningStats:
+    """What one cleaning has done."""
+
+    bytes_read: int = 0
+    """By the rewriting pass: what the log's cleaned part was."""
+    bytes_written: int = 0
+    map_bytes_read: int = 0
+    records_read: int = 0
+    records_written: int = 0
+    keyless_count: int = 0
+    key_count: int = 0
+    slot_count: int = 0
+
+    @property
+    def buffer_utilization(self) -> float:
+        """How full the key table was, 0 to 1."""
+        return self.key_count / self.slot_count if self.slot_count else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCleaned:
+    """The `.cleaned` files of a segment are complete and durable; it stands for its sources."""
+
+    source_bases: tuple[int, ...]
+    size_bytes: int
+
+    @property
+    def base_offset(self) -> int:
+        """Where the new segment begins: where the first of its sources does."""
+        return self.source_bases[0]
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningDone:
+    """The last event: below `end_offset` no key has a newer record below it."""
+
+    end_offset: int
+    stats: CleaningStats = field(default_factory=CleaningStats)
+
+
+CleaningEvent = SegmentCleaned | CleaningDone
+
+
+class CleaningFailed(Exception):
+    """A log could not be cleaned; the text is one line saying why.
+
+    `is_out_of_room`: it may succeed when there is room again. `is_worker_lost`: the process that
+    was at it has ended, which says nothing about the log.
+    """
+
+    def __init__(
+        self, reason: str, *, is_out_of_room: bool = False, is_worker_lost: bool = False
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_out_of_room = is_out_of_room
+        self.is_worker_lost = is_worker_lost
+
+
+class CleaningAborted(CleaningFailed):
+    """It was given up, because the log changed or somebody wanted it; nothing is wrong."""
+
+
+def encode_job(job: CleaningJob) -> bytes:
+    """One line."""
+    values = {each.name: getattr(job, each.name) for each in fields(job)}
+    return _line(values)
+
+
+def decode_job(line: bytes) -> CleaningJob:
+    """Raises: ValueError, TypeError or KeyError on what `encode_job` did not write."""
+    values: dict[str, Any] = json.loads(line)
+    values["segments"] = tuple(SourceSegment(*each) for each in values["segments"])
+    values["producers"] = tuple(ProducerTail(*each) for each in values["producers"])
+    values["index_bases"] = tuple(values["index_bases"])
+    return CleaningJob(**values)
+
+
+def encode_event(event: CleaningEvent | CleaningFailed) -> bytes:
+    """One line."""
+    if isinstance(event, SegmentCleaned):
+        return _line({"cleaned": event.source_bases, "size_bytes": event.size_bytes})
+    if isinstance(event, CleaningDone):
+        return _line({"end_offset": event.end_offset, "stats": asdict(event.stats)})
+    return _line({"failed": event.reason, "is_out_of_room": event.is_out_of_room})
+
+
+def decode_event(line: bytes) -> CleaningEvent:
+    """Raises: CleaningFailed when that is what it says; ValueError, TypeError or KeyError."""
+    values: dict[str, Any] = json.loads(line)
+    if "failed" in values:
+        raise CleaningFailed(values["failed"], is_out_of_room=values["is_out_of_room"])
+    if "cleaned" in values:
+        return SegmentCleaned(tuple(values["cleaned"]), values["size_bytes"])
+    return CleaningDone(values["end_offset"], CleaningStats(**values["stats"]))
+
+
+def _line(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
