@@ -65,7 +65,9 @@ class Setting:
 
 
 class Client(ABC):
-    """One thread with one transactional id."""
+    """One thread with one transactional id. `life_span`: how many transactions a producer makes."""
+
+    life_span = (5, 40)
 
     def __init__(self, setting: Setting, name: str, make_sender: MakeSender) -> None:
         self.name = name
@@ -118,7 +120,7 @@ class Client(ABC):
         sender = self._make_sender(self.name, process)
         try:
             sender.open()
-            for _ in range(self.dice.randint(5, 40)):
+            for _ in range(self.dice.randint(*self.life_span)):
                 if self.is_over:
                     return
                 self._transact(process, sender)
@@ -255,6 +257,8 @@ class Pipeline(Client):
             its group.
         outputs: topics with as many partitions as `partition_count`.
     """
+
+    life_span = (20, 120)
 
     def __init__(
         self,

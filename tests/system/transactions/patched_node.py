@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from moldau.broker.__main__ import main
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
-from moldau.broker.transaction import marker_writer
+from moldau.broker.partition.partition import Partition
 from moldau.storage.log import Log
 
 PLANT_VARIABLE: Final = "MOLDAU_TEST_PLANT"
@@ -30,14 +30,14 @@ def _show_all_that_is_replicated() -> None:
 
 
 def _abort_in_one_partition() -> None:
-    append: Callable[..., Any] = marker_writer.append_marker  # type: ignore[attr-defined]
+    append: Callable[..., Any] = Partition.append_marker
 
-    def append_marker(partition: Any, *arguments: Any, is_commit: bool, **more: Any) -> Any:
-        if partition.topic_partition.partition == 0:
-            is_commit = False
-        return append(partition, *arguments, is_commit=is_commit, **more)
+    def append_marker(partition: Partition, *arguments: Any, is_commit: bool, **more: Any) -> Any:
+        where = partition.topic_partition
+        is_hit = where.partition == 0 and not where.topic.startswith("__")
+        return append(partition, *arguments, is_commit=is_commit and not is_hit, **more)
 
-    marker_writer.append_marker = append_marker  # type: ignore[attr-defined]
+    Partition.append_marker = append_marker  # type: ignore[method-assign, assignment]
 
 
 def _abort_offsets() -> None:

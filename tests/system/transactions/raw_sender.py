@@ -53,7 +53,6 @@ GROUP_KEY, TRANSACTION_KEY = 0, 1
 ANSWER_S: Final = 4.0
 DEADLINE_S: Final = 90.0
 PAUSE_S: Final = 0.05
-TIMESTAMP_MS: Final = 1_700_000_000_000
 STUTTER_SHARE: Final = 0.15
 
 #: As good as done, or to be tried again, whatever is asked.
@@ -107,6 +106,7 @@ class RawSender:
         #: What the transaction before has sent last, and where to.
         self._earlier: list[tuple[Address, Any, int]] = []
         self._sent: list[tuple[Address, Any, int]] = []
+        self._is_empty = True
         self._turn = 0
 
     # -- the face --------------------------------------------------------------------------------
@@ -116,23 +116,29 @@ class RawSender:
             self._until(self._init, Broken)
 
     def begin(self) -> None:
-        self._earlier, self._sent = self._sent[-3:], []
+        self._earlier, self._sent, self._is_empty = self._sent[-3:], [], True
 
     def send(self, send: Send) -> None:
+        self._is_empty = False
         self._until(lambda: self._produce(send), MustAbort)
         self._stutter()
 
     def send_offsets(self, commits: Sequence[OffsetCommit], consumer: Consumer) -> None:
         """As a consumer that is no member of its group."""
+        self._is_empty = False
         for commit in commits:
             self._until(lambda commit=commit: self._commit_offset(commit), MustAbort)  # type: ignore[misc]
 
     def commit(self) -> None:
         self._stutter()
+        if self._is_empty:
+            return  # the coordinator knows of no transaction, as with any client
         self._until(lambda: self._end(True), Broken)
 
     def abort(self) -> None:
         self._stutter()
+        if self._is_empty:
+            return
         try:
             self._until(lambda: self._end(False), Broken)
         except MustAbort as error:
@@ -157,7 +163,7 @@ class RawSender:
     def _produce(self, send: Send) -> ErrorCode:
         sequence = self._sequences.get(send.log, 0)
         batch = encode_batch(
-            [Record(0, TIMESTAMP_MS, None, encode(send.value))],
+            [Record(0, int(time.time() * 1000), None, encode(send.value))],
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
             base_sequence=sequence,

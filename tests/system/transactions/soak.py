@@ -58,7 +58,7 @@ CONFIG: Final = {
     "log.cleaner.backoff.ms": "2000",
 }
 DISK_BYTES: Final = 512 * 2**20
-TOPIC_CONFIG: Final = {"segment.bytes": "1048576"}
+TOPIC_CONFIG: Final = {"segment.bytes": "1048576", "retention.ms": "-1"}
 FOUR_BROKERS: Final = (*BROKER_IDS, 4)
 SETTLE_DEADLINE_S: Final = 240.0
 LOOK_S: Final = 0.5

@@ -31,6 +31,8 @@ CONFIG: Final = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.heartbeat.interval.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "500",
 }
 ENOUGH: Final = 12
 DIRTY: Final = "dirty reader"
@@ -56,7 +58,7 @@ def enough(workload: Workload) -> bool:
     return all(client.committed_count >= ENOUGH for client in clients)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bootstrap() -> Iterator[str]:
     with Cluster(config=CONFIG) as cluster:
         yield cluster.bootstrap_server
