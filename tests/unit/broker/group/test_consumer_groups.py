@@ -1,0 +1,338 @@
+"""Consumer groups: joining, rebalancing, leaving, dying, and what a failover keeps."""
+
+from __future__ import annotations
+
+from moldau.protocol.errors import ErrorCode
+from tests.unit.broker.group.consumer_harness import (
+    INTERVAL_MS,
+    REBALANCE_MS,
+    SESSION_MS,
+    ConsumerShard,
+)
+
+
+def shard(partition_count: int = 6, **config: object) -> ConsumerShard:
+    groups = ConsumerShard(**config)
+    groups.create_topic("events", partition_count)
+    return groups
+
+
+def test_first_member_gets_everything_in_epoch_one() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    answer = member.join()
+    assert (answer.error_code, answer.member_epoch) == (0, 1)
+    assert answer.heartbeat_interval_ms == INTERVAL_MS
+    assert member.owned == {"events": {0, 1, 2, 3, 4, 5}}
+    assert groups.group_state() == "Stable"
+
+
+def test_answers_name_the_assignment_only_when_it_changes_or_everything_was_told() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    member.join()
+    assert member.heartbeat().assignment is None
+    assert member.ask(**member.full()).assignment is not None
+
+
+def test_the_second_member_gets_partitions_only_after_the_first_has_given_them_back() -> None:
+    groups = shard()
+    first, second = groups.consumer("team", ["events"]), groups.consumer("team", ["events"])
+    first.join()
+    assert second.join().member_epoch == 2
+    assert second.owned == {}
+    first.is_slow = True
+    first.heartbeat()
+    assert first.epoch == 1
+    assert len(first.assigned["events"]) == 3
+    assert groups.group_state() == "Reconciling"
+    second.heartbeat()
+    assert second.owned == {}
+    first.release()
+    first.heartbeat()
+    assert first.epoch == 2
+    second.heartbeat()
+    assert first.owned["events"] | second.owned["events"] == set(range(6))
+    assert not first.owned["events"] & second.owned["events"]
+    assert groups.group_state() == "Stable"
+
+
+def test_a_member_that_does_not_give_back_in_its_rebalance_timeout_is_fenced() -> None:
+    groups = shard()
+    first, second = groups.consumer("team", ["events"]), groups.consumer("team", ["events"])
+    first.join()
+    second.join()
+    first.is_slow = True
+    elapsed_ms = 0
+    while elapsed_ms < REBALANCE_MS + INTERVAL_MS:
+        first.heartbeat()
+        second.heartbeat()
+        if first.epoch == 0:
+            break
+        groups.advance(INTERVAL_MS)
+        elapsed_ms += INTERVAL_MS
+    assert elapsed_ms >= REBALANCE_MS
+    assert first.member_id not in groups.consumer_group().members
+    groups.settle([second])
+    assert second.owned == {"events": set(range(6))}
+
+
+def test_a_silent_member_is_fenced_and_its_partitions_go_on() -> None:
+    groups = shard()
+    first, second = groups.consumer("team", ["events"]), groups.consumer("team", ["events"])
+    first.join()
+    second.join()
+    groups.settle([first, second])
+    for _ in range(SESSION_MS // INTERVAL_MS + 1):
+        groups.advance(INTERVAL_MS)
+        second.heartbeat()
+    groups.settle([second])
+    assert second.owned == {"events": set(range(6))}
+    assert first.error() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_could_not_be_fenced_is_tried_again() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    member.join()
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    groups.advance(SESSION_MS + 1)
+    assert member.member_id in groups.consumer_group().members
+    groups.log.append_error = ErrorCode.NONE
+    groups.advance(1000)
+    assert groups.group_state() == "Empty"
+
+
+def test_an_answer_waits_for_the_commit_of_what_it_tells() -> None:
+    groups = shard(is_committing_at_once=False)
+    member = groups.consumer("team", ["events"])
+    assert member.ask(**member.full()) is None
+    groups.log.commit()
+    assert member.last.answer.member_epoch == 1
+
+
+def test_a_member_is_told_when_nothing_could_be_written() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert member.error(**member.full()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    groups.log.append_error = ErrorCode.MESSAGE_TOO_LARGE
+    assert member.error(**member.full()) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "team" not in groups.state.groups
+    groups.log.append_error = ErrorCode.NONE
+    member.join()
+    assert member.owned == {"events": set(range(6))}
+
+
+def test_leaving_ends_the_member_and_empties_the_group() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    member.join()
+    assert member.leave() is ErrorCode.NONE
+    assert groups.group_state() == "Empty"
+    assert groups.consumer_group().group_epoch == 2
+
+
+def test_a_lost_answer_is_made_good_by_the_epoch_before() -> None:
+    groups = shard()
+    first, second = groups.consumer("team", ["events"]), groups.consumer("team", ["events"])
+    first.join()
+    second.join()
+    first.heartbeat()
+    before = first.epoch
+    first.ask(topic_partitions=first.to_wire())  # the answer gets lost
+    assert groups.consumer_group().members[first.member_id].member_epoch == before + 1
+    assert first.error(topic_partitions=first.to_wire()) is ErrorCode.NONE
+
+
+def test_a_topic_that_grows_is_assigned_again() -> None:
+    groups = shard(2)
+    member = groups.consumer("team", ["events"])
+    member.join()
+    groups.grow_topic("events", 2, 5)
+    groups.settle([member])
+    assert member.owned == {"events": set(range(5))}
+    assert member.epoch == 2
+
+
+def test_a_topic_that_comes_later_or_goes_is_followed() -> None:
+    groups = shard(2)
+    member = groups.consumer("team", ["events", "later"])
+    member.join()
+    groups.create_topic("later", 2)
+    groups.settle([member])
+    assert member.owned == {"events": {0, 1}, "later": {0, 1}}
+    groups.delete_topic("events")
+    groups.settle([member])
+    assert member.owned == {"later": {0, 1}}
+
+
+def test_metadata_that_changes_nothing_for_the_group_bumps_no_epoch() -> None:
+    groups = shard(2)
+    member = groups.consumer("team", ["events"])
+    member.join()
+    groups.create_topic("other", 1)
+    groups.grow_topic("events", 1, 2)  # the same partition again: a change of nothing
+    groups.settle([member])
+    assert member.epoch == 1
+
+
+def test_unsubscribed_topics_are_asked_back_at_once() -> None:
+    groups = shard(2, group_consumer_assignment_interval_ms=10_000)
+    groups.create_topic("other", 2)
+    member = groups.consumer("team", ["events", "other"])
+    member.join()
+    member.topics = ["events"]
+    answer = member.heartbeat(subscribed_topic_names=["events"])
+    assert [len(topic.partitions) for topic in answer.assignment.topic_partitions] == [2]
+    assert member.owned == {"events": {0, 1}}
+    assert groups.consumer_group().assignment_epoch == 1
+    groups.advance(10_001)
+    groups.settle([member])
+    assert groups.consumer_group().assignment_epoch == 2
+
+
+def test_assignments_are_computed_at_most_once_per_interval() -> None:
+    groups = shard(group_consumer_assignment_interval_ms=1000)
+    members = [groups.consumer("team", ["events"]) for _ in range(3)]
+    for member in members:
+        member.join()
+    group = groups.consumer_group()
+    assert (group.group_epoch, group.assignment_epoch) == (3, 1)
+    assert groups.group_state() == "Assigning"
+    groups.advance(1000)
+    groups.settle(members)
+    assert (group.group_epoch, group.assignment_epoch) == (3, 3)
+    assert sorted(len(member.owned["events"]) for member in members) == [2, 2, 2]
+
+
+def test_most_members_choose_the_assignor() -> None:
+    groups = shard(4)
+    groups.create_topic("other", 4)
+    topics = ["events", "other"]
+    members = [groups.consumer("team", topics, assignor="range") for _ in range(2)]
+    for member in members:
+        member.join()
+    groups.settle(members)
+    assert groups.described().assignor_name == "range"
+    for member in members:
+        assert member.owned["events"] == member.owned["other"]
+
+
+def test_group_configuration_sets_session_and_heartbeat_within_the_brokers_limits() -> None:
+    groups = shard()
+    groups.configure("team", "consumer.heartbeat.interval.ms", "7000")
+    groups.configure("team", "consumer.session.timeout.ms", "60000000")
+    member = groups.consumer("team", ["events"])
+    assert member.join().heartbeat_interval_ms == 7000
+    groups.advance(59_000)
+    assert member.member_id in groups.consumer_group().members
+    groups.advance(2000)
+    assert not groups.consumer_group().members
+
+
+def test_a_failover_keeps_the_group_as_it_is_and_gives_everybody_a_session() -> None:
+    groups = shard()
+    groups.create_topic("other", 3)
+    members = [
+        groups.consumer("team", ["events"], instance_id="one"),
+        groups.consumer("team", ["events", "other"]),
+        groups.consumer("team", regex="e.*"),
+    ]
+    for member in members:
+        member.join()
+    groups.settle(members)
+    before = groups.described()
+    groups.advance(SESSION_MS - 1000)
+    groups.fail_over()
+    assert groups.described() == before
+    groups.advance(SESSION_MS - 1000)
+    epochs = [member.epoch for member in members]
+    groups.settle(members)
+    assert [member.epoch for member in members] == epochs
+    assert groups.described() == before
+    groups.advance(SESSION_MS + 1)
+    assert groups.group_state() == "Empty"
+
+
+def test_after_a_failover_a_slow_member_has_its_rebalance_timeout_once_more() -> None:
+    groups = shard()
+    first, second = groups.consumer("team", ["events"]), groups.consumer("team", ["events"])
+    first.join()
+    second.join()
+    first.is_slow = True
+    first.heartbeat()
+    groups.fail_over()
+    for _ in range(REBALANCE_MS // INTERVAL_MS - 1):
+        groups.advance(INTERVAL_MS)
+        assert first.heartbeat().error_code == 0
+        second.heartbeat()
+    groups.advance(INTERVAL_MS)
+    assert first.heartbeat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_describe_tells_epochs_assignments_and_kinds_of_members() -> None:
+    groups = shard(2)
+    member = groups.consumer("team", ["events"], instance_id="i")
+    member.join()
+    group = groups.described()
+    assert (group.error_code, group.group_state, group.group_epoch, group.assignment_epoch) == (
+        0,
+        "Stable",
+        1,
+        1,
+    )
+    (described,) = group.members
+    assert (described.member_id, described.instance_id) == (member.member_id, "i")
+    assert described.client_host == "/127.0.0.1"
+    assert described.member_type == 1
+    for assignment in (described.assignment, described.target_assignment):
+        (topic,) = assignment.topic_partitions
+        assert (topic.topic_name, topic.partitions) == ("events", [0, 1])
+
+
+def test_an_empty_classic_group_gives_way() -> None:
+    groups = shard()
+    (classic,) = groups.stable()
+    classic.commit({("events", 0): 7})
+    classic.leave()
+    member = groups.consumer("team", ["events"])
+    member.join()
+    assert member.owned == {"events": set(range(6))}
+    assert groups.offset("events", 0) == 7
+
+
+def test_an_empty_consumer_group_gives_way_to_a_classic_one() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    member.join()
+    groups.commit({("events", 0): 5}, member_id=member.member_id, generation=1)
+    member.leave()
+    groups.stable()
+    assert groups.state.groups["team"].kind == "classic"
+    assert groups.offset("events", 0) == 5
+    groups.fail_over()
+    assert groups.state.groups["team"].kind == "classic"
+
+
+def test_deleting_needs_an_empty_group_and_removes_every_record() -> None:
+    groups = shard()
+    member = groups.consumer("team", regex="ev.*")
+    member.join()
+    groups.settle([member])
+    assert groups.delete_group().answer is ErrorCode.NON_EMPTY_GROUP
+    member.leave()
+    assert groups.delete_group().answer is ErrorCode.NONE
+    assert "team" not in groups.state.groups
+    groups.fail_over()
+    assert "team" not in groups.state.groups
+
+
+def test_thousand_members_converge() -> None:
+    groups = shard(3000, group_consumer_assignment_interval_ms=1000)
+    members = [groups.consumer("team", ["events"]) for _ in range(1000)]
+    for member in members:
+        member.join()
+    groups.advance(1000)
+    groups.settle(members)
+    assert {len(member.owned["events"]) for member in members} == {3}

@@ -1,0 +1,216 @@
+"""Static members and subscriptions by regular expression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moldau.broker.group.core.regular_expressions import MIN_REFRESH_INTERVAL_MS
+from moldau.protocol.errors import ErrorCode
+from tests.unit.broker.group.consumer_harness import SESSION_MS, ConsumerShard
+
+
+def shard(*topics: str, **config: Any) -> ConsumerShard:
+    groups = ConsumerShard(**config)
+    for name in topics:
+        groups.create_topic(name, 2)
+    return groups
+
+
+def test_a_static_member_that_comes_back_finds_its_partitions() -> None:
+    groups = shard("events")
+    first = groups.consumer("team", ["events"], instance_id="one")
+    second = groups.consumer("team", ["events"], instance_id="two")
+    first.join()
+    second.join()
+    groups.settle([first, second])
+    owned, epoch = dict(first.owned), groups.consumer_group().group_epoch
+    assert first.leave(-2) is ErrorCode.NONE
+    groups.settle([second])
+    assert len(second.owned["events"]) == 1
+    back = groups.consumer("team", ["events"], instance_id="one")
+    back.join()
+    assert back.owned == owned
+    assert groups.consumer_group().group_epoch == epoch
+    groups.settle([back, second])
+
+
+def test_a_static_member_that_stays_away_is_fenced() -> None:
+    groups = shard("events")
+    member = groups.consumer("team", ["events"], instance_id="one")
+    member.join()
+    member.leave(-2)
+    groups.advance(SESSION_MS - 1000)
+    assert groups.consumer_group().members
+    groups.advance(2000)
+    assert groups.group_state() == "Empty"
+
+
+def test_a_static_member_leaves_for_good_with_minus_one() -> None:
+    groups = shard("events")
+    member = groups.consumer("team", ["events"], instance_id="one")
+    member.join()
+    assert member.leave() is ErrorCode.NONE
+    assert groups.group_state() == "Empty"
+
+
+def test_a_static_member_with_the_same_id_comes_back() -> None:
+    groups = shard("events")
+    member = groups.consumer("team", ["events"], instance_id="one")
+    member.join()
+    member.leave(-2)
+    member.join()
+    assert member.owned == {"events": {0, 1}}
+
+
+def test_a_failover_keeps_the_place_of_a_static_member() -> None:
+    groups = shard("events")
+    member = groups.consumer("team", ["events"], instance_id="one")
+    member.join()
+    member.leave(-2)
+    groups.fail_over()
+    back = groups.consumer("team", ["events"], instance_id="one")
+    back.join()
+    assert back.owned == {"events": {0, 1}}
+    groups.fail_over()
+    assert list(groups.consumer_group().members) == [back.member_id]
+
+
+def test_an_expression_stands_for_the_topics_whose_whole_name_it_matches() -> None:
+    groups = shard("log-a", "log-b", "my-log")
+    member = groups.consumer("team", regex="log-.*")
+    assert member.join().member_epoch == 1
+    groups.settle([member])
+    assert member.owned == {"log-a": {0, 1}, "log-b": {0, 1}}
+    assert groups.consumer_group().is_subscribed_to("log-a")
+    assert not groups.consumer_group().is_subscribed_to("my-log")
+
+
+def test_names_and_expression_add_up() -> None:
+    groups = shard("log-a", "other")
+    member = groups.consumer("team", ["other"], regex="log-.*")
+    member.join()
+    groups.settle([member])
+    assert member.owned == {"log-a": {0, 1}, "other": {0, 1}}
+
+
+def test_topics_that_the_member_may_not_describe_do_not_count() -> None:
+    groups = shard("log-a", "log-b")
+    member = groups.consumer("team", regex="log-.*", authorize=lambda name: name == "log-b")
+    member.join()
+    groups.settle([member])
+    assert member.owned == {"log-b": {0, 1}}
+
+
+def test_new_topics_are_found_but_not_more_often_than_every_ten_seconds() -> None:
+    groups = shard("log-a")
+    member = groups.consumer("team", regex="log-.*")
+    member.join()
+    groups.settle([member])
+    groups.create_topic("log-b", 2)
+    groups.settle([member])
+    assert member.owned == {"log-a": {0, 1}}
+    groups.advance(MIN_REFRESH_INTERVAL_MS)
+    groups.settle([member])
+    assert member.owned == {"log-a": {0, 1}, "log-b": {0, 1}}
+
+
+def test_expressions_are_looked_up_again_after_the_refresh_interval() -> None:
+    groups = shard("log-a", group_consumer_regex_refresh_interval_ms=20_000)
+    allowed = {"log-a"}
+    groups.create_topic("log-b", 2)
+    member = groups.consumer("team", regex="log-.*", authorize=lambda name: name in allowed)
+    member.join()
+    groups.settle([member])
+    allowed.add("log-b")
+    groups.advance(20_000)
+    groups.settle([member])
+    assert member.owned == {"log-a": {0, 1}, "log-b": {0, 1}}
+
+
+def test_deleted_topics_leave_an_expression() -> None:
+    groups = shard("log-a", "log-b")
+    member = groups.consumer("team", regex="log-.*")
+    member.join()
+    groups.settle([member])
+    groups.delete_topic("log-b")
+    groups.settle([member])
+    assert member.owned == {"log-a": {0, 1}}
+
+
+def test_a_changed_expression_takes_the_old_one_away() -> None:
+    groups = shard("log-a", "tmp-a")
+    member = groups.consumer("team", regex="log-.*")
+    member.join()
+    groups.settle([member])
+    groups.advance(MIN_REFRESH_INTERVAL_MS)
+    member.heartbeat(subscribed_topic_regex="tmp-.*")
+    groups.settle([member])
+    assert member.owned == {"tmp-a": {0, 1}}
+    assert list(groups.consumer_group().resolved) == ["tmp-.*"]
+    member.heartbeat(subscribed_topic_regex="")
+    groups.settle([member])
+    assert member.owned == {}
+    assert not groups.consumer_group().resolved
+
+
+def test_an_expression_that_others_have_is_known_at_once() -> None:
+    groups = shard("log-a")
+    groups.consumer("team", regex="log-.*").join()
+    groups.holds_lookups = True
+    second = groups.consumer("team", regex="log-.*")
+    second.join()
+    assert not groups.lookups
+    assert groups.consumer_group().group_epoch == 3
+
+
+def test_the_last_subscriber_takes_the_expression_along() -> None:
+    groups = shard("log-a")
+    first, second = groups.consumer("team", regex="log-.*"), groups.consumer("team", ["log-a"])
+    first.join()
+    second.join()
+    groups.settle([first, second])
+    first.leave()
+    assert not groups.consumer_group().resolved
+    groups.fail_over()
+    assert not groups.consumer_group().resolved
+    assert groups.consumer_group().is_subscribed_to("log-a")
+
+
+def test_one_look_up_at_a_time_and_a_late_result_harms_nobody() -> None:
+    groups = shard("log-a")
+    groups.holds_lookups = True
+    member = groups.consumer("team", regex="log-.*")
+    member.join()
+    member.heartbeat()
+    assert len(groups.lookups) == 1
+    member.leave()
+    groups.delete_group()
+    groups.run_lookups()
+    assert "team" not in groups.state.groups
+
+
+def test_a_look_up_that_could_not_be_written_is_done_again() -> None:
+    groups = shard("log-a")
+    groups.holds_lookups = True
+    member = groups.consumer("team", regex="log-.*")
+    member.join()
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    groups.run_lookups()
+    groups.log.append_error = ErrorCode.NONE
+    groups.holds_lookups = False
+    member.heartbeat()
+    groups.settle([member])
+    assert member.owned == {"log-a": {0, 1}}
+
+
+def test_many_topics_are_matched_in_slices() -> None:
+    groups = ConsumerShard()
+    groups.create_topic("zz", 1)
+    topics = groups.broker.image.topics
+    names = {f"t-{number}": topics.topics_by_name["zz"] for number in range(5000)}
+    topics.topics_by_name.update(names)  # type: ignore[attr-defined]
+    member = groups.consumer("team", regex="z+")
+    member.join()
+    assert groups.lookup_steps > 15
+    groups.settle([member])
+    assert member.owned == {"zz": {0}}
