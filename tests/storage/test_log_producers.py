@@ -50,6 +50,7 @@ def end(
     producer_id: int = 7,
     producer_epoch: int = 0,
     coordinator_epoch: int = 1,
+    transaction_version: int = 0,
 ) -> AppendResult:
     sent = encode_end_txn_batch(
         EndTxnMarker(kind, coordinator_epoch),
@@ -57,7 +58,12 @@ def end(
         producer_epoch=producer_epoch,
         timestamp_ms=START_MS,
     )
-    return log.append_as_leader(sent, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    return log.append_as_leader(
+        sent,
+        leader_epoch=0,
+        origin=AppendOrigin.COORDINATOR,
+        transaction_version=transaction_version,
+    )
 
 
 def killed(bench: LogBench, log: Log) -> Log:

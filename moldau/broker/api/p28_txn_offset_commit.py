@@ -178,7 +178,9 @@ class _Commit:
             self.refuse(ErrorCode.INVALID_TXN_STATE)
 
     def _commit(self) -> None:
-        self._services.group_coordinator.txn_offset_commit(self._request, self._answer)
+        self._services.group_coordinator.txn_offset_commit(
+            self._request, self._answer, self._context.api_version
+        )
 
     def refuse(self, error: ErrorCode) -> None:
         """Nothing is stored; everything that could have been is told why."""
