@@ -54,6 +54,35 @@ from moldau.protocol.errors import ErrorCode
 
 TopicsByName = dict[str, set[int] | None]
 
+AllTopics = Annotated[
+    bool, typer.Option("--all-topics", help="Every topic the group has committed for.")
+]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="The logs' start.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="The logs' end.")]
+ToCurrent = Annotated[bool, typer.Option("--to-current", help="Where it is; useful with --export.")]
+ToOffset = Annotated[int | None, typer.Option("--to-offset", min=0, help="This offset.")]
+ShiftBy = Annotated[
+    int | None, typer.Option("--shift-by", help="So many further; back when negative.")
+]
+ToDatetime = Annotated[
+    str | None,
+    typer.Option(
+        "--to-datetime",
+        metavar="YYYY-MM-DDTHH:MM:SS.sss",
+        help="The first record of then or later; UTC unless it names a time zone.",
+    ),
+]
+ByDuration = Annotated[
+    str | None,
+    typer.Option(
+        "--by-duration", metavar="PnDTnHnMnS", help="The first record not older than that."
+    ),
+]
+FromFile = Annotated[Path | None, typer.Option("--from-file", help="The offsets of a CSV file.")]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it, instead of only showing it.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show it (default).")]
+Export = Annotated[bool, typer.Option("--export", help="Print CSV that --from-file takes.")]
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -67,44 +96,18 @@ def reset_offsets(
     group_ids: GroupIds = None,
     all_groups: AllGroups = False,
     topics: Topics = None,
-    all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Every topic the group has committed for.")
-    ] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The logs' start.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="The logs' end.")] = False,
-    to_current: Annotated[
-        bool, typer.Option("--to-current", help="Where it is; useful with --export.")
-    ] = False,
-    to_offset: Annotated[
-        int | None, typer.Option("--to-offset", min=0, help="This offset.")
-    ] = None,
-    shift_by: Annotated[
-        int | None, typer.Option("--shift-by", help="So many further; back when negative.")
-    ] = None,
-    to_datetime: Annotated[
-        str | None,
-        typer.Option(
-            "--to-datetime",
-            metavar="YYYY-MM-DDTHH:MM:SS.sss",
-            help="The first record of then or later; UTC unless it names a time zone.",
-        ),
-    ] = None,
-    by_duration: Annotated[
-        str | None,
-        typer.Option(
-            "--by-duration", metavar="PnDTnHnMnS", help="The first record not older than that."
-        ),
-    ] = None,
-    from_file: Annotated[
-        Path | None, typer.Option("--from-file", help="The offsets of a CSV file.")
-    ] = None,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it, instead of only showing it.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it (default).")] = False,
-    export: Annotated[
-        bool, typer.Option("--export", help="Print CSV that --from-file takes.")
-    ] = False,
+    all_topics: AllTopics = False,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_current: ToCurrent = False,
+    to_offset: ToOffset = None,
+    shift_by: ShiftBy = None,
+    to_datetime: ToDatetime = None,
+    by_duration: ByDuration = None,
+    from_file: FromFile = None,
+    execute: Execute = False,
+    dry_run: DryRun = False,
+    export: Export = False,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,

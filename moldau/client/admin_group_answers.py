@@ -39,6 +39,7 @@ _VERSION: Final = struct.Struct(">h")
 def read_consumer(
     response: consumer.ConsumerGroupDescribeResponse, _: Sequence[str], broker: Broker
 ) -> dict[str, GroupDescription | Refusal]:
+    """Groups of KIP-848, or why each is not described."""
     found: dict[str, GroupDescription | Refusal] = {}
     for group in response.groups:
         if group.error_code != ErrorCode.NONE:
@@ -85,6 +86,7 @@ def _partitions(assignment: consumer.Assignment) -> frozenset[TopicPartition]:
 def read_classic(
     response: classic.DescribeGroupsResponse, _: Sequence[str], broker: Broker
 ) -> dict[str, GroupDescription | Refusal]:
+    """Classic groups, or why each is not described."""
     found: dict[str, GroupDescription | Refusal] = {}
     for group in response.groups:
         if group.error_code != ErrorCode.NONE:
@@ -156,6 +158,7 @@ def _embedded(kind: type[Message], data: bytes) -> Any:
 def read_offsets(
     response: fetch.OffsetFetchResponse, *_: object
 ) -> dict[str, dict[TopicPartition, CommittedOffset] | Refusal]:
+    """What groups have committed; an error of one partition is the group's."""
     found: dict[str, dict[TopicPartition, CommittedOffset] | Refusal] = {}
     for group in response.groups:
         offsets: dict[TopicPartition, CommittedOffset] = {}
@@ -185,6 +188,7 @@ def partition_errors(response: Any) -> PartitionErrors | Refusal:
 
 
 def read_deleted(response: Any, *_: object) -> dict[str, bool | Refusal]:
+    """True for each group that is gone."""
     return {
         each.group_id: True if each.error_code == ErrorCode.NONE else Refusal(each.error_code)
         for each in response.results
