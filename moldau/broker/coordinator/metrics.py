@@ -5,8 +5,8 @@ Owns names and labels; the coordinators add what they count themselves.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.coordinator.shard import ShardState
@@ -33,12 +33,10 @@ class RuntimeMetrics:
         prefix = f"kafka.server:type={GROUPS.get(topic, 'coordinator-metrics')},name="
 
         def count(state: ShardState) -> float:
-            return float(Counter(shard.state for shard in shards())[state])
+            return float(sum(shard.state is state for shard in shards()))
 
         for state in _SHOWN:
-            registry.gauge(
-                f"{prefix}num-partitions", lambda state=state: count(state), state=state.value
-            )
+            registry.gauge(f"{prefix}num-partitions", partial(count, state), state=state.value)
         registry.gauge(
             f"{prefix}waiting-count",
             lambda: float(sum(shard.waiting_count for shard in shards())),

@@ -8,6 +8,7 @@ append any more.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -251,12 +252,10 @@ class CoordinatorRuntime(Generic[StateT]):
 
     async def close(self) -> None:
         """Tell everybody who waits NOT_COORDINATOR, and wait for what is being read."""
-        import asyncio
-
         self._is_closed = True
         for partition_index in list(self._shards):
             self._unload(partition_index)
         if self._loading_count:
-            idle = asyncio.get_running_loop().create_future()
-            self._idle.append(lambda: idle.done() or idle.set_result(None))
-            await idle
+            idle = asyncio.Event()
+            self._idle.append(idle.set)
+            await idle.wait()

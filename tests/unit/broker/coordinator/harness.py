@@ -343,7 +343,7 @@ class MemoryBroker:
         try:
             work.send(None)
         except StopIteration:
-            self.held.popleft()
+            del self.held[0]
             self.settle()
             return False
         return True

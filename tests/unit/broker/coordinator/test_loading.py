@@ -267,7 +267,7 @@ def test_a_bug_in_replay_fails_the_partition_and_is_told() -> None:
         state.fails_on = "poison"
         return state
 
-    loading.runtime._make_state = make  # type: ignore[method-assign]
+    loading.runtime._make_state = make
     with pytest.raises(ValueError, match="poison"):
         loading.broker.elect(0)
     assert loading.refusal() is ErrorCode.COORDINATOR_NOT_AVAILABLE
