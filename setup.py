@@ -15,7 +15,8 @@ from setuptools.errors import BaseError, CCompilerError
 _NATIVE = "moldau.protocol.records._native"
 _SOURCE = "moldau/protocol/records/_native.pyx"
 _PARTS = [
-    f"moldau/protocol/records/_native_{part}.pxi" for part in ("read", "write", "columns", "rows")
+    f"moldau/protocol/records/_native_{part}.pxi"
+    for part in ("read", "write", "columns", "rows", "keys")
 ]
 _BUILD_ERRORS = (BaseError, CCompilerError, OSError)
 

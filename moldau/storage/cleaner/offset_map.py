@@ -98,6 +98,8 @@ class OffsetMap:
 
     def _slot(self, key: bytes | memoryview) -> int:
         """Index of the first word of the key's slot, or of the free one where it belongs."""
+        high: int
+        low: int
         high, low = _DIGEST.unpack(blake2b(key, digest_size=16, key=self._seed).digest())
         words, size = self._words, self.slot_count
         slot, step = high % size, 1 + low % (size - 1)
