@@ -196,7 +196,7 @@ class Consumer:
     def leave(self, epoch: int = -1) -> ErrorCode:
         answer = self.ask(member_epoch=epoch)
         self.owned, self.assigned = {}, {}
-        return ErrorCode.of(answer.error_code)
+        return ErrorCode.NONE if answer is None else ErrorCode.of(answer.error_code)
 
     def release(self) -> None:
         """Give back what it must not have any more."""

@@ -1,0 +1,337 @@
+"""Groups that change between the classic protocol and the new one while they work (KIP-848)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moldau.broker.group.core.consumer_protocol import read_assignment
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_protocol_assignment import (
+    ConsumerProtocolAssignment,
+    TopicPartition,
+)
+from moldau.protocol.messages.consumer_protocol_subscription import (
+    ConsumerProtocolSubscription,
+)
+from moldau.protocol.messages.consumer_protocol_subscription import (
+    TopicPartition as OwnedPartitions,
+)
+from tests.unit.broker.group.consumer_harness import ConsumerShard
+from tests.unit.broker.group.harness import (
+    INITIAL_DELAY_MS,
+    REBALANCE_MS,
+    SESSION_MS,
+    Member,
+    error_of,
+)
+
+
+def shard(partition_count: int = 4, **config: Any) -> ConsumerShard:
+    groups = ConsumerShard(**config)
+    groups.create_topic("events", partition_count)
+    return groups
+
+
+def assignment(user_data: bytes | None = None, **topics: list[int]) -> bytes:
+    message = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            TopicPartition(topic=name, partitions=partitions)
+            for name, partitions in topics.items()
+        ],
+        user_data=user_data,
+    )
+    return b"\0\1" + message.to_bytes(1)
+
+
+def subscription(owned: dict[str, list[int]], *topics: str) -> bytes:
+    message = ConsumerProtocolSubscription(
+        topics=list(topics),
+        owned_partitions=[
+            OwnedPartitions(topic=name, partitions=partitions)
+            for name, partitions in owned.items()
+        ],
+    )
+    return b"\0\1" + message.to_bytes(1)
+
+
+def owned(member: Member) -> dict[str, list[int]]:
+    """What SyncGroup gave a classic member."""
+    answer = member.syncing.answer
+    assert answer.error_code == ErrorCode.NONE, ErrorCode.of(answer.error_code)
+    return {
+        topic.topic: topic.partitions
+        for topic in read_assignment(bytes(answer.assignment)).assigned_partitions
+    }
+
+
+def stable_classic(groups: ConsumerShard, *shares: list[int], **options: Any) -> list[Member]:
+    """A classic group whose leader has handed out the shares of "events"."""
+    protocols = {"range": subscription({}, "events")}
+    members = [groups.member(protocols=protocols, **options) for _ in shares]
+    for member in members:
+        member.join()
+    groups.advance(INITIAL_DELAY_MS)
+    while not all(member.joining.is_answered for member in members):
+        groups.advance(INITIAL_DELAY_MS)
+    leader_id = ""
+    for member in members:
+        leader_id = member.joined().leader
+    given = {
+        member.member_id: assignment(events=share)
+        for member, share in zip(members, shares, strict=True)
+    }
+    for member in sorted(members, key=lambda each: each.member_id != leader_id):
+        member.sync(given if member.member_id == leader_id else None)
+    return members
+
+
+def rejoin(member: Member, keeps: dict[str, list[int]]) -> dict[str, list[int]]:
+    """JoinGroup, telling what the member still has, and SyncGroup."""
+    member.protocols = {"range": subscription(keeps, "events")}
+    member.join()
+    member.joined()
+    member.sync()
+    return owned(member)
+
+
+def test_the_first_member_of_the_new_protocol_takes_the_group_along() -> None:
+    groups = shard()
+    first, second = stable_classic(groups, [0, 1], [2, 3])
+    generation = first.generation
+    newcomer = groups.consumer("team", ["events"])
+    newcomer.join()
+    group = groups.consumer_group()
+    assert group.group_epoch == generation + 1
+    assert set(group.members) == {first.member_id, second.member_id, newcomer.member_id}
+    assert newcomer.owned == {}
+    # Nothing has been taken from anybody yet.
+    old = group.members[first.member_id]
+    assert [sorted(partitions) for partitions in old.assigned.values()] == [[0, 1]]
+    assert {member.member_type for member in groups.described().members} == {0, 1}
+
+
+def test_classic_members_reconcile_step_by_step() -> None:
+    groups = shard(6)
+    first, second = stable_classic(groups, [0, 1, 2], [3, 4, 5])
+    newcomer = groups.consumer("team", ["events"])
+    newcomer.join()
+    for member, had in ((first, [0, 1, 2]), (second, [3, 4, 5])):
+        assert member.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+        kept = rejoin(member, {"events": had})
+        assert len(kept["events"]) == 2
+        assert set(kept["events"]) < set(had)
+        # It has to say that it gave the rest back.
+        assert member.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+        newcomer.heartbeat()
+        assert not set(newcomer.owned.get("events", ())) & set(had)
+        assert rejoin(member, kept) == kept
+        assert member.heartbeat() is ErrorCode.NONE
+    newcomer.heartbeat()
+    assert len(newcomer.owned["events"]) == 2
+    assert groups.group_state() == "Stable"
+
+
+def test_members_can_move_over_one_by_one_and_back() -> None:
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3])
+    old.commit({("events", 0): 11})
+    new = groups.consumer("team", ["events"])
+    new.join()
+    old.leave()
+    groups.settle([new])
+    assert new.owned == {"events": {0, 1, 2, 3}}
+    assert groups.offset("events", 0) == 11
+    # A classic member joins the group of the new protocol, and the last of the new one goes.
+    back = groups.member(protocols={"range": subscription({}, "events")})
+    back.join()
+    back.joined()
+    back.sync()
+    assert owned(back) == {}
+    new.leave()
+    assert groups.state.groups["team"].kind == "classic"
+    groups.advance(1)
+    assert groups.group_state() == "PreparingRebalance"
+    assert back.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    back.join()
+    assert back.joined().leader == back.member_id
+    back.sync({back.member_id: assignment(events=[0, 1, 2, 3])})
+    assert owned(back) == {"events": [0, 1, 2, 3]}
+    assert groups.group_state() == "Stable"
+    assert groups.offset("events", 0) == 11
+
+
+def test_a_failover_keeps_a_group_that_is_between_the_protocols() -> None:
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3])
+    new = groups.consumer("team", ["events"])
+    new.join()
+    rejoin(old, {"events": [0, 1, 2, 3]})
+    before = groups.described()
+    groups.fail_over()
+    assert groups.described() == before
+    kept = rejoin(old, {"events": [0, 1]})
+    groups.settle([new])
+    assert sorted([*kept["events"], *new.owned["events"]]) == [0, 1, 2, 3]
+
+
+def test_a_downgraded_group_survives_a_failover() -> None:
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3])
+    new = groups.consumer("team", ["events"])
+    new.join()
+    new.leave()
+    groups.fail_over()
+    group = groups.state.groups["team"]
+    assert (group.kind, list(group.members)) == ("classic", [old.member_id])
+
+
+def test_waiting_classic_members_are_sent_to_join_again() -> None:
+    groups = shard()
+    protocols = {"range": subscription({}, "events")}
+    waiting = groups.member(protocols=protocols)
+    waiting.join()
+    assert not waiting.joining.is_answered
+    groups.consumer("team", ["events"]).join()
+    assert error_of(waiting.joining) is ErrorCode.REBALANCE_IN_PROGRESS
+    waiting.join()
+    waiting.joined()
+    assert waiting.sync().answer.error_code == ErrorCode.NONE
+
+
+def test_waiting_members_are_answered_even_if_the_upgrade_cannot_be_written() -> None:
+    groups = shard()
+    waiting = groups.member(protocols={"range": subscription({}, "events")})
+    waiting.join()
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    new = groups.consumer("team", ["events"])
+    assert new.error(**new.full()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert error_of(waiting.joining) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert groups.state.groups["team"].kind == "classic"
+
+
+def test_a_refused_upgrade_leaves_the_classic_group_alone() -> None:
+    groups = shard()
+    waiting = groups.member(protocols={"range": subscription({}, "events")})
+    waiting.join()
+    new = groups.consumer("team", regex="(")
+    assert new.error(**new.full()) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert not waiting.joining.is_answered
+
+
+def test_groups_that_cannot_be_understood_are_not_upgraded() -> None:
+    for options, shares in (
+        ({"protocol_type": "connect"}, b"\0\1"),
+        ({"protocols": {"mine": subscription({}, "events")}}, assignment(b"state", events=[0])),
+        ({"protocols": {"mine": subscription({}, "events")}}, b"\0"),
+    ):
+        groups = shard()
+        member = groups.member(**options)
+        member.join()
+        groups.advance(INITIAL_DELAY_MS)
+        member.joined()
+        member.sync({member.member_id: shares})
+        new = groups.consumer("team", ["events"])
+        assert new.error(**new.full()) is ErrorCode.GROUP_ID_NOT_FOUND
+        assert member.heartbeat() is ErrorCode.NONE
+
+
+def test_the_policy_can_forbid_either_way() -> None:
+    groups = shard(group_consumer_migration_policy="downgrade")
+    stable_classic(groups, [0, 1, 2, 3])
+    new = groups.consumer("team", ["events"])
+    assert new.error(**new.full()) is ErrorCode.GROUP_ID_NOT_FOUND
+    groups = shard(group_consumer_migration_policy="UPGRADE")
+    stable_classic(groups, [0, 1, 2, 3])
+    new = groups.consumer("team", ["events"])
+    new.join()
+    new.leave()
+    assert groups.state.groups["team"].kind == "consumer"
+
+
+def test_a_partition_that_a_leader_gave_twice_has_one_owner_afterwards() -> None:
+    groups = shard()
+    stable_classic(groups, [0, 1, 2], [2, 3])
+    groups.consumer("team", ["events"]).join()
+    group = groups.consumer_group()
+    owners = [owner for partitions in group.owners.values() for owner in partitions.values()]
+    assert len(owners) == 4
+
+
+def test_a_classic_member_that_does_not_rejoin_is_fenced() -> None:
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3], rebalance_ms=20_000)
+    new = groups.consumer("team", ["events"])
+    new.join()
+    for _ in range(5):
+        old.heartbeat()
+        new.heartbeat()
+        groups.advance(SESSION_MS // 2)
+    groups.settle([new])
+    assert list(groups.consumer_group().members) == [new.member_id]
+    assert new.owned == {"events": {0, 1, 2, 3}}
+
+
+def test_a_classic_member_that_joins_but_does_not_sync_is_fenced() -> None:
+    groups = shard()
+    new = groups.consumer("team", ["events"])
+    new.join()
+    member = groups.member(
+        protocols={"range": subscription({}, "events")}, session_ms=2 * REBALANCE_MS
+    )
+    member.join()
+    for _ in range(REBALANCE_MS // 10_000 + 1):
+        new.heartbeat()
+        groups.advance(10_000)
+    assert list(groups.consumer_group().members) == [new.member_id]
+
+
+def test_a_static_member_moves_between_the_protocols() -> None:
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3], instance_id="i")
+    other = groups.consumer("team", ["events"], instance_id="j")
+    other.join()
+    # Up: the restarted client takes its own place.
+    new = groups.consumer("team", ["events"], instance_id="i")
+    new.join()
+    groups.settle([new, other])
+    assert old.heartbeat() is ErrorCode.FENCED_INSTANCE_ID
+    assert sorted([*new.owned["events"], *other.owned["events"]]) == [0, 1, 2, 3]
+    # Down: one by one, the last of them takes the group along.
+    epoch = groups.consumer_group().group_epoch
+    protocols = {"range": subscription({}, "events")}
+    back_i = groups.member(instance_id="i", protocols=protocols)
+    back_i.join()
+    back_i.joined()
+    back_i.sync()
+    assert set(owned(back_i)["events"]) == new.owned["events"]
+    assert groups.state.groups["team"].kind == "consumer"
+    back_j = groups.member(instance_id="j", protocols=protocols)
+    back_j.join()
+    back_j.joined()
+    assert groups.state.groups["team"].kind == "classic"
+    back_j.sync()
+    assert set(owned(back_j)["events"]) == other.owned["events"]
+    assert groups.state.groups["team"].generation_id == epoch
+    groups.advance(10)
+    assert groups.group_state() == "Stable"
+    assert back_i.heartbeat() is ErrorCode.NONE
+
+
+def test_dynamic_classic_members_first_get_an_id() -> None:
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    member = groups.member(protocols={"range": subscription({}, "events")})
+    answer = member.ask_to_join().answer
+    assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert answer.member_id
+
+
+def test_classic_members_commit_under_their_generation() -> None:
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    member = groups.member(protocols={"range": subscription({}, "events")})
+    member.join()
+    member.joined()
+    assert error_of(member.commit({("events", 1): 3}, version=7)) is ErrorCode.NONE
+    too_new = member.commit({("events", 1): 3}, generation=member.generation + 1)
+    assert error_of(too_new) is ErrorCode.ILLEGAL_GENERATION
