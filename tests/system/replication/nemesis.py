@@ -193,7 +193,8 @@ class Nemesis:
             if self._stop.wait(step.pause_s):
                 break
             victim = self._victim_of(step)
-            self._say(f"{step} ({victim})" if step.active else str(step))
+            is_other = step.active or victim != step.victim
+            self._say(f"{step} ({victim})" if is_other else str(step))
             undo = self._break(step, victim)
             self.faults[step.fault] += 1
             self._stop.wait(step.hold_s)

@@ -272,7 +272,7 @@ class RawSender:
 
     def _leader(self, log: Log) -> Address:
         """Raises: LookupError when there is none now; OSError."""
-        if log not in self._leaders:
+        if self._leaders.get(log) not in self._brokers:
             self._learn(log.topic)
         return self._brokers[self._leaders[log]]
 

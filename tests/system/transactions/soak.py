@@ -43,11 +43,11 @@ INTERNAL: Final = {"__consumer_offsets": 6, "__transaction_state": 6}
 CONFIG: Final = {
     "offsets.topic.num.partitions": str(INTERNAL["__consumer_offsets"]),
     "offsets.topic.replication.factor": "3",
-    "offsets.topic.segment.bytes": "262144",
+    "offsets.topic.segment.bytes": "1048576",
     "transaction.state.log.num.partitions": str(INTERNAL["__transaction_state"]),
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
-    "transaction.state.log.segment.bytes": "262144",
+    "transaction.state.log.segment.bytes": "1048576",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "group.initial.rebalance.delay.ms": "500",
     "group.consumer.session.timeout.ms": "6000",
