@@ -73,12 +73,13 @@ class CoordinatorPartition(Protocol):
     ) -> Appended:
         """Append the marker that ends a transaction, if this broker leads in that epoch."""
 
-    async def read(self, offset: int, max_bytes: int) -> Piece:
-        """Batches from the one that holds `offset` on, committed or not."""
+    async def read(self, start_offset: int, max_bytes: int) -> Piece:
+        """Batches from the one that holds `start_offset` on, committed or not."""
 
-    def wake_at(self, offset: int, wake: Callable[[], None]) -> None:
-        """Call `wake` once when everything before `offset` is committed or never will be here; one
-        call at a time is kept, a later one replaces it. It may come within any other call.
+    def wake_at(self, required_offset: int, wake: Callable[[], None]) -> None:
+        """Call `wake` once when everything before `required_offset` is committed, or never will be
+        here; one call at a time is kept, a later one replaces it. It may come within any other
+        call.
         """
 
     def forget_wake(self) -> None:

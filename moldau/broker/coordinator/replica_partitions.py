@@ -102,18 +102,18 @@ class ReplicaPartition:
         self._manager.complete_soon()
         return Appended(ErrorCode.NONE, result.last_offset + 1)
 
-    async def read(self, offset: int, max_bytes: int) -> Piece:
+    async def read(self, start_offset: int, max_bytes: int) -> Piece:
         """As the port says. Bytes come through the pool of threads: a loaded log is mostly cold."""
         log = self._partition.log
         if log is None:
             return Piece(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         offload = log.filesystem.offload
-        result = log.read(offset, max_bytes=max_bytes)
+        result = log.read(start_offset, max_bytes=max_bytes)
         while result.verification is not None:
             await offload(result.verification.run)
             result = log.finish_verification(result)
             if result.error is ErrorCode.NONE and isinstance(result.records, bytes):
-                result = log.read(offset, max_bytes=max_bytes)  # cut meanwhile: look again
+                result = log.read(start_offset, max_bytes=max_bytes)  # cut meanwhile: look again
         if result.error is not ErrorCode.NONE:
             return Piece(result.error)
         region = result.records
@@ -128,11 +128,11 @@ class ReplicaPartition:
             region.release()
         return Piece(ErrorCode.NONE, records, result.next_offset)
 
-    def wake_at(self, offset: int, wake: Callable[[], None]) -> None:
+    def wake_at(self, required_offset: int, wake: Callable[[], None]) -> None:
         """As the port says."""
         self.forget_wake()
         self._wake = wake
-        self._wait = ProduceWait(self, self._partition, offset, None)
+        self._wait = ProduceWait(self, self._partition, required_offset, None)
         if self._partition.wait_for_commit(self._wait) is not None:
             self.commit_decided(self._wait, ErrorCode.NONE)
 

@@ -116,7 +116,9 @@ class CoordinatorState(Protocol):
     delays of timers are durations.
     """
 
-    def replay(self, record: CoordinatorRecord, offset: int, producer: Producer | None) -> None:
+    def replay(
+        self, record: CoordinatorRecord, record_offset: int, producer: Producer | None
+    ) -> None:
         """Take in a record of the log: at loading, and again each one just appended.
 
         Args:
