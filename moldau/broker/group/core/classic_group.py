@@ -160,8 +160,11 @@ class ClassicGroup:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing speaks for keeping it, but perhaps offsets."""
-        return self.is_empty and not self.pending_members and not self.is_persisted
+        """Whether nothing speaks for keeping it, but perhaps offsets. Once it has had a generation
+        it is kept for a while: the next one must have another number.
+        """
+        is_known = self.is_persisted or self.generation_id > 0
+        return self.is_empty and not self.pending_members and not is_known
 
     @property
     def uses_consumer_protocol(self) -> bool:

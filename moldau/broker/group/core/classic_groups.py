@@ -79,11 +79,15 @@ class ClassicGroups:
         return group if isinstance(group, ClassicGroup) else None
 
     def discard_if_unused(self, group: ClassicGroup) -> None:
-        """Forget a group of which the log knows nothing and in which nobody is interested."""
+        """Forget a group that has never been more than a name."""
         is_known = self._groups.get(group.group_id) is group
         if is_known and group.is_unused and not self._has_offsets(group.group_id):
-            group.transition_to(ClassicGroupState.DEAD, group.state_timestamp_ms)
-            del self._groups[group.group_id]
+            self.discard(group)
+
+    def discard(self, group: ClassicGroup) -> None:
+        """Forget a group of which the log knows nothing."""
+        group.transition_to(ClassicGroupState.DEAD, group.state_timestamp_ms)
+        del self._groups[group.group_id]
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -227,7 +231,8 @@ class ClassicGroups:
                 self._rebalance.heard_of(group, member, out)
             if len(group.members) > self._settings.max_group_size:
                 self._rebalance.prepare(group, out, now_ms)
-            self.discard_if_unused(group)
+            elif not group.is_persisted:
+                self.discard_if_unused(group)
         return out
 
     def unloaded(self) -> list[Reply]:

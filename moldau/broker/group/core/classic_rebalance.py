@@ -152,9 +152,7 @@ class ClassicRebalance:
             return
         group.begin_generation(now_ms)
         if not group.members:
-            if group.is_persisted:
-                out.records.append(group_metadata_record(group, {}))
-            self._discard(group)
+            out.records.append(group_metadata_record(group, {}))
             return
         for member in group.members.values():
             answers.answer_join(group, member, answers.join_response(group, member), out)

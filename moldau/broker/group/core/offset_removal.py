@@ -25,6 +25,36 @@ PAUSE_MS: Final = 10.0
 """Between two portions of one round."""
 
 
+MAX_BYTES_AT_ONCE: Final = 400_000
+"""Well below the batch size that brokers take by default; names can be long."""
+
+_RECORD_BYTES: Final = 40
+"""A tombstone without its names, generously."""
+
+
+class _Portion:
+    """The tombstones of one batch."""
+
+    __slots__ = ("_bytes", "records")
+
+    def __init__(self) -> None:
+        self.records: list[CoordinatorRecord] = []
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.records) >= MAX_RECORDS_AT_ONCE or self._bytes >= MAX_BYTES_AT_ONCE
+
+    def add_offset(self, group_id: str, topic: str, partition: int) -> None:
+        self.records.append(offset_tombstone(group_id, topic, partition))
+        self._bytes += _RECORD_BYTES + len(group_id) + len(topic)
+
+    def add_group(self, group: Any) -> None:
+        records = group.tombstones()
+        self.records += records
+        self._bytes += len(records) * (_RECORD_BYTES + len(group.group_id))
+
+
 class OffsetsTimer(NamedTuple):
     """The key of the timer of expiry."""
 
@@ -65,10 +95,10 @@ class OffsetRemoval:
         """Look at the next groups, of a new round if the last one is over."""
         if not self._left:
             self._left = list(self._groups)
-        records: list[CoordinatorRecord] = []
+        portion = _Portion()
         looked_at = 0
-        while self._left and looked_at < MAX_OFFSETS_AT_ONCE and len(records) < MAX_RECORDS_AT_ONCE:
-            looked_at += 1 + self._expire(self._left.pop(), records, now_ms)
+        while self._left and looked_at < MAX_OFFSETS_AT_ONCE and not portion.is_full:
+            looked_at += 1 + self._expire(self._left.pop(), portion, now_ms)
         timer = SetTimer(OffsetsTimer(), PAUSE_MS) if self._left else self._next_round()
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
@@ -79,20 +109,21 @@ class OffsetRemoval:
             self._left.clear()
             return CoordinatorResult(timers=[self._next_round()])
 
+        records = portion.records
         return CoordinatorResult(records=records, timers=[timer], after=after if records else None)
 
     def _next_round(self) -> SetTimer:
         return SetTimer(OffsetsTimer(), self._settings.offsets_check_interval_ms)
 
-    def _expire(self, group_id: str, records: list[CoordinatorRecord], now_ms: float) -> int:
+    def _expire(self, group_id: str, portion: _Portion, now_ms: float) -> int:
         """Tombstones for what has expired of a group, perhaps the group too. Returns how many
-        offsets were looked at; a group with more than one portion can hold is done bit by bit.
+        offsets were looked at; a group with more than the portion can hold is done bit by bit.
         """
         group = self._groups.get(group_id)
         if group is None:
             return 0
         looked_at = 0
-        expired: list[CoordinatorRecord] = []
+        expired: list[tuple[str, int]] = []
         is_anything_left = self._offsets.has_open_transactions(group_id)
         for topic, partitions in self._offsets.topics(group_id).items():
             looked_at += len(partitions)
@@ -100,28 +131,28 @@ class OffsetRemoval:
                 is_anything_left = True
                 continue
             for partition, stored in partitions.items():
-                if len(expired) < MAX_RECORDS_AT_ONCE and self._has_expired(
-                    group, topic, partition, stored, now_ms
-                ):
-                    expired.append(offset_tombstone(group_id, topic, partition))
+                if self._has_expired(group, topic, partition, stored, now_ms):
+                    expired.append((topic, partition))
                 else:
                     is_anything_left = True
-        if len(expired) == MAX_RECORDS_AT_ONCE:
-            self._left.append(group_id)
-            is_anything_left = True
+        for number, (topic, partition) in enumerate(expired):
+            if portion.is_full:
+                self._count("offset-expiration", number)
+                self._left.append(group_id)
+                return looked_at
+            portion.add_offset(group_id, topic, partition)
         self._count("offset-expiration", len(expired))
-        records += expired
         if not is_anything_left and group.is_empty:
-            self._remove_group(group, records)
+            self._remove_group(group, portion)
         return looked_at
 
-    def _remove_group(self, group: Any, records: list[CoordinatorRecord]) -> None:
+    def _remove_group(self, group: Any, portion: _Portion) -> None:
         if not isinstance(group, ClassicGroup):
-            records += group.tombstones()
+            portion.add_group(group)
+        elif group.pending_members:
+            return  # they are about to come back with the ids they were given
         elif group.is_persisted or self._offsets.has_any(group.group_id):
-            # Pending members are about to come back with the ids they were given.
-            if not group.pending_members:
-                records += group.tombstones()
+            portion.add_group(group)
         else:
             self._discard(group)
 
@@ -141,13 +172,14 @@ class OffsetRemoval:
 
     def topics_deleted(self, topics: frozenset[str]) -> CoordinatorResult:
         """Remove all offsets of topics that are no more, portion by portion."""
-        records: list[CoordinatorRecord] = []
+        portion = _Portion()
         is_more = False
         for key in self._offsets.partitions_of(topics):
-            if len(records) == MAX_RECORDS_AT_ONCE:
+            if portion.is_full:
                 is_more = True
                 break
-            records.append(offset_tombstone(*key))
+            portion.add_offset(*key)
+        records = portion.records
         if not is_more:
             return CoordinatorResult(records=records)
 
@@ -159,15 +191,15 @@ class OffsetRemoval:
 
     def next_tombstones(self, group_id: str) -> list[CoordinatorRecord]:
         """The next portion of tombstones for all offsets of a group; none when there are none."""
-        records = [
-            offset_tombstone(group_id, topic, partition)
-            for topic, partitions in self._offsets.topics(group_id).items()
-            for partition in partitions
-        ]
-        written = {(record.key.topic, record.key.partition) for record in records}  # type: ignore[attr-defined]
-        records += [
-            offset_tombstone(*key)
-            for key in self._offsets.pending_partitions(group_id)
-            if (key.topic, key.partition) not in written
-        ]
-        return records[:MAX_RECORDS_AT_ONCE]
+        portion = _Portion()
+        for topic, partitions in self._offsets.topics(group_id).items():
+            for partition in partitions:
+                if portion.is_full:
+                    return portion.records
+                portion.add_offset(group_id, topic, partition)
+        for key in self._offsets.pending_partitions(group_id):
+            if portion.is_full:
+                break
+            if self._offsets.get(*key) is None:
+                portion.add_offset(*key)
+        return portion.records

@@ -106,7 +106,7 @@ class GroupState:
             self.groups, self.offsets, self.classic, settings, count
         )
         self.removal = OffsetRemoval(
-            self.groups, self.offsets, settings, self.classic.discard_if_unused, count
+            self.groups, self.offsets, settings, self.classic.discard, count
         )
         self.group_requests = GroupRequests(self.groups, self.removal)
 

@@ -432,7 +432,7 @@ class Member:
         caller = self.groups.call(
             self.group_id, lambda state, to, now_ms: state.heartbeat(request, to, now_ms)
         )
-        return ErrorCode.of(caller.answer.error_code)
+        return error_of(caller)
 
     def leave(self) -> Caller:
         return self.groups.leave((self.member_id, None), group_id=self.group_id)

@@ -1,0 +1,303 @@
+"""A classic group under everything that members, the log and failovers can do to it.
+
+Clients join, sync, beat, leave, die, come back and rejoin with what they own (eager and cooperative
+ones, dynamic and static); appends fail, commits are late, the coordinator moves. Whatever happens:
+one leader per generation, one assignment per generation and member, stale generations are refused,
+every request is answered, and when the world calms down the group becomes stable.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from moldau.broker.group.core.classic_group import ClassicGroup, ClassicGroupState
+from moldau.protocol.errors import ErrorCode
+from tests.unit.broker.coordinator.harness import Caller
+from tests.unit.broker.group.harness import Groups, Member, error_of, subscription
+
+MAX_CLIENTS = 6
+SESSION_MS = 10_000
+REBALANCE_MS = 20_000
+STALE = {
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.NOT_COORDINATOR,
+}
+
+
+class Client:
+    """A consumer: what it does next depends on what it was answered."""
+
+    def __init__(self, member: Member, name: str, *, is_cooperative: bool) -> None:
+        self.member = member
+        self.name = name
+        self.is_cooperative = is_cooperative
+        self.phase = "out"
+        self.is_alive = True
+        self.has_rejoined = False
+        self.asked_in = 0
+        """Which coordinator its last request went to."""
+
+
+class ClassicGroupMachine(RuleBasedStateMachine):
+    """Rules are single steps of single clients, or of the world around them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clients: list[Client] = []
+        self.callers: list[Caller] = []
+        self.incarnation = 0
+        self.names: dict[str, str] = {}
+        self.leaders: dict[tuple[int, int], set[str]] = {}
+        self.shares: dict[tuple[int, int, str], bytes] = {}
+        self.next_name = 0
+
+    @initialize(is_prompt=st.booleans())
+    def start(self, is_prompt: bool) -> None:
+        self.groups = Groups(
+            is_committing_at_once=is_prompt,
+            group_initial_rebalance_delay_ms=1000,
+            group_max_size=MAX_CLIENTS - 1,
+        )
+
+    # -- clients ---------------------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.clients) < MAX_CLIENTS)
+    @rule(is_static=st.booleans(), is_cooperative=st.booleans(), version=st.sampled_from([3, 5, 9]))
+    def new_client(self, is_static: bool, is_cooperative: bool, version: int) -> None:
+        self.next_name += 1
+        name = f"c{self.next_name}"
+        protocols = {"range": subscription("events")}
+        if is_cooperative:
+            protocols["cooperative-sticky"] = subscription("events")
+        member = self.groups.member(
+            instance_id=name if is_static else None,
+            session_ms=SESSION_MS,
+            rebalance_ms=REBALANCE_MS,
+            version=max(version, 5) if is_static else version,
+            protocols=protocols,
+        )
+        self.clients.append(Client(member, name, is_cooperative=is_cooperative))
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def client_goes_on(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from(self.clients), label="client")
+        if client.is_alive:
+            self._go_on(client)
+
+    @rule()
+    def everybody_goes_on(self) -> None:
+        for client in list(self.clients):
+            if client.is_alive:
+                self._go_on(client)
+
+    def _go_on(self, client: Client) -> None:
+        if client.phase == "out":
+            self._join(client)
+        elif client.phase == "joining" and client.member.joining.is_answered:
+            self._joined(client)
+        elif client.phase == "syncing" and client.member.syncing.is_answered:
+            self._synced(client)
+        elif client.phase == "in":
+            self._beat(client)
+
+    def _join(self, client: Client) -> None:
+        self.callers.append(client.member.ask_to_join())
+        client.asked_in = self.incarnation
+        client.phase = "joining"
+
+    def _joined(self, client: Client) -> None:
+        member = client.member
+        error = error_of(member.joining)
+        if error is ErrorCode.MEMBER_ID_REQUIRED:
+            member.member_id = member.joining.answer.member_id
+            self._join(client)
+        elif error is ErrorCode.NONE:
+            self._sync(client)
+        else:
+            self._refused(client, error)
+
+    def _sync(self, client: Client) -> None:
+        member = client.member
+        answer = member.joined()
+        self.names[member.member_id] = client.name
+        key = (client.asked_in, member.generation)
+        shares = None
+        if answer.leader == member.member_id:
+            self.leaders.setdefault(key, set()).add(client.name)
+            assert member.member_id in [each.member_id for each in answer.members]
+            if not answer.skip_assignment:
+                shares = {
+                    each.member_id: f"{key} {each.member_id}".encode() for each in answer.members
+                }
+        else:
+            assert answer.members == [], "only the leader hears of the others"
+        assert len(self.leaders.get(key, ())) <= 1, "one leader per generation"
+        self.callers.append(member.sync(shares))
+        client.asked_in = self.incarnation
+        client.phase = "syncing"
+
+    def _synced(self, client: Client) -> None:
+        member = client.member
+        error = error_of(member.syncing)
+        if error is not ErrorCode.NONE:
+            self._refused(client, error)
+            return
+        client.phase = "in"
+        share = member.syncing.answer.assignment
+        key = (client.asked_in, member.generation, member.member_id)
+        assert self.shares.setdefault(key, share) == share, "one share per generation and member"
+        if share:
+            assert f", {member.generation})" in share.decode(), "a share of this very generation"
+
+    def _beat(self, client: Client) -> None:
+        error = client.member.heartbeat()
+        if error is not ErrorCode.NONE:
+            self._refused(client, error)
+        elif client.is_cooperative and not client.has_rejoined:
+            # It says what it owns now, and gives up the rest with the next generation.
+            client.has_rejoined = True
+            share = client.member.syncing.answer.assignment
+            client.member.protocols["cooperative-sticky"] = subscription("events") + share
+            self._join(client)
+
+    def _refused(self, client: Client, error: ErrorCode) -> None:
+        if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED):
+            client.member.member_id = ""
+        if error is ErrorCode.FENCED_INSTANCE_ID:
+            client.is_alive = False
+        client.phase = "out"
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def client_leaves(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from(self.clients), label="client")
+        self.callers.append(client.member.leave())
+        self.clients.remove(client)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def client_dies(self, data: st.DataObject) -> None:
+        data.draw(st.sampled_from(self.clients), label="client").is_alive = False
+
+    @precondition(lambda self: any(not client.is_alive for client in self.clients))
+    @rule(data=st.data())
+    def client_is_started_again(self, data: st.DataObject) -> None:
+        dead = [client for client in self.clients if not client.is_alive]
+        client = data.draw(st.sampled_from(dead), label="client")
+        client.member.member_id = ""
+        client.is_alive = True
+        client.has_rejoined = False
+        client.phase = "out"
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), generation=st.integers(-1, 8))
+    def stale_requests_are_refused(self, data: st.DataObject, generation: int) -> None:
+        member = data.draw(st.sampled_from(self.clients), label="client").member
+        group = self._group()
+        if group is None or generation == group.generation_id or not member.member_id:
+            return
+        assert member.heartbeat(generation=generation) in STALE
+        caller = Caller()
+        before, member.syncing = member.syncing, caller
+        caller = member.sync(generation=generation)
+        member.syncing = before
+        assert error_of(caller) in STALE
+        if not group.is_empty or generation >= 0:
+            commit = member.commit({("events", 0): 1}, generation=generation)
+            assert error_of(commit) in STALE
+
+    # -- the world -------------------------------------------------------------------------------
+
+    @rule(elapsed_ms=st.sampled_from([500, 1000, 3000, SESSION_MS, REBALANCE_MS]))
+    def time_passes(self, elapsed_ms: int) -> None:
+        self.groups.advance(elapsed_ms)
+
+    @rule()
+    def the_log_is_committed(self) -> None:
+        self.groups.log.commit()
+
+    @rule(error=st.sampled_from([ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS]))
+    def appends_fail_or_work_again(self, error: ErrorCode) -> None:
+        self.groups.log.append_error = error
+
+    @rule(is_lost=st.booleans())
+    def the_coordinator_moves(self, is_lost: bool) -> None:
+        keep = self.groups.log.high_watermark if is_lost else self.groups.log.log_end_offset
+        self.groups.log.append_error = ErrorCode.NONE
+        self.groups.fail_over(keep=keep)
+        self.groups.log.commit()
+        self.incarnation += 1
+
+    # -- what always holds -----------------------------------------------------------------------
+
+    def _group(self) -> ClassicGroup | None:
+        group: Any = self.groups.state.groups.get("team")
+        return group
+
+    @invariant()
+    def the_group_agrees_with_itself(self) -> None:
+        if not hasattr(self, "groups"):
+            return
+        group = self._group()
+        if group is None:
+            return
+        members = group.members.values()
+        waiting = sum(member.join_reply_to is not None for member in members)
+        assert group.waiting_to_join_count == waiting
+        assert (group.leader_id in group.members) == bool(group.members)
+        assert group.pending_sync <= group.members.keys()
+        for instance_id, member_id in group.static_members.items():
+            assert group.members[member_id].group_instance_id == instance_id
+        if group.state is not ClassicGroupState.COMPLETING_REBALANCE:
+            assert all(member.sync_reply_to is None for member in members)
+        if group.is_empty:
+            assert not group.members
+
+    def teardown(self) -> None:
+        """The world calms down: who lives becomes a member of one stable generation."""
+        if not hasattr(self, "groups"):
+            return
+        self.groups.log.append_error = ErrorCode.NONE
+        for _ in range(60):
+            for client in self.clients:
+                if client.is_alive:
+                    client.has_rejoined = True
+                    self._go_on(client)
+            self.groups.log.commit()
+            self.groups.advance(2000)
+            self.groups.log.commit()
+        assert all(caller.is_answered for caller in self.callers), "nobody waits for ever"
+        living = [client for client in self.clients if client.is_alive]
+        group = self._group()
+        if living and len(living) < MAX_CLIENTS:
+            assert group is not None
+            assert group.state is ClassicGroupState.STABLE
+            assert {client.phase for client in living} == {"in"}
+            assert {client.member.generation for client in living} == {group.generation_id}
+            assert set(group.members) == {client.member.member_id for client in living}
+        elif not living and group is not None:
+            assert group.is_empty
+        self.groups.fail_over()
+        after = self._group()
+        if living and len(living) < MAX_CLIENTS:
+            assert after is not None
+            assert group is not None
+            assert set(after.members) == set(group.members)
+            assert after.generation_id == group.generation_id
+
+
+ClassicGroupMachine.TestCase.settings = settings(
+    max_examples=40,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    print_blob=True,
+)
+test_a_classic_group_under_everything = ClassicGroupMachine.TestCase
