@@ -53,8 +53,9 @@ ANOTHER_ID: Final = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEM
 class GroupBook:
     """Who owns what, in one group.
 
-    `round` is a generation or a group epoch. Settled: every live member is in the same round, and
-    all partitions are owned.
+    `round` is a generation or a member epoch. Settled: every live member is in the same round, all
+    partitions are owned, and nobody owns two more than another. The last is needed because the
+    coordinator may assign later than it lets join (KIP-1263): until then the first has everything.
     """
 
     topic: str
@@ -91,7 +92,7 @@ class GroupBook:
     def leave(self, member: int) -> None:
         """A member is gone."""
         self.own(member, (), -1)
-        del self.rounds[member]
+        del self.rounds[member], self._owned[member]
         self._look()
 
     async def settled_after(self, round_number: int, member_count: int) -> None:
@@ -104,8 +105,8 @@ class GroupBook:
     def _is_settled(self, round_number: int, member_count: int) -> bool:
         if len(self.rounds) != member_count or self.owned_count != self.partition_count:
             return False
-        shared = set(self.rounds.values())
-        return len(shared) == 1 and min(shared) > round_number
+        shared, sizes = set(self.rounds.values()), [len(each) for each in self._owned.values()]
+        return len(shared) == 1 and min(shared) > round_number and max(sizes) - min(sizes) <= 1
 
     def _look(self) -> None:
         if self.owned_count == self.partition_count:
