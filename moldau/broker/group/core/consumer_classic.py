@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 
 Fence = Callable[[ConsumerGroup, list[ConsumerGroupMember], float], CoordinatorResult]
 
+_NOBODY: Final = ClientInfo("", "")
+
 _MEMBER_ID_REQUIRED_VERSION: Final = 4
 """From this version of JoinGroup on a member first gets an id, and joins with it (KIP-394)."""
 
@@ -341,8 +343,11 @@ class ClassicMembers:
     def heartbeat(
         self, request: HeartbeatRequest, reply_to: ReplyTo, now_ms: float
     ) -> CoordinatorResult:
-        """Answers HeartbeatResponse: REBALANCE_IN_PROGRESS when the member has a step to take."""
-        del now_ms
+        """Answers HeartbeatResponse: REBALANCE_IN_PROGRESS when the member has a step to take.
+
+        The group goes on to its next assignment here too: there may be nobody of the new protocol
+        left whose heartbeats would see to it.
+        """
         group = self._context.groups[request.group_id]
         try:
             member = self._member(group, request.member_id, request.group_instance_id)
@@ -352,7 +357,10 @@ class ClassicMembers:
                 reply_to, HeartbeatResponse(error_code=refusal.error_code)
             )
         assert member.classic is not None
-        result = CoordinatorResult()
+        update = MemberUpdate(group, member, member, _NOBODY, now_ms, None)
+        self._updates.refresh_epoch(update)
+        assignment_epoch, _target = self._updates.refresh_target(update)
+        result = CoordinatorResult(records=update.records)
         result.timers.append(
             SetTimer(
                 _key("session", group, member.member_id),
@@ -361,7 +369,7 @@ class ClassicMembers:
         )
         error_code = ErrorCode.NONE
         if (
-            member.member_epoch < group.assignment_epoch
+            member.member_epoch < assignment_epoch
             or member.state is MemberState.UNREVOKED_PARTITIONS
             or (
                 member.state is MemberState.UNRELEASED_PARTITIONS

@@ -95,6 +95,12 @@ class MemberUpdates:
         if update.has_subscription_changed or group.needs_metadata_refresh or not is_known:
             self._refresh_epoch(update, needs_epoch=needs_epoch or group.group_epoch == 0)
 
+    def refresh_epoch(self, update: MemberUpdate) -> None:
+        """Look whether the subscribed topics have changed; for a member that told nothing new."""
+        update.group_epoch = update.group.group_epoch
+        if update.group.needs_metadata_refresh:
+            self._refresh_epoch(update, needs_epoch=False)
+
     def _refresh_epoch(self, update: MemberUpdate, *, needs_epoch: bool) -> None:
         group = update.group
         is_member = update.old.member_id in group.members

@@ -87,9 +87,7 @@ class ClassicClient:
         caller = self.member.sync()
         if _code(caller) is ErrorCode.NONE:
             told = read_assignment(bytes(caller.answer.assignment))
-            self.owned = {
-                topic.topic: set(topic.partitions) for topic in told.assigned_partitions
-            }
+            self.owned = {topic.topic: set(topic.partitions) for topic in told.assigned_partitions}
         elif _code(caller) in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._start_anew()
 
@@ -116,10 +114,20 @@ def _code(caller: Caller) -> ErrorCode | None:
 class Client(Consumer):
     """A member of the new protocol whose answers may come late, or never."""
 
+    is_unsure = False
+    """Its last heartbeat was not answered, or refused: the next one tells everything."""
+
     def heartbeat(self, **changes: Any) -> Any:
         if self.epoch == 0:
             return self.join()
-        return super().heartbeat(**changes)
+        if self.is_unsure or (self.last is not None and not self.last.is_answered):
+            changes = {**self.full(), **changes}
+        self.is_unsure = False
+        answer = super().heartbeat(**changes)
+        self.is_unsure = answer is not None and (
+            isinstance(answer, ErrorCode) or bool(answer.error_code)
+        )
+        return answer
 
     def _take(self, answer: Any) -> Any:
         if answer is None or isinstance(answer, ErrorCode):
@@ -136,7 +144,9 @@ class Client(Consumer):
 class ConsumerGroupMachine(RuleBasedStateMachine):
     members: Any = Bundle("members")
 
-    @initialize(interval_ms=st.sampled_from([0, 1000]), assignor=st.sampled_from(["uniform", "range"]))
+    @initialize(
+        interval_ms=st.sampled_from([0, 1000]), assignor=st.sampled_from(["uniform", "range"])
+    )
     def start(self, interval_ms: int, assignor: str) -> None:
         self.groups = ConsumerShard(
             group_consumer_assignment_interval_ms=interval_ms,
@@ -295,7 +305,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.groups.log.commit()
         for member in self.live:
             if isinstance(member, Client):
-                member.last = None
+                member.last, member.is_unsure = None, True
 
     # -- what always holds -----------------------------------------------------------------------
 
@@ -394,10 +404,7 @@ def dump(group: ConsumerGroup | None) -> Any:
         group.static_members,
         {member_id: target for member_id, target in group.targets.items() if target},
         group.resolved,
-        {
-            name_of(topic_id): partitions
-            for topic_id, partitions in group.owners.items()
-        },
+        {name_of(topic_id): partitions for topic_id, partitions in group.owners.items()},
         set(group.subscribed_topic_names),
         +group.regex_counts,
         +group.assignor_counts,
