@@ -1,11 +1,13 @@
-"""FindCoordinator before there are coordinators: groups fail fast, the rest waits (ADR 0005)."""
+"""FindCoordinator on real processes: the first question makes the topic, and one broker is enough
+where its configuration says so (ADR 0012).
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from moldau.broker.api import BROKER_APIS
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p10_find_coordinator import (
     FindCoordinatorRequest,
@@ -14,38 +16,56 @@ from moldau.protocol.messages.p10_find_coordinator import (
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
 from moldau.testing import Cluster
+from moldau.testing.waiting import wait_until_async
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 
+async def find(connection: Connection, version: int, key_type: int) -> tuple[int, int, int]:
+    """Error, node and port that one key gets."""
+    request = FindCoordinatorRequest(key_type=key_type)
+    if version >= 4:
+        request.coordinator_keys = ["k"]
+    else:
+        request.key = "k"
+    response = await connection.send(request, api_version=version)
+    assert isinstance(response, FindCoordinatorResponse)
+    found = response.coordinators[0] if version >= 4 else response
+    return found.error_code, found.node_id, found.port
+
+
+async def connected(bootstrap_server: str) -> tuple[Connection, int]:
+    host, _, port = bootstrap_server.rpartition(":")
+    return await Connection.connect(AsyncioNetwork(), host, int(port)), int(port)
+
+
 @pytest.mark.system
-async def test_every_version_and_kind_of_key() -> None:
-    async with Cluster() as cluster:
-        host, _, port = cluster.bootstrap_server.rpartition(":")
-        connection = await Connection.connect(AsyncioNetwork(), host, int(port))
+async def test_every_version_and_kind_of_key(tmp_path: Path) -> None:
+    """The transaction topic is asked to have more replicas than there are brokers."""
+    config = {"transaction.state.log.replication.factor": "3"}
+    async with Cluster(config=config, directory=tmp_path) as cluster:
+        connection, port = await connected(cluster.bootstrap_server)
+        error, node_id, _ = await find(connection, 6, GROUP)
+        assert (error, node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
 
-        async def ask(version: int, key_type: int) -> tuple[int, int, int]:
-            request = FindCoordinatorRequest(key_type=key_type)
-            if version >= 4:
-                request.coordinator_keys = ["k"]
-            else:
-                request.key = "k"
-            response = await connection.send(request, api_version=version)
-            assert isinstance(response, FindCoordinatorResponse)
-            found = response.coordinators[0] if version >= 4 else response
-            return found.error_code, found.node_id, found.port
+        async def is_found() -> bool:
+            return (await find(connection, 6, GROUP))[0] == ErrorCode.NONE
 
+        await wait_until_async(is_found, what="a coordinator of groups", deadline_s=20)
         for version in range(7):
-            assert await ask(version, GROUP) == (ErrorCode.NONE, 1, int(port))
+            assert await find(connection, version, GROUP) == (ErrorCode.NONE, 1, port)
+
+        async def is_refused() -> bool:
+            error = (await find(connection, 6, TRANSACTION))[0]
+            assert error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            log = (tmp_path / "node-1" / "node.log").read_text()
+            return "__transaction_state cannot be created: INVALID_REPLICATION_FACTOR" in log
+
+        await wait_until_async(is_refused, what="the broker's word about it", deadline_s=20)
         for version in range(1, 7):
-            code, node_id, _ = await ask(version, TRANSACTION)
-            assert (code, node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
-            assert (await ask(version, 9))[0] == ErrorCode.INVALID_REQUEST
-        assert (await ask(5, SHARE))[0] == ErrorCode.INVALID_REQUEST
-        assert (await ask(6, SHARE))[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            error, node_id, _ = await find(connection, version, TRANSACTION)
+            assert (error, node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+            assert (await find(connection, version, 9))[0] == ErrorCode.INVALID_REQUEST
+        assert (await find(connection, 5, SHARE))[0] == ErrorCode.INVALID_REQUEST
+        assert (await find(connection, 6, SHARE))[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE
         connection.close()
-
-
-def test_no_group_api_is_advertised_that_is_not_served() -> None:
-    group_apis = {ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.CONSUMER_GROUP_HEARTBEAT}
-    assert not group_apis & BROKER_APIS.keys()

@@ -100,6 +100,20 @@ def test_every_node_of_a_cluster_gets_its_own_configuration(tmp_path: Path):
     assert ClusterLayout.found(tmp_path) == lay_out(tmp_path, 3, 2)
 
 
+@pytest.mark.parametrize(
+    ("brokers", "factor", "min_isr"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (5, 3, 2)]
+)
+def test_internal_topics_fit_the_number_of_brokers(
+    tmp_path: Path, brokers: int, factor: int, min_isr: int
+):
+    layout = lay_out(tmp_path, 1, brokers)
+    layout.write_configs()
+    config = NodeConfig.load(str(layout.brokers[0].config_path))
+    assert config["offsets.topic.replication.factor"] == factor
+    assert config["transaction.state.log.replication.factor"] == factor
+    assert config["transaction.state.log.min.isr"] == min_isr
+
+
 def test_all_nodes_are_formatted_with_one_cluster_id_and_one_voter_set(tmp_path: Path):
     layout = lay_out(tmp_path, 3, 2)
     layout.write_configs()
