@@ -30,9 +30,13 @@ PROTOCOLS: Final = ("classic", "consumer")
 MEMBER_COUNT: Final = 1_000
 LEAST_MEMBERS: Final = 3
 IDLE_S: Final = 10
+CLASSIC_HEARTBEAT_MS: Final = 3_000
 HEARTBEAT_MS: Final = 5_000
+ASSIGNMENT_MS: Final = 1_000
 REBALANCE_DELAY_MS: Final = 3_000
-"""Defaults of `group.consumer.heartbeat.interval.ms` and `group.initial.rebalance.delay.ms`."""
+"""Defaults: of consumers, of `group.consumer.heartbeat.interval.ms`,
+`group.consumer.assignment.interval.ms` and `group.initial.rebalance.delay.ms`.
+"""
 
 LEAST_MS: Final = 100
 
@@ -46,6 +50,7 @@ def run(effort: Effort) -> Report:
         "group.initial.rebalance.delay.ms": str(effort.count(REBALANCE_DELAY_MS, least=1)),
         "group.consumer.heartbeat.interval.ms": str(heartbeat_ms),
         "group.consumer.min.heartbeat.interval.ms": str(heartbeat_ms),
+        "group.consumer.assignment.interval.ms": str(effort.count(ASSIGNMENT_MS, least=1)),
     }
     kinds: list[type[BrokerNode]] = [MoldauNode]
     if effort.with_kafka and kafka_jars() is not None:
@@ -102,6 +107,7 @@ def _turn(effort: Effort, node: BrokerNode, protocol: str, members: int) -> list
             f"--members={members}",
             f"--partitions={members}",
             f"--idle-seconds={IDLE_S * effort.scale}",
+            f"--heartbeat-ms={effort.count(CLASSIC_HEARTBEAT_MS, least=LEAST_MS)}",
             f"--pid={node.pid}",
             "--replication-factor=1",
         ],

@@ -32,6 +32,8 @@ BENCHMARKS: Final = {
     "produce-latency": "bench_produce_latency",
     "leader-killed": "bench_leader_killed",
     "idle-partitions": "bench_idle_partitions",
+    "transactions": "bench_transactions",
+    "groups": "bench_groups",
 }
 DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
 BEGIN: Final = "<!-- figures: written by `python -m benchmarks.run --write` -->"

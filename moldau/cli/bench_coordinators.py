@@ -110,6 +110,10 @@ def groups(
     idle_seconds: Annotated[
         float, typer.Option(min=0, help="How long they stay, only heartbeating.")
     ] = 10.0,
+    heartbeat_ms: Annotated[
+        int,
+        typer.Option(min=1, help="Between a classic member's heartbeats; else the broker says."),
+    ] = 3_000,
     pid: Annotated[
         int | None,
         typer.Option(min=1, help="The coordinator's process, to read its CPU time (Linux)."),
@@ -131,6 +135,7 @@ def groups(
         member_count=members,
         partition_count=partitions,
         idle_seconds=idle_seconds,
+        heartbeat_ms=heartbeat_ms,
         replication_factor=replication_factor,
     )
     config = client_config(bootstrap_server, command_config, timeout_ms)

@@ -33,8 +33,7 @@ from moldau.runtime.connection import Connection
 
 SESSION_TIMEOUT_MS: Final = 45_000
 REBALANCE_TIMEOUT_MS: Final = 300_000
-HEARTBEAT_INTERVAL_S: Final = 3.0
-"""Defaults of Kafka's consumers, classic protocol; with KIP-848 the broker says."""
+"""Defaults of Kafka's consumers."""
 
 ANSWER_TIMEOUT_MS: Final = REBALANCE_TIMEOUT_MS + 30_000
 PROTOCOL_TYPE: Final = "consumer"
@@ -56,11 +55,13 @@ class GroupBook:
     `round` is a generation or a member epoch. Settled: every live member is in the same round, all
     partitions are owned, and nobody owns two more than another. The last is needed because the
     coordinator may assign later than it lets join (KIP-1263): until then the first has everything.
+    The heartbeat interval is the classic protocol's; with KIP-848 the broker says.
     """
 
     topic: str
     topic_id: uuid.UUID
     partition_count: int
+    heartbeat_interval_s: float
     rounds: dict[int, int] = field(default_factory=dict)
     heartbeat_count: int = 0
     _owners: dict[int, int] = field(default_factory=dict)
@@ -142,7 +143,7 @@ class ClassicMember:
         while not self._leaving.is_set():
             if not await self._join_and_sync():
                 continue
-            while await _pause(self._leaving, HEARTBEAT_INTERVAL_S):
+            while await _pause(self._leaving, self._book.heartbeat_interval_s):
                 code = await self._heartbeat()
                 if code != ErrorCode.NONE:
                     break

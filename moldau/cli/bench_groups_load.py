@@ -24,18 +24,22 @@ from moldau.runtime.network import AsyncioNetwork
 CONNECTS_AT_ONCE: Final = 50
 SPARE_DESCRIPTORS: Final = 100
 SETTLE_LIMIT_S: Final = 300.0
+DEFAULT_HEARTBEAT_MS: Final = 3_000
 
 CpuSeconds = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsPlan:
-    """How much is measured; `protocol` is "classic" or "consumer"."""
+    """How much is measured; `protocol` is "classic" or "consumer". The heartbeat interval is for
+    the classic one: with KIP-848 the broker says.
+    """
 
     protocol: str
     member_count: int = 1_000
     partition_count: int = 1_000
     idle_seconds: float = 10.0
+    heartbeat_ms: int = DEFAULT_HEARTBEAT_MS
     replication_factor: int = -1
 
 
@@ -91,7 +95,7 @@ class GroupLoad:
                 found = (await admin.find_coordinators(KeyType.GROUP, [group_id]))[group_id]
                 if isinstance(found, KafkaError):
                     raise found
-                book = GroupBook(topic, ids[topic], plan.partition_count)
+                book = GroupBook(topic, ids[topic], plan.partition_count, plan.heartbeat_ms / 1000)
                 load = cls(plan, book, group_id, server_cpu)
                 try:
                     await load._connect(config, found)

@@ -18,7 +18,9 @@ pytestmark = [
 ]
 
 #: Their targets, if any, are ratios to Apache Kafka.
-AGAINST_KAFKA_ALONE = ("clients", "replication", "produce-latency", "leader-killed")
+AGAINST_KAFKA_ALONE = (
+    *("clients", "replication", "produce-latency", "leader-killed", "transactions", "groups"),
+)
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -1,0 +1,164 @@
+"""`moldau groups`, `moldau transactions` and their loads against a running node."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+
+from moldau.client import ClientConfig
+from moldau.client.cluster_client import ClusterClient
+from moldau.protocol.messages.p00_produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from moldau.protocol.records import Record, encode_batch
+from tests.system.cli.conftest import FAILED, Cli
+
+RECORD_COUNT = 40
+JOIN_DEADLINE_S = 30.0
+VERIFICATION = "transaction.partition.verification.enable"
+PRODUCER_ID = 4_000_000
+EXPLICIT_ADD = (3, 11)
+
+
+@pytest.fixture
+def topic(cli: Cli) -> Iterator[str]:
+    """Two partitions with records."""
+    name = f"grouped-{uuid.uuid4().hex[:12]}"
+    cli.ok("topics", "create", name, "--partitions", 2)
+    cli.ok("bench", "produce", name, "--records", RECORD_COUNT, "--record-bytes", 10)
+    yield name
+    cli.ok("topics", "delete", name)
+
+
+def test_a_group_and_its_offsets(cli: Cli, topic: str, tmp_path: Path):
+    group = f"group-{uuid.uuid4().hex[:12]}"
+    in_group = ("groups", "reset-offsets", group, "--topic", topic)
+    assert "GROUP_ID_NOT_FOUND" in cli.refused("groups", "describe", group)
+    cli.ok(*in_group, "--to-offset", 5, "--execute")
+    [described] = cli.json("groups", "describe", group)
+    assert (described["state"], described["lag"]) == ("Empty", RECORD_COUNT - 2 * 5)
+    assert group in [each["group_id"] for each in cli.json("groups", "list", "--state", "Empty")]
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cli.bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + JOIN_DEADLINE_S
+        while len(consumer.assignment()) < 2 and time.monotonic() < deadline:
+            consumer.poll(0.1)
+        [described] = cli.json("groups", "describe", group)
+        [member] = described["members"]
+        assert member["assignment"] == {topic: [0, 1]}
+        assert {each["member_id"] for each in described["offsets"]} == {member["member_id"]}
+        assert (
+            "while nobody is in the group" in cli.end(*in_group, "--to-latest", "--execute").errors
+        )
+        assert "NON_EMPTY_GROUP" in cli.refused("groups", "delete", group)
+        assert (
+            "GROUP_SUBSCRIBED_TO_TOPIC"
+            in cli.end("groups", "delete-offsets", group, "--topic", topic).errors
+        )
+    finally:
+        consumer.close()
+
+    saved = tmp_path / "offsets.csv"
+    saved.write_text(
+        cli.ok("groups", "reset-offsets", group, "--all-topics", "--to-current", "--export")
+    )
+    cli.ok(*in_group, "--to-latest", "--execute")
+    assert cli.json("groups", "describe", group)[0]["lag"] == 0
+    cli.ok("groups", "reset-offsets", group, "--from-file", saved, "--execute")
+    cli.ok("groups", "delete-offsets", group, "--topic", f"{topic}:1")
+    [described] = cli.json("groups", "describe", group)
+    assert [(each["partition"], each["current_offset"]) for each in described["offsets"]] == [
+        (0, 5)
+    ]
+    assert cli.ok("groups", "delete", group) == f"deleted {group}\n"
+
+
+def test_a_transaction_that_hangs(cli: Cli, topic: str):
+    """Nobody but the partition knows of it, as if its coordinator had forgotten it."""
+    search = ("transactions", "find-hanging", "--topic", topic, "--max-transaction-timeout", 0)
+    assert cli.ok(*search) == "no transaction hangs on 2 partitions\n"
+    cli.ok("configs", "alter", "brokers", 1, "--set", f"{VERIFICATION}=false")
+    try:
+        asyncio.run(begin_behind_the_coordinator(cli.bootstrap, topic))
+    finally:
+        cli.ok("configs", "alter", "brokers", 1, "--delete", VERIFICATION)
+    [hanging] = cli.json(*search)
+    assert (hanging["partition"], hanging["producer_id"]) == (1, PRODUCER_ID)
+    cli.ok("transactions", "abort", f"{topic}:1", "--start-offset", hanging["start_offset"])
+    assert cli.json(*search) == []
+    [producer] = [
+        each
+        for each in cli.json("transactions", "describe-producers", f"{topic}:1")
+        if each["producer_id"] == PRODUCER_ID
+    ]
+    assert producer["current_transaction_start_offset"] is None
+
+
+async def begin_behind_the_coordinator(bootstrap: str, topic: str) -> None:
+    """Append a transactional record of a producer that no coordinator knows."""
+    batch = encode_batch(
+        [Record(0, time.time_ns() // 1_000_000, None, b"lost")],
+        producer_id=PRODUCER_ID,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    request = ProduceRequest(
+        transactional_id="lost",
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[
+            TopicProduceData(
+                name=topic,
+                partition_data=[PartitionProduceData(index=1, records=memoryview(batch))],
+            )
+        ],
+    )
+    client = ClusterClient(ClientConfig.of(bootstrap))
+    try:
+        leader_id = await client.leader_of(topic, 1)
+        response = await client.ask_node(leader_id, request, versions=EXPLICIT_ADD)
+    finally:
+        await client.close()
+    assert response.responses[0].partition_responses[0].error_code == 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_transactions_load(cli: Cli, version: int):
+    document = cli.json(
+        *("bench", "transactions", "--partitions", 1, "--partitions", 3, "--producers", 2),
+        *("--seconds", 0.2, "--warm-up-seconds", 0, "--transaction-version", version),
+    )
+    assert document["transaction_version"] == version
+    for figures, count in zip(document["figures"], (1, 3), strict=True):
+        assert figures["partitions"] == count
+        assert figures["commits"] > 0
+        assert 0 < figures["commit_p50_ms"] <= figures["latency_p50_ms"]
+    states = {each["state"] for each in cli.json("transactions", "list", "--pattern", "bench-.*")}
+    assert states <= {"CompleteCommit", "PrepareCommit"}
+
+
+def test_what_is_not_there(cli: Cli):
+    nobody = f"nobody-{uuid.uuid4().hex[:12]}"
+    ended = cli.end("transactions", "describe", nobody)
+    assert (ended.status, "TRANSACTIONAL_ID_NOT_FOUND" in ended.errors) == (FAILED, True)
+    assert "no open transaction" in cli.refused(
+        "transactions", "abort", "__transaction_state:0", "--start-offset", 0
+    )
