@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from moldau.broker.partition.partition import Partition
     from moldau.broker.replica_manager import ReplicaManager
     from moldau.storage.append import AppendResult
+    from moldau.storage.log import Log
 
 NO_LEADER_EPOCH = -1
 
@@ -27,22 +28,25 @@ NO_LEADER_EPOCH = -1
 class ReplicaPartition:
     """`CoordinatorPartition` over a partition of this broker."""
 
-    __slots__ = ("_manager", "_partition", "_wait", "_wake")
+    __slots__ = ("_log", "_manager", "_partition", "_wait", "_wake")
 
     def __init__(self, manager: ReplicaManager, partition: Partition) -> None:
         self._manager = manager
         self._partition = partition
+        self._log: Log | None = None
         self._wait: ProduceWait | None = None
         self._wake: Callable[[], None] | None = None
 
     @property
     def leader_epoch(self) -> int:
-        """As the port says."""
+        """As the port says. A log that was put in another's place is not what was loaded."""
         partition = self._partition
         log = partition.log
         if not partition.core.is_leader or log is None or log.offline:
             return NO_LEADER_EPOCH
-        return partition.core.leader_epoch
+        if self._log is None:
+            self._log = log
+        return partition.core.leader_epoch if log is self._log else NO_LEADER_EPOCH
 
     @property
     def log_start_offset(self) -> int:
