@@ -10,7 +10,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -41,7 +40,6 @@ CREATE_S: Final = 30.0
 RESTART_S: Final = 60.0
 SYNC_S: Final = 120.0
 STOP_S: Final = 60.0
-LOOK_S: Final = 0.05
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 
@@ -217,7 +215,6 @@ class Stage:
             config = {**self._config(), "group.id": GROUP, "isolation.level": "read_committed"}
             self._asker = Consumer(config)
         partitions = [TopicPartition(INPUT, number) for number in range(PARTITION_COUNT)]
-        time.sleep(LOOK_S)
         try:
             found = self._asker.committed(partitions, timeout=ANSWER_S)
         except KafkaException:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -20,6 +19,7 @@ from moldau.client.admin_types import ElectionType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 from moldau.protocol.types import TopicPartition
+from moldau.testing import wait_until_async
 from tests.system.replication.chaos_cluster import BROKER_IDS, ChaosCluster
 from tests.system.replication.nemesis import Nemesis, Step
 from tests.system.transactions.clients import Setting
@@ -28,7 +28,6 @@ FIND_COORDINATOR_VERSION: Final = 4
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 ANSWER_S: Final = 3.0
 MOVE_DEADLINE_S: Final = 90.0
-LOOK_S: Final = 0.2
 PAUSE_S: Final = (2.0, 7.0)
 
 
@@ -125,15 +124,14 @@ class Mover:
             await admin.alter_partition_reassignments(plan)
             self.done["reassignments"] += len(plan)
             self._say(f"moved: {', '.join(f'{each} to {to}' for each, to in plan.items())}")
-            end = time.monotonic() + MOVE_DEADLINE_S
-            while await self._is_moving(admin):
-                if time.monotonic() >= end:
-                    self.complaints.append(f"not moved in {MOVE_DEADLINE_S:.0f} s: {plan}")
-                    return
-                await asyncio.sleep(LOOK_S)
 
-    async def _is_moving(self, admin: Admin) -> bool:
-        try:
-            return bool(await admin.list_partition_reassignments())
-        except (KafkaError, OSError):
-            return True  # somebody else can be asked next time
+            async def is_done() -> bool:
+                try:
+                    return not await admin.list_partition_reassignments()
+                except (KafkaError, OSError):
+                    return False  # somebody else can be asked next time
+
+            try:
+                await wait_until_async(is_done, what=f"{plan}", deadline_s=MOVE_DEADLINE_S)
+            except TimeoutError as error:
+                self.complaints.append(str(error))
