@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.cluster_view import is_internal_topic
 from moldau.broker.delayed_produce import ProduceOperation
 from moldau.broker.leader_hints import WRONG_LEADER_ERRORS
 from moldau.broker.partition.transactions import transactional_producer
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 FIRST_BY_TOPIC_ID: Final = 13
 FIRST_WITH_ZSTD: Final = 7
 FIRST_WITH_LEADER: Final = 10
+
+ADMIN_CLIENT_ID: Final = "__admin_client"
+"""Who calls itself so may write to internal topics, as with Apache Kafka: no state machine hears of
+it before it loads the log again."""
 
 VALID_ACKS: Final = (-1, 0, 1)
 NO_OFFSET: Final = -1
@@ -142,6 +147,9 @@ def _append_topic(
             error = ErrorCode.UNKNOWN_TOPIC_ID
         elif not context.authorized_topic(Operation.WRITE, topic_name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif is_internal_topic(topic_name) and context.client_id != ADMIN_CLIENT_ID:
+            error = ErrorCode.INVALID_TOPIC_EXCEPTION
+            message = f"only coordinators write to the internal topic {topic_name}"
     name = topic_name or ""
     for data in topic.partition_data:
         index = data.index

@@ -228,6 +228,7 @@ class DataPath:
         self.connection = FakeConnection()
         self.allocator = CountingProducerIds()
         self.channel = ScriptedChannel()
+        self.client_id = "tests"
         self.background = Background(self.faults.append)
 
     async def __aenter__(self) -> DataPath:
@@ -427,6 +428,7 @@ class DataPath:
             api_version,
             message.to_bytes(api_version),
         )
+        request.client_id = self.client_id
         self.router(request)  # type: ignore[arg-type]
         return request
 

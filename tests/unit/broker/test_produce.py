@@ -71,6 +71,25 @@ async def test_acks_0_with_an_error_closes_the_connection(broker: DataPath) -> N
     assert broker.connection.is_closed
 
 
+@pytest.mark.parametrize("api_version", [12, 13])
+@pytest.mark.parametrize("internal", ["__consumer_offsets", "__transaction_state"])
+async def test_only_coordinators_write_to_internal_topics(
+    broker: DataPath, internal: str, api_version: int
+) -> None:
+    broker.create_topic(internal)
+    broker.create_topic("t")
+
+    async def produced() -> list[int]:
+        request = produce({(internal, 0): batch(), ("t", 0): batch()}, api_version=api_version)
+        response = await broker.ask(request, api_version)
+        return [topic.partition_responses[0].error_code for topic in response.responses]
+
+    assert await produced() == [ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.NONE]
+    assert broker.log(internal).log_end_offset == 0
+    broker.client_id = "__admin_client"
+    assert await produced() == [ErrorCode.NONE, ErrorCode.NONE]
+
+
 @pytest.mark.parametrize("acks", [2, -2, 127])
 async def test_invalid_required_acks(broker: DataPath, acks: int) -> None:
     broker.create_topic("t")
