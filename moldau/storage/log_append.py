@@ -286,7 +286,7 @@ def _write(
         if not segment.is_active:
             segment.activate(log.config)
         if _must_roll(log, segment, len(records), batches, next_offset - 1, now_ms):
-            segment = log.roll_to(first.base_offset)
+            segment = log.roll_to(_base_for(log, first.base_offset, next_offset - 1))
         aborts = any(each.is_aborted for update in updates for each in update.completed)
         try:
             if aborts:
@@ -319,6 +319,14 @@ def _write(
         next_offset - first.base_offset,
         len(records),
     )
+
+
+def _base_for(log: Log, first_offset: int, last_offset: int) -> int:
+    """Where a new segment for these offsets begins: at the log's end, so that a gap between
+    segments is a power loss's work; but not farther from the last than it can number.
+    """
+    end = log.log_end_offset
+    return first_offset if last_offset - end > MAX_RELATIVE_OFFSET else min(first_offset, end)
 
 
 def _note_aborted(log: Log, segment: LogSegment, updates: list[ProducerUpdate]) -> None:

@@ -208,11 +208,11 @@ def _recover(log: Log, first: int, recovery_point: int) -> int:
         segment = log.segments[index]
         if index > first:
             finish_indexes(log.segments[index - 1])
-            gap = segment.base_offset - next_offset
-            if gap < 0 or (gap and not log.may_have_holes):
+            if segment.base_offset != next_offset:
+                # Also where offsets may be missing: a segment begins where the one before it ends
+                # when it is made, and compaction keeps it so. A power loss does not.
                 _end_at(log, index, next_offset, recovery_point, "a gap before it")
                 break
-            next_offset = segment.base_offset
             log.producer_state.map_end_offset = next_offset
             log.producer_state.take_snapshot()
         begin_indexes(segment, log.config)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import (
+    CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     OFFSET_CHECKPOINTS,
     RECOVERY_POINT_CHECKPOINT,
@@ -41,6 +42,7 @@ from moldau.storage.verify_segment import Finding, SegmentVerifier, Severity
 __all__ = ["Finding", "Severity", "Verification"]
 
 _SEGMENT = re.compile(r"\d{20}\.log")
+_COMPACTED_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 _LEFTOVERS = (".deleted", ".cleaned", ".swap", ".tmp")
 
 
@@ -60,6 +62,7 @@ class Verification:
     batch_count: int = 0
     record_count: int = 0
     checked_bytes: int = 0
+    _compacted: Set[TopicPartition] = frozenset()
     counts: dict[Severity, int] = field(default_factory=lambda: dict.fromkeys(Severity, 0))
 
     @property
@@ -84,6 +87,7 @@ class Verification:
         if topic_partition is not None and not is_log_directory:
             parent = os.path.dirname(os.path.abspath(path))
             recovery_points = self._recovery_points(parent)
+            self._compacted = self._compacted_partitions(parent)
             yield from self._counted(self._partition(path, topic_partition, recovery_points))
         else:
             yield from self._counted(self._log_directory(path))
@@ -98,6 +102,7 @@ class Verification:
     def _log_directory(self, path: str) -> Iterator[Finding]:
         yield from self._directory_files(path)
         recovery_points = self._recovery_points(path)
+        self._compacted = self._compacted_partitions(path)
         found: set[TopicPartition] = set()
         for name in self.filesystem.listdir(path):
             child = os.path.join(path, name)
@@ -152,6 +157,14 @@ class Verification:
         except (CorruptFile, OSError):
             return None
 
+    def _compacted_partitions(self, path: str) -> Set[TopicPartition]:
+        """Those that compaction has looked at: offsets may be missing in them."""
+        try:
+            file = os.path.join(path, CLEANER_CHECKPOINT)
+            return read_offset_checkpoint(self.filesystem, file).keys()
+        except (CorruptFile, OSError):
+            return frozenset()
+
     # -- a partition -----------------------------------------------------------------------------
 
     def _partition(
@@ -183,7 +196,8 @@ class Verification:
                 os.path.join(path, name),
                 recovery_point=recovery_point,
                 is_last=is_last,
-                allows_gaps=_may_be_compacted(topic_partition),
+                allows_gaps=topic_partition in self._compacted
+                or topic_partition.topic in _COMPACTED_TOPICS,
                 deep=self.deep,
                 on_progress=self.on_progress,
             )
@@ -247,10 +261,6 @@ class Verification:
                     yield Finding(Severity.WARNING, file, None, str(error))
                 except OSError as error:
                     yield _unreadable(file, error)
-
-
-def _may_be_compacted(topic_partition: TopicPartition) -> bool:
-    return topic_partition.topic in ("__consumer_offsets", "__transaction_state")
 
 
 def _unreadable(path: str, error: OSError) -> Finding:

@@ -207,11 +207,13 @@ class Workload:
 Steps = Callable[[Workload], Awaitable[None]]
 
 
-def run_workload(steps: Steps, seed: int, config: LogConfig = SMALL) -> Workload:
+def run_workload(
+    steps: Steps, seed: int, config: LogConfig = SMALL, kind: type[Workload] = Workload
+) -> Workload:
     """Run from a fresh directory, recording from the first operation of the node on."""
 
     async def run() -> Workload:
-        workload = Workload(seed, config)
+        workload = kind(seed, config)
         workload.record()
         await steps(workload)
         workload.filesystem.observer = None

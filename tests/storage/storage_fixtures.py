@@ -10,6 +10,8 @@ from uuid import UUID
 from moldau.protocol.records import Codec, Record, encode_batch
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import ManualClock
+from moldau.storage.cleaner.settings import CleanerSettings
+from moldau.storage.cleaner.worker import CleanerWorker
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import format_log_directory, open_log_directories
 from moldau.storage.log_manager import LogManager
@@ -73,6 +75,8 @@ def make_manager(
     topic_config: Callable[[str], LogConfig] | None = None,
     settings: LogManagerSettings | None = None,
     on_directory_offline: Callable[[object], None] | None = None,
+    cleaner_settings: CleanerSettings | None = None,
+    make_cleaner_worker: Callable[[], CleanerWorker] | None = None,
 ) -> LogManager:
     """A manager over formatted directories, not started yet."""
     directories = open_log_directories(
@@ -91,4 +95,6 @@ def make_manager(
         topic_config=topic_config or (lambda topic: fixed),
         random=random_module.Random(11),
         on_directory_offline=on_directory_offline,
+        cleaner_settings=cleaner_settings,
+        make_cleaner_worker=make_cleaner_worker,
     )

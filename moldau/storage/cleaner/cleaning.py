@@ -250,7 +250,7 @@ class _Cleaning:
             if not header.is_control and not fate.discards_records:
                 judged.append((header, data))
         verdicts = self._verdicts(judged)
-        stats = self._stats
+        stats, now_ms = self._stats, self._job.now_ms
         written = 0
         for (header, data), fate in zip(chunk, fates, strict=True):
             verdict = None
@@ -264,6 +264,10 @@ class _Cleaning:
                 cleaned.add(new_header, new_data)
                 written += len(new_data)
                 stats.records_written += count
+                if new_header.has_delete_horizon and new_header.base_timestamp_ms > now_ms:
+                    stats.latest_horizon_ms = max(
+                        stats.latest_horizon_ms, new_header.base_timestamp_ms
+                    )
         stats.bytes_written += written
         self._pause(written)
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 NO_OFFSET = -1
+NO_TIME = -1
 
 
 class SourceSegment(NamedTuple):
@@ -77,6 +78,8 @@ class CleaningStats:
     keyless_count: int = 0
     key_count: int = 0
     slot_count: int = 0
+    latest_horizon_ms: int = NO_TIME
+    """When the last of the tombstones and markers that stay may go; NO_TIME: none waits."""
 
     @property
     def buffer_utilization(self) -> float:

@@ -22,6 +22,7 @@ from moldau.protocol.types import TopicPartition
 from moldau.storage.cleaner.cleaned_segment import remove_cleaned_files
 from moldau.storage.cleaner.figures import CleanerFigures
 from moldau.storage.cleaner.job import (
+    NO_TIME,
     CleaningAborted,
     CleaningDone,
     CleaningFailed,
@@ -97,6 +98,8 @@ class LogCleaner:
         self._under_way: dict[TopicPartition, _Cleaning] = {}
         self.uncleanable: dict[TopicPartition, str] = {}
         """Logs that could not be cleaned, and why: left alone until the node restarts."""
+        self._horizons: dict[TopicPartition, int] = {}
+        """When the newest tombstone of a cleaned log may go."""
         self.figures = CleanerFigures(manager.clock)
         self._is_running = False
 
@@ -151,6 +154,11 @@ class LogCleaner:
 
     # -- what others ask -------------------------------------------------------------------------
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether some job is looking for dirty logs, or cleaning one."""
+        return any(job.is_running for job in (*self._jobs, *self._retired))
+
     def is_cleaning(self, log: Log) -> bool:
         """Whether a cleaning of the log is under way."""
         return log.topic_partition in self._under_way
@@ -158,6 +166,7 @@ class LogCleaner:
     def abort(self, topic_partition: TopicPartition) -> None:
         """The partition goes away: give up its cleaning, and forget what was said of it."""
         self.uncleanable.pop(topic_partition, None)
+        self._horizons.pop(topic_partition, None)
         cleaning = self._under_way.get(topic_partition)
         if cleaning is not None:
             cleaning.is_aborted = True
@@ -196,7 +205,9 @@ class LogCleaner:
             if key in postponed or key in self.uncleanable:
                 continue
             try:
-                plan = plan_cleaning(log, now_ms)
+                plan = plan_cleaning(
+                    log, now_ms, latest_horizon_ms=self._horizons.get(key, NO_TIME)
+                )
             except (OSError, InvalidBatch) as error:
                 self._give_up(log, str(error))
                 continue
@@ -226,6 +237,7 @@ class LogCleaner:
         finally:
             del self._under_way[log.topic_partition]
         elapsed_ms = self._manager.clock.monotonic_ms() - started_ms
+        self._horizons[log.topic_partition] = done.stats.latest_horizon_ms
         self.figures.cleaned(done.stats, elapsed_ms)
         stats = done.stats
         logger.info(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from itertools import pairwise
-from math import isqrt
+from math import ceil, isqrt
 from struct import Struct
 from typing import Any
 
@@ -38,8 +38,11 @@ class OffsetMap:
         bytes.
         """
         load_factor = min(max(load_factor, 0.05), 0.95)
-        wanted = int(key_count / load_factor) + MIN_SLOT_COUNT
-        self.slot_count = _prime_at_most(max(min(wanted, max_bytes // SLOT_BYTES), MIN_SLOT_COUNT))
+        wanted = ceil((key_count + 1) / load_factor)
+        at_most = max(max_bytes // SLOT_BYTES, MIN_SLOT_COUNT)
+        self.slot_count = _prime_from(max(wanted, MIN_SLOT_COUNT), 1)
+        if self.slot_count > at_most:
+            self.slot_count = _prime_from(at_most, -1)
         self.limit = max(int(self.slot_count * load_factor), 1)
         self.count = 0
         self._seed = seed
@@ -153,9 +156,11 @@ def _keys(columns: RecordColumns) -> list[bytes | None]:
     return found
 
 
-def _prime_at_most(number: int) -> int:
-    """The largest prime <= `number` (>= 3): every step width visits every slot."""
-    candidate = number if number % 2 else number - 1
+def _prime_from(number: int, direction: int) -> int:
+    """The nearest prime >= `number` (direction 1) or <= it (-1), at least 3: with it every step
+    width visits every slot.
+    """
+    candidate = number if number % 2 else number + direction
     while any(candidate % divisor == 0 for divisor in range(3, isqrt(candidate) + 1, 2)):
-        candidate -= 2
+        candidate += 2 * direction
     return max(candidate, MIN_SLOT_COUNT)

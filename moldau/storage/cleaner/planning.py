@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from moldau.storage.cleaner.job import NO_TIME
 from moldau.storage.log_config import MAX_INT64, LogConfig
 
 
@@ -57,6 +58,8 @@ class CleaningPlan:
     dirty_bytes: int
     max_lag_excess_ms: int
     min_ratio: float
+    is_horizon_past: bool = False
+    """Whether there are tombstones or markers whose time is over, and no newer ones."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -67,13 +70,21 @@ class CleaningPlan:
     @property
     def is_due(self) -> bool:
         """Whether the topic's settings ask for a cleaning now."""
+        if self.is_horizon_past and self.segment_count:
+            return True
         if not self.dirty_bytes:
             return False
         return self.max_lag_excess_ms > 0 or self.dirty_ratio > self.min_ratio
 
 
-def plan_cleaning(log: PlannedLog, now_ms: int) -> CleaningPlan:
-    """What cleaning `log` now would mean. Raises: OSError, InvalidBatch (its files)."""
+def plan_cleaning(
+    log: PlannedLog, now_ms: int, *, latest_horizon_ms: int = NO_TIME
+) -> CleaningPlan:
+    """What cleaning `log` now would mean.
+
+    `latest_horizon_ms`: what the last cleaning said. Apache Kafka waits for new records instead; a
+    log to which nobody writes then keeps its tombstones. Raises: OSError, InvalidBatch (its files).
+    """
     segments, config = log.segments, log.config
     first_dirty_offset = first_dirty(log)
     first_dirty_index = log.segment_index_for(first_dirty_offset)
@@ -87,6 +98,7 @@ def plan_cleaning(log: PlannedLog, now_ms: int) -> CleaningPlan:
         dirty_bytes,
         _lag_excess_ms(config, segments[first_dirty_index:-1], now_ms),
         config.min_cleanable_dirty_ratio,
+        latest_horizon_ms != NO_TIME and latest_horizon_ms <= now_ms,
     )
 
 
