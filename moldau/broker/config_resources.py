@@ -37,7 +37,12 @@ FROM_PYTHON_LEVEL: Final = {
 
 #: Resource types that requests may name here; the others belong to parts not served yet.
 SERVED_TYPES: Final = frozenset(
-    {ConfigResourceType.TOPIC, ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER}
+    {
+        ConfigResourceType.TOPIC,
+        ConfigResourceType.BROKER,
+        ConfigResourceType.BROKER_LOGGER,
+        ConfigResourceType.GROUP,
+    }
 )
 
 Problem = tuple[ErrorCode, str]
@@ -45,16 +50,20 @@ Problem = tuple[ErrorCode, str]
 
 def authorized_for(
     context: RequestContext,
-    topic_operation: Operation,
+    operation: Operation,
     resource_type: int,
     resource_name: str,
 ) -> Problem | None:
     """Why the client may not do this to the resource's configuration, or None when it may."""
     if resource_type == ConfigResourceType.TOPIC:
-        if context.authorized(topic_operation, ResourceType.TOPIC, resource_name):
+        if context.authorized(operation, ResourceType.TOPIC, resource_name):
             return None
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not allowed on this topic"
-    if context.authorized(topic_operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME):
+    if resource_type == ConfigResourceType.GROUP:
+        if context.authorized(operation, ResourceType.GROUP, resource_name):
+            return None
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED, "not allowed on this group"
+    if context.authorized(operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME):
         return None
     return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed on the cluster"
 
@@ -64,8 +73,8 @@ def problem(services: BrokerServices, resource_type: int, resource_name: str) ->
     if resource_type not in SERVED_TYPES:
         return (
             ErrorCode.INVALID_REQUEST,
-            f"resource type {resource_type} is not served; 2 (topic), 4 (broker) and "
-            "8 (broker logger) are",
+            f"resource type {resource_type} is not served; 2 (topic), 4 (broker), "
+            "8 (broker logger) and 32 (group) are",
         )
     if resource_type == ConfigResourceType.TOPIC:
         illegal = topic_name_problem(resource_name)
@@ -76,6 +85,10 @@ def problem(services: BrokerServices, resource_type: int, resource_name: str) ->
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"there is no topic {resource_name}",
             )
+        return None
+    if resource_type == ConfigResourceType.GROUP:
+        if not resource_name:
+            return ErrorCode.INVALID_REQUEST, "a group's name must not be empty"
         return None
     if resource_type == ConfigResourceType.BROKER and resource_name == "":
         return None

@@ -21,10 +21,12 @@ from moldau.config.describe import (
     DescribedConfig,
     describe_broker_config,
     describe_cluster_default_config,
+    describe_group_config,
     describe_topic_config,
 )
 from moldau.config.dynamic_config import effective_broker_config, validate_dynamic_broker_config
 from moldau.config.errors import ConfigError
+from moldau.config.group_config import GROUP_KEYS, validate_group_config
 from moldau.config.listeners import Endpoint, HostPort, QuorumVoter, SecurityProtocol
 from moldau.config.node_config import NodeConfig
 from moldau.config.properties import parse_properties, read_properties_file
@@ -37,6 +39,7 @@ from moldau.config.topic_config import (
 
 __all__ = [
     "BROKER_KEYS",
+    "GROUP_KEYS",
     "TOPIC_KEYS",
     "ConfigError",
     "ConfigKey",
@@ -55,6 +58,7 @@ __all__ = [
     "Status",
     "describe_broker_config",
     "describe_cluster_default_config",
+    "describe_group_config",
     "describe_topic_config",
     "effective_broker_config",
     "effective_topic_config",
@@ -62,5 +66,6 @@ __all__ = [
     "read_properties_file",
     "topic_config_defaults",
     "validate_dynamic_broker_config",
+    "validate_group_config",
     "validate_topic_config",
 ]

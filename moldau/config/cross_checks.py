@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 RACK_AWARE_REPLICA_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 """The one value of `replica.selector.class` that is served, besides none (KIP-392)."""
 
+CONSUMER_GROUP_ASSIGNORS: Final = {
+    "uniform": "uniform",
+    "range": "range",
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
+"""The values of `group.consumer.assignors` that are served, and what each of them stands for."""
+
 _NOT_ABOVE = (
     ("replica.fetch.wait.max.ms", "replica.socket.timeout.ms"),
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
@@ -63,6 +71,7 @@ def check_node(config: NodeConfig) -> Iterator[str]:
     _check_log(config)
     _check_limits(config)
     _check_replica_selector(config)
+    _check_assignors(config)
     if not config.is_controller and len(config.controller_listener_names) > 1:
         yield (
             "controller.listener.names has several entries; a broker connects to "
@@ -263,3 +272,11 @@ def _check_replica_selector(config: NodeConfig) -> None:
             class_name,
             f"is not served; leave it out, or choose {RACK_AWARE_REPLICA_SELECTOR}",
         )
+
+
+def _check_assignors(config: NodeConfig) -> None:
+    for name in config["group.consumer.assignors"]:
+        if name not in CONSUMER_GROUP_ASSIGNORS:
+            raise ConfigError(
+                "group.consumer.assignors", name, "is not served; choose uniform, range or both"
+            )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from moldau.config.definition import ConfigKey, ConfigSource, ConfigType
 from moldau.config.dynamic_config import effective_broker_config
+from moldau.config.group_config import GROUP_KEYS
 from moldau.config.node_config import NodeConfig
 from moldau.config.table import BROKER_KEYS, TOPIC_KEYS
 from moldau.config.topic_config import effective_topic_config
@@ -94,6 +95,35 @@ def describe_topic_config(
         for synonym in key.synonyms:
             synonyms.extend(levels.of(BROKER_KEYS[synonym]))
         described.append(_described(key, effective[name], synonyms, read_only=False))
+    return described
+
+
+def describe_group_config(
+    static: NodeConfig,
+    dynamic_cluster: Mapping[str, str],
+    dynamic_broker: Mapping[str, str],
+    group_overrides: Mapping[str, str],
+    names: Collection[str] | None = None,
+) -> list[DescribedConfig]:
+    """Describes a group's configuration; arguments as above. What was written by another version
+    and cannot be used here is shown as it is.
+    """
+    node_values = effective_broker_config(static, dynamic_cluster, dynamic_broker)
+    levels = _Levels(static, dynamic_cluster, dynamic_broker)
+    described: list[DescribedConfig] = []
+    for name, key in GROUP_KEYS.items():
+        if not _wanted(key, names, group_overrides):
+            continue
+        synonyms: list[ConfigSynonym] = []
+        if name in group_overrides:
+            synonyms.append(ConfigSynonym(name, group_overrides[name], ConfigSource.GROUP_CONFIG))
+        for synonym in key.synonyms:
+            synonyms.extend(levels.of(BROKER_KEYS[synonym]))
+        text = group_overrides.get(name)
+        if text is None:
+            inherited = node_values[key.synonyms[0]] if key.synonyms else key.default_value
+            text = format_value(key, inherited)
+        described.append(_entry(key, text, tuple(synonyms), read_only=False))
     return described
 
 

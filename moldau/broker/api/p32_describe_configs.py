@@ -1,10 +1,9 @@
-"""DescribeConfigs v1–v4: effective values of topics, brokers and loggers, with where they come
-from.
+"""DescribeConfigs v1–v4: effective values of topics, brokers, groups and loggers, with where
+they come from.
 
 Behaviour: synonyms when asked for (KIP-226), types and documentation from v3 on (KIP-569);
 sensitive values are never told; for a broker the broker asked must be the one named, "" gives the
-cluster's dynamic defaults. Known gaps: client metrics and group resources are refused until those
-parts exist.
+cluster's dynamic defaults. Known gaps: client metrics resources are refused until that part exists.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from moldau.config import (
     DescribedConfig,
     describe_broker_config,
     describe_cluster_default_config,
+    describe_group_config,
     describe_topic_config,
 )
 from moldau.metadata.config_entries import config_entry
@@ -94,6 +94,9 @@ def _described(
     own = configs.get(ConfigResourceType.BROKER, str(services.broker_id))
     if resource_type == ConfigResourceType.BROKER:
         return describe_broker_config(services.node_config, defaults, own, keys)
+    if resource_type == ConfigResourceType.GROUP:
+        overrides = configs.get(ConfigResourceType.GROUP, name)
+        return describe_group_config(services.node_config, defaults, own, overrides, keys)
     overrides = configs.get(ConfigResourceType.TOPIC, name)
     return describe_topic_config(services.node_config, defaults, own, overrides, keys)
 

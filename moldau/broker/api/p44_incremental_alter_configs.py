@@ -2,7 +2,7 @@
 
 Behaviour: topics and brokers go to the controller; levels of loggers are changed by the broker that
 is named, at once and until it restarts (KIP-412). A resource named twice is INVALID_REQUEST.
-Known gaps: client metrics and group resources are refused until those parts exist.
+Known gaps: client metrics resources are refused until that part exists.
 """
 
 from __future__ import annotations

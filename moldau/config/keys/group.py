@@ -34,15 +34,7 @@ KEYS = (
     ),
     ConfigKey(
         "group.consumer.assignors",
-        LIST,
-        ("uniform", "range"),
-        ListOf(
-            "uniform",
-            "range",
-            "org.apache.kafka.coordinator.group.assignor.UniformAssignor",
-            "org.apache.kafka.coordinator.group.assignor.RangeAssignor",
-            may_be_empty=False,
-        ),
+        LIST, ("uniform", "range"), ListOf(may_be_empty=False),
         MEDIUM, STATIC, SERVED,
         "The server-side assignors for consumer groups, the default one first.",
     ),
@@ -143,7 +135,6 @@ KEYS = (
         ListOf("consumer", "classic", "share", "streams", may_be_empty=False),
         MEDIUM, STATIC, SERVED,
         "Which group protocols are offered.",
-        note="classic and consumer groups are served",
     ),
     ConfigKey(
         "group.coordinator.threads",
@@ -155,30 +146,26 @@ KEYS = (
     ConfigKey(
         "group.initial.rebalance.delay.ms",
         INT, 3000, None,
-        MEDIUM, STATIC, IGNORED,
+        MEDIUM, STATIC, SERVED,
         "How long an empty classic group waits for more members before its first rebalance.",
-        note="group coordinators are not served yet",
     ),
     ConfigKey(
         "group.max.session.timeout.ms",
         INT, 1_800_000, None,
-        MEDIUM, STATIC, IGNORED,
+        MEDIUM, STATIC, SERVED,
         "The longest session timeout of a classic member.",
-        note="group coordinators are not served yet",
     ),
     ConfigKey(
         "group.max.size",
         INT, MAX_INT, Range(1),
-        MEDIUM, STATIC, IGNORED,
+        MEDIUM, STATIC, SERVED,
         "Members a classic group may have.",
-        note="group coordinators are not served yet",
     ),
     ConfigKey(
         "group.min.session.timeout.ms",
         INT, 6000, None,
-        MEDIUM, STATIC, IGNORED,
+        MEDIUM, STATIC, SERVED,
         "The shortest session timeout of a classic member.",
-        note="group coordinators are not served yet",
     ),
     ConfigKey(
         "group.streams.assignment.interval.ms",
@@ -274,9 +261,8 @@ KEYS = (
     ConfigKey(
         "offset.metadata.max.bytes",
         INT, 4096, None,
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "The longest note a client may attach to a committed offset.",
-        note="group coordinators are not served yet",
     ),
     ConfigKey(
         "offsets.commit.timeout.ms",
@@ -293,16 +279,14 @@ KEYS = (
     ConfigKey(
         "offsets.retention.check.interval.ms",
         LONG, 600_000, Range(1),
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "How often expired offsets are looked for.",
-        note="group coordinators are not served yet",
     ),
     ConfigKey(
         "offsets.retention.minutes",
         INT, 10_080, Range(1),
-        HIGH, STATIC, IGNORED,
+        HIGH, STATIC, SERVED,
         "How long offsets outlive the last member of their group.",
-        note="group coordinators are not served yet",
     ),
     ConfigKey(
         "offsets.topic.compression.codec",

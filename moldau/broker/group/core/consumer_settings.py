@@ -12,18 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from moldau.config.cross_checks import CONSUMER_GROUP_ASSIGNORS
 from moldau.metadata.image import ConfigResourceType, ConfigsImage
 
 SESSION_TIMEOUT_KEY: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL_KEY: Final = "consumer.heartbeat.interval.ms"
 ASSIGNMENT_INTERVAL_KEY: Final = "consumer.assignment.interval.ms"
-_ASSIGNOR_CLASSES: Final = {
-    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
-    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
-}
-"""Kafka also takes the assignors by the names of its classes."""
-
-_BROKER_ASSIGNMENT_INTERVAL_KEY: Final = f"group.{ASSIGNMENT_INTERVAL_KEY}"
+_BROKER_ASSIGNMENT_INTERVAL_KEY: Final = "group.consumer.assignment.interval.ms"
 
 
 class Limits(NamedTuple):
@@ -76,22 +71,30 @@ class ConsumerGroupSettings:
     def from_config(node_config: Mapping[str, Any], broker_id: int = -1) -> ConsumerGroupSettings:
         """The settings of a node."""
         policy = node_config["group.consumer.migration.policy"].lower()
-        prefix = "group.consumer."
         return ConsumerGroupSettings(
             broker_id=broker_id,
-            session_timeout_ms=node_config[f"{prefix}session.timeout.ms"],
-            session_timeout_limits=_limits(node_config, "session.timeout.ms"),
-            heartbeat_interval_ms=node_config[f"{prefix}heartbeat.interval.ms"],
-            heartbeat_interval_limits=_limits(node_config, "heartbeat.interval.ms"),
-            assignment_interval_ms=node_config[f"{prefix}assignment.interval.ms"],
-            assignment_interval_limits=_limits(node_config, "assignment.interval.ms"),
-            max_group_size=node_config[f"{prefix}max.size"],
+            session_timeout_ms=node_config["group.consumer.session.timeout.ms"],
+            session_timeout_limits=Limits(
+                node_config["group.consumer.min.session.timeout.ms"],
+                node_config["group.consumer.max.session.timeout.ms"],
+            ),
+            heartbeat_interval_ms=node_config["group.consumer.heartbeat.interval.ms"],
+            heartbeat_interval_limits=Limits(
+                node_config["group.consumer.min.heartbeat.interval.ms"],
+                node_config["group.consumer.max.heartbeat.interval.ms"],
+            ),
+            assignment_interval_ms=node_config["group.consumer.assignment.interval.ms"],
+            assignment_interval_limits=Limits(
+                node_config["group.consumer.min.assignment.interval.ms"],
+                node_config["group.consumer.max.assignment.interval.ms"],
+            ),
+            max_group_size=node_config["group.consumer.max.size"],
             assignors=tuple(
-                _ASSIGNOR_CLASSES.get(name, name) for name in node_config[f"{prefix}assignors"]
+                CONSUMER_GROUP_ASSIGNORS[name] for name in node_config["group.consumer.assignors"]
             ),
             upgrade_enabled=policy in ("bidirectional", "upgrade"),
             downgrade_enabled=policy in ("bidirectional", "downgrade"),
-            regex_refresh_interval_ms=node_config[f"{prefix}regex.refresh.interval.ms"],
+            regex_refresh_interval_ms=node_config["group.consumer.regex.refresh.interval.ms"],
         )
 
     def of_group(self, configs: ConfigsImage, group_id: str) -> GroupTimes:
@@ -123,8 +126,3 @@ class ConsumerGroupSettings:
         defaults = configs.get(ConfigResourceType.BROKER, "")
         return defaults.get(_BROKER_ASSIGNMENT_INTERVAL_KEY)
 
-
-def _limits(node_config: Mapping[str, Any], suffix: str) -> Limits:
-    return Limits(
-        node_config[f"group.consumer.min.{suffix}"], node_config[f"group.consumer.max.{suffix}"]
-    )

@@ -13,12 +13,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-from moldau.config import ConfigError, validate_dynamic_broker_config, validate_topic_config
+from moldau.config import (
+    ConfigError,
+    validate_dynamic_broker_config,
+    validate_group_config,
+    validate_topic_config,
+)
 from moldau.config.definition import ConfigKey, ConfigType
 from moldau.config.table import find_broker_key
 from moldau.config.topic_config import topic_key
 from moldau.config.values import format_value
-from moldau.metadata.controller.core.client_resource_configs import validate_client_resource_config
+from moldau.metadata.controller.core.client_resource_configs import validate_client_metrics_config
 from moldau.metadata.controller.core.eligible_leaders import (
     check_min_insync_replicas,
     clear_eligible_leaders,
@@ -259,6 +264,8 @@ def _validate(
     elif resource_type == ConfigResourceType.BROKER:
         for key in changed:
             validate_dynamic_broker_config(key, wanted[key], cluster_default=not name)
+    elif resource_type == ConfigResourceType.GROUP:
+        validate_group_config(wanted, state.broker_defaults(settings.node_config))
     else:
         for key in changed:
-            validate_client_resource_config(resource_type, key, wanted[key])
+            validate_client_metrics_config(key, wanted[key])
