@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -108,3 +110,106 @@ def test_snapshots_and_transactions(directory: Path) -> None:
     assert "producerId: 9 producerEpoch: 1 coordinatorEpoch: 5" in out
     out = dump(directory, (".txnindex",))
     assert "version: 0 producerId: 9 firstOffset: 1336 lastOffset: 1359" in out
+
+
+def test_markers(directory: Path) -> None:
+    out = dump(directory, (".log",), "--print-data-log")
+    assert out.count("endTxnMarker: COMMIT coordinatorEpoch: 5") == 20
+    assert out.count("endTxnMarker: ABORT coordinatorEpoch: 5") == 20
+
+
+def overlapping_transactions(path: Path) -> Log:
+    """Random transactions over several segments; the same ones each time."""
+    random = Random(5)
+    now_ms = int(time.time() * 1000)  # Apache Kafka forgets producers by records' timestamps
+    log = Log.open(
+        OsFilesystem(), ManualClock(now_ms), str(path), TOPIC_PARTITION, TRANSACTIONS_CONFIG
+    )
+    epochs = dict.fromkeys(range(1, 6), 0)
+    sequences = dict.fromkeys(range(1, 6), 0)
+    for _ in range(150):
+        producer_id = random.randint(1, 5)
+        if random.random() < 0.6:
+            append(
+                log,
+                "value",
+                timestamp_ms=now_ms,
+                producer_id=producer_id,
+                producer_epoch=epochs[producer_id],
+                base_sequence=sequences[producer_id],
+                is_transactional=random.random() < 0.9
+                or log.producer_state.has_open_transaction(producer_id, epochs[producer_id]),
+            )
+            sequences[producer_id] += 1
+            continue
+        if random.random() < 0.5:
+            epochs[producer_id] += 1
+            sequences[producer_id] = 0
+        marker = EndTxnMarker(random.choice([ControlRecordType.ABORT, ControlRecordType.COMMIT]), 5)
+        batch = encode_end_txn_batch(
+            marker,
+            producer_id=producer_id,
+            producer_epoch=epochs[producer_id],
+            timestamp_ms=now_ms,
+        )
+        log.append_as_leader(batch, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    assert len(log.segments) > 5
+    return log
+
+
+TRANSACTIONS_CONFIG = LogConfig(segment_bytes=1400)
+
+
+@pytest.mark.usefixtures("directory")
+def test_apache_kafka_takes_the_same_transactions_from_our_batches(tmp_path: Path) -> None:
+    """Last stable offsets, aborted transactions, producers: from the batches alone, as in a crash
+    without a snapshot. Ours are those kept while appending.
+    """
+    log = overlapping_transactions(tmp_path / "topic-0")
+    indexes = {p.name: p.read_bytes() for p in sorted((tmp_path / "topic-0").glob("*.txnindex"))}
+    theirs = tmp_path / "theirs" / "topic-0"
+    theirs.mkdir(parents=True)
+    log.flush()
+    for path in (tmp_path / "topic-0").glob("*.log"):
+        shutil.copy(path, theirs)
+    source = Path(__file__).parent / "RecoverLog.java"
+    done = subprocess.run(
+        ["java", "-cp", f"{KAFKA_LIBS}/*", str(source), str(theirs)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    end = log.log_end_offset
+    aborted = [
+        (offset, *each) for offset in range(end) for each in log.aborted_transactions(offset, end)
+    ]
+    told = [tuple(map(int, row[1:])) for row in rows if row[0] == "aborted"]
+    # Apache Kafka looks from the log's start within a segment, and tells more than is needed.
+    told = [row for row in told if row[3] >= row[0]]
+    assert aborted
+    assert sorted(told) == sorted(aborted)
+    producers = {
+        (
+            each.producer_id,
+            each.producer_epoch,
+            each.last_sequence,
+            each.coordinator_epoch,
+            each.current_txn_first_offset,
+        )
+        for each in log.active_producers()
+    }
+    assert {tuple(map(int, row[1:])) for row in rows if row[0] == "producer"} == producers
+    # After a recovery Apache Kafka takes every transaction for ended whose marker is in the log; we
+    # know, as it would have before, which markers are not committed yet.
+    for row in rows:
+        if row[0] == "stable":
+            high_watermark, last_stable_offset = map(int, row[1:])
+            log.update_high_watermark(high_watermark)
+            assert log.last_stable_offset <= last_stable_offset, high_watermark
+    assert (high_watermark, log.last_stable_offset) == (end, last_stable_offset)
+    assert indexes
+    rebuilt = {p.name: p.read_bytes() for p in theirs.glob("*.txnindex")}
+    assert {name: data for name, data in rebuilt.items() if data} == indexes
+    log.close()
