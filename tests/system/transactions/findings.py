@@ -6,7 +6,7 @@ is told once, however many readings show it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -139,7 +139,7 @@ def excerpt(history: History, case: Finding) -> list[str]:
     return [f"{position}: {text}" for position, text in lines[:EXCERPT_LINES]]
 
 
-def _near(log: Log, records: list[tuple[int, str]], places: set[tuple[Log, int]]) -> str:
+def _near(log: Log, records: Sequence[tuple[int, str]], places: set[tuple[Log, int]]) -> str:
     wanted = [offset for place, offset in places if place == log]
     return ", ".join(
         f"{offset}={value}"
