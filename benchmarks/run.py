@@ -34,6 +34,7 @@ BENCHMARKS: Final = {
     "idle-partitions": "bench_idle_partitions",
     "transactions": "bench_transactions",
     "groups": "bench_groups",
+    "compaction": "bench_compaction",
 }
 DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
 BEGIN: Final = "<!-- figures: written by `python -m benchmarks.run --write` -->"
