@@ -179,13 +179,15 @@ class GroupState:
 
     # -- a CoordinatorState ----------------------------------------------------------------------
 
-    def replay(self, record: CoordinatorRecord, offset: int, producer: Producer | None) -> None:
+    def replay(
+        self, record: CoordinatorRecord, record_offset: int, producer: Producer | None
+    ) -> None:
         """Take in a record of the log."""
         self._replayed_count += 1
         key, value = record.key, record.value
         if isinstance(key, OffsetCommitKey | LegacyOffsetCommitKey):
             where = PartitionKey(key.group, key.topic, key.partition)
-            self._replay_offset(where, value, offset, producer)
+            self._replay_offset(where, value, record_offset, producer)
         elif isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
             self.classic.replay(key.group, value, is_live=self._is_live)
@@ -198,7 +200,7 @@ class GroupState:
                 self._keep(group_id)
 
     def _replay_offset(
-        self, where: PartitionKey, value: Any, offset: int, producer: Producer | None
+        self, where: PartitionKey, value: Any, record_offset: int, producer: Producer | None
     ) -> None:
         if value is None:
             self.offsets.remove(where)
@@ -208,7 +210,7 @@ class GroupState:
                 value.offset,
                 metadata=value.metadata,
                 commit_timestamp_ms=value.commit_timestamp,
-                log_offset=offset,
+                log_offset=record_offset,
             )
         else:
             assert isinstance(value, OffsetCommitValue)
@@ -219,7 +221,7 @@ class GroupState:
                 value.commit_timestamp,
                 value.expire_timestamp,
                 value.topic_id,
-                offset,
+                record_offset,
             )
         self.offsets.put(where, stored, None if producer is None else producer.producer_id)
         self._keep(where.group_id)
