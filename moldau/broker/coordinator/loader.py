@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("moldau.broker.coordinator")
 
 RETRY_MS: Final = 50
-"""The pause before a log that cannot be read now is tried again."""
+"""The pause before a log that cannot be read now (one that is just being opened) is tried again; it
+doubles up to MAX_RETRY_MS (a disk that failed)."""
+MAX_RETRY_MS: Final = 2_000
 
 
 async def load(
@@ -36,7 +38,7 @@ async def load(
     that nobody committed.
 
     Returns:
-        False when the log cannot be read now: try again in RETRY_MS, from its start.
+        False when the log cannot be read now: try again later, from its start.
     """
     partition = shard.partition
     if not shard.is_led:

@@ -69,6 +69,7 @@ class CoordinatorRuntime(Generic[StateT]):
         self._to_load: deque[Shard[StateT]] = deque()
         self._loading_count = 0
         self._retries: dict[Shard[StateT], WheelTimer] = {}
+        self._retry_delays_ms: dict[int, int] = {}
         self._is_closed = False
         self._idle: list[Callable[[], object]] = []
         self._metrics = RuntimeMetrics(ports.registry, log.topic, self._shards.values)
@@ -128,6 +129,7 @@ class CoordinatorRuntime(Generic[StateT]):
         shard = self._shards.pop(partition_index, None)
         if shard is None:
             return
+        self._retry_delays_ms.pop(partition_index, None)
         retry = self._retries.pop(shard, None)
         if retry is not None:
             retry.cancel()
@@ -149,11 +151,10 @@ class CoordinatorRuntime(Generic[StateT]):
                 shard, self._log, ports=self._ports, settings=self._settings
             )
             if is_decided:
+                self._retry_delays_ms.pop(shard.partition_index, None)
                 self._metrics.load_time_ms.observe(self._ports.clock.monotonic_ms() - begin_ms)
             elif shard.state is ShardState.LOADING:
-                self._retries[shard] = self._ports.timers.call_later(
-                    loader.RETRY_MS, self._load_again, shard
-                )
+                self._retry_later(shard)
         finally:
             self._loading_count -= 1
             self._load_more()
@@ -161,6 +162,11 @@ class CoordinatorRuntime(Generic[StateT]):
                 idle, self._idle = self._idle, []
                 for tell in idle:
                     tell()
+
+    def _retry_later(self, shard: Shard[StateT]) -> None:
+        delay_ms = self._retry_delays_ms.get(shard.partition_index, loader.RETRY_MS)
+        self._retry_delays_ms[shard.partition_index] = min(delay_ms * 2, loader.MAX_RETRY_MS)
+        self._retries[shard] = self._ports.timers.call_later(delay_ms, self._load_again, shard)
 
     def _load_again(self, shard: Shard[StateT]) -> None:
         """With a new state machine: the old one may have seen half of the log."""

@@ -9,7 +9,7 @@ import pytest
 
 from moldau.broker.coordinator import CoordinatorRuntime
 from moldau.broker.coordinator.core.result import CoordinatorResult, Producer, SetTimer
-from moldau.broker.coordinator.loader import RETRY_MS
+from moldau.broker.coordinator.loader import MAX_RETRY_MS, RETRY_MS
 from moldau.broker.coordinator.runtime import MAX_LOADING_COUNT
 from moldau.broker.coordinator.settings import RuntimeSettings
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
@@ -341,8 +341,11 @@ def test_a_log_that_cannot_be_read_now_is_tried_again() -> None:
     assert loading.refusal() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     loading.broker.advance(RETRY_MS * 3)
     assert loading.refusal() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    for _ in range(100):
+        loading.broker.advance(1_000)
+    assert partition.read_count < 70, "less and less often"
     partition.read_error = ErrorCode.NONE
-    loading.broker.advance(RETRY_MS * 2)
+    loading.broker.advance(MAX_RETRY_MS + 10)
     assert loading.refusal() is ErrorCode.NONE
     assert loading.state.replayed == [(0, "g", 1)], "from its start, in a new state"
 
