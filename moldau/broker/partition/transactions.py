@@ -73,13 +73,11 @@ class VerificationGuard:
     asked about them. Requests that wait at the same time share it.
 
     States: current → void (a marker came, the transaction began, or somebody else may have led).
-    `pending_count` says how many requests wait under it.
     """
 
     __slots__ = (
         "is_current",
         "lowest_sequence",
-        "pending_count",
         "producer_epoch",
         "producer_id",
         "supports_epoch_bump",
@@ -98,7 +96,6 @@ class VerificationGuard:
         self.lowest_sequence = base_sequence
         self.supports_epoch_bump = supports_epoch_bump
         self.is_current = True
-        self.pending_count = 0
 
 
 NOT_REQUIRED: Final = VerificationGuard(-1, -1, -1, supports_epoch_bump=False)
@@ -106,19 +103,46 @@ NOT_REQUIRED: Final = VerificationGuard(-1, -1, -1, supports_epoch_bump=False)
 
 
 class VerificationGuards:
-    """The guards of one partition, by producer id and epoch."""
+    """The guards of one partition, by producer id and epoch, and how many requests wait."""
 
-    __slots__ = ("_count", "_guards")
+    __slots__ = ("_count", "_guards", "_waiting")
 
     def __init__(self) -> None:
         self._guards: dict[int, dict[int, VerificationGuard]] = {}
         self._count = 0
+        self._waiting: dict[tuple[int, int], int] = {}
+        """Requests that wait for an answer, under whatever guards."""
 
     def __len__(self) -> int:
         return self._count
 
-    def obtain(self, producer: BatchProducer, *, supports_epoch_bump: bool) -> VerificationGuard:
-        """The current guard of a producer, made if there is none."""
+    def has_waiting(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether requests of a producer wait for an answer."""
+        return (producer_id, producer_epoch) in self._waiting
+
+    def begin_waiting(
+        self, producer: BatchProducer, *, supports_epoch_bump: bool
+    ) -> VerificationGuard:
+        """A request waits from now on, under the current guard of its producer (made if there is
+        none), until `end_waiting`.
+        """
+        guard = self._obtain(producer, supports_epoch_bump=supports_epoch_bump)
+        key = (guard.producer_id, guard.producer_epoch)
+        self._waiting[key] = self._waiting.get(key, 0) + 1
+        return guard
+
+    def end_waiting(self, guard: VerificationGuard, *, is_refused: bool) -> None:
+        """A request has its answer. If the coordinator will not have the transaction, nothing of it
+        counts, not even its sequence, unless others wait still.
+        """
+        key = (guard.producer_id, guard.producer_epoch)
+        self._waiting[key] -= 1
+        if not self._waiting[key]:
+            del self._waiting[key]
+            if is_refused and guard.is_current:
+                self._drop(guard)
+
+    def _obtain(self, producer: BatchProducer, *, supports_epoch_bump: bool) -> VerificationGuard:
         guards = self._guards.get(producer.producer_id)
         guard = None if guards is None else guards.get(producer.producer_epoch)
         if guard is not None:
@@ -135,13 +159,6 @@ class VerificationGuards:
         self._guards.setdefault(producer.producer_id, {})[producer.producer_epoch] = guard
         self._count += 1
         return guard
-
-    def forget(self, guard: VerificationGuard) -> None:
-        """The coordinator will not have the transaction: nothing of the request counts, not even
-        its sequence, unless others wait under the same guard.
-        """
-        if guard.is_current and not guard.pending_count:
-            self._drop(guard)
 
     def drop_up_to(self, producer_id: int, producer_epoch: int) -> None:
         """Guards of a producer's epochs up to `producer_epoch` are void."""
@@ -181,7 +198,8 @@ def begin_verification(
 
     Returns:
         A guard; None when the log holds the transaction's beginning already, so that nobody need be
-        asked; or why this broker cannot append at all.
+        asked, and no earlier batch waits for an answer, so that none is overtaken; or why this
+        broker cannot append at all.
     """
     core = partition.core
     if not core.is_leader:
@@ -189,18 +207,17 @@ def begin_verification(
     log = partition.log
     if log is None or log.offline:
         return partition.unusable_error
-    if log.producer_state.has_open_transaction(producer.producer_id, producer.producer_epoch):
+    guards = partition.guards
+    identity = (producer.producer_id, producer.producer_epoch)
+    if log.producer_state.has_open_transaction(*identity) and not guards.has_waiting(*identity):
         return None
-    guard = partition.guards.obtain(producer, supports_epoch_bump=supports_epoch_bump)
-    guard.pending_count += 1
-    return guard
+    return guards.begin_waiting(producer, supports_epoch_bump=supports_epoch_bump)
 
 
 def end_verification(partition: Partition, guard: VerificationGuard, error: ErrorCode) -> None:
     """The coordinator has answered one request about the guard's transaction, or cannot."""
-    guard.pending_count -= 1
-    if error is not ErrorCode.NONE and not error.retriable:
-        partition.guards.forget(guard)
+    is_refused = error is not ErrorCode.NONE and not error.retriable
+    partition.guards.end_waiting(guard, is_refused=is_refused)
 
 
 def append_transactional(

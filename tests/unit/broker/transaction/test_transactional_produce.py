@@ -196,6 +196,28 @@ async def test_batches_of_a_producer_stay_in_order_while_the_coordinator_is_aske
     assert len(coordinator.asked) == 1, "the first one's append answered for the others"
 
 
+async def test_nothing_overtakes_a_batch_that_still_waits_for_its_answer(
+    broker: DataPath, coordinator: ScriptedCoordinator
+) -> None:
+    """The first batch is in the log, so that the transaction is known; the second one's request
+    also wants another partition, and waits for that when the third one comes.
+    """
+    coordinator.reply = None
+    requests = [send(broker, transactional(0)), send(broker, transactional(1), transactional(0))]
+    coordinator.open.pop().answer()
+    assert errors(requests[0]) == [ErrorCode.NONE]
+    requests.append(send(broker, transactional(2)))
+    assert not requests[2].is_answered
+    await until(lambda: bool(coordinator.open))
+    requests.append(send(broker, transactional(3)))
+    coordinator.open.pop().answer()
+    await until(lambda: all(each.is_answered for each in requests))
+    assert [errors(each)[0] for each in requests] == [ErrorCode.NONE] * 4
+    assert len(coordinator.asked) == 2
+    after = send(broker, transactional(4))
+    assert errors(after) == [ErrorCode.NONE], "nobody waits any more"
+
+
 async def test_questions_of_one_transaction_are_asked_together(
     broker: DataPath, coordinator: ScriptedCoordinator
 ) -> None:
