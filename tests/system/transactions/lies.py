@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 from confluent_kafka import Consumer
 
-from tests.system.transactions.history import History, OffsetCommit, Send
+from tests.system.transactions.history import History, Log, OffsetCommit, Send
 from tests.system.transactions.senders import Sender
 
 READ_DEADLINE_S: Final = 5.0
@@ -22,11 +23,16 @@ TICK_S: Final = 0.02
 
 
 class Honest:
-    """Passes everything on; each lie changes one thing."""
+    """Passes everything on; each lie changes one thing, and is counted in `told`."""
 
-    def __init__(self, sender: Sender, history: History) -> None:
+    def __init__(self, sender: Sender, history: History, told: Counter[str]) -> None:
         self.sender = sender
         self.history = history
+        self._told = told
+
+    def lie(self) -> None:
+        """It has just lied."""
+        self._told[type(self).__name__] += 1
 
     def open(self) -> None:
         self.sender.open()
@@ -55,6 +61,7 @@ class AbortsCommits(Honest):
 
     def commit(self) -> None:
         self.sender.abort()
+        self.lie()
 
 
 class CommitsAborts(Honest):
@@ -62,6 +69,7 @@ class CommitsAborts(Honest):
 
     def abort(self) -> None:
         self.sender.commit()
+        self.lie()
 
 
 class SendsTwice(Honest):
@@ -70,13 +78,14 @@ class SendsTwice(Honest):
     def send(self, send: Send) -> None:
         self.sender.send(dataclasses.replace(send))
         self.sender.send(send)
+        self.lie()
 
 
 class SendsHalf(Honest):
     """Claims every second record of a transaction without sending it."""
 
-    def __init__(self, sender: Sender, history: History) -> None:
-        super().__init__(sender, history)
+    def __init__(self, sender: Sender, history: History, told: Counter[str]) -> None:
+        super().__init__(sender, history, told)
         self._count = 0
 
     def begin(self) -> None:
@@ -87,6 +96,8 @@ class SendsHalf(Honest):
         self._count += 1
         if self._count % 2:
             super().send(send)
+        else:
+            self.lie()
 
 
 class CommitsEarly(Honest):
@@ -100,6 +111,7 @@ class CommitsEarly(Honest):
         never = threading.Event()
         while time.monotonic() < end and not self._is_read(send):
             never.wait(TICK_S)
+        self.lie()
 
     def _is_read(self, send: Send) -> bool:
         return any(
@@ -112,10 +124,10 @@ class CommitsEarly(Honest):
 
 
 class SwapsOffsets(Honest):
-    """Mistakes the offset of a record for that of the one before it."""
+    """Mistakes the offset of a record for that of the one it sent there before."""
 
-    def __init__(self, sender: Sender, history: History) -> None:
-        super().__init__(sender, history)
+    def __init__(self, sender: Sender, history: History, told: Counter[str]) -> None:
+        super().__init__(sender, history, told)
         self._sends: list[Send] = []
 
     def send(self, send: Send) -> None:
@@ -124,19 +136,15 @@ class SwapsOffsets(Honest):
 
     def commit(self) -> None:
         super().commit()
-        told = [send for send in self._sends if send.offset is not None]
-        for one, other in zip(told[::2], told[1::2], strict=False):
-            if one.log == other.log:
-                one.offset, other.offset = other.offset, one.offset
-        self._sends.clear()
-
-
-class CommitsTooMuch(Honest):
-    """Commits offsets behind what it has consumed."""
-
-    def send_offsets(self, commits: Sequence[OffsetCommit], consumer: Consumer) -> None:
-        moved = [dataclasses.replace(each, next_offset=each.next_offset + 3) for each in commits]
-        super().send_offsets(moved, consumer)
+        before: dict[Log, Send] = {}
+        for send in self._sends:
+            other = before.pop(send.log, None)
+            if other is None:
+                before[send.log] = send
+            elif None not in (send.offset, other.offset):
+                send.offset, other.offset = other.offset, send.offset
+                self.lie()
+        self._sends = list(before.values())
 
 
 class CommitsTooLittle(Honest):
@@ -145,3 +153,4 @@ class CommitsTooLittle(Honest):
     def send_offsets(self, commits: Sequence[OffsetCommit], consumer: Consumer) -> None:
         moved = [dataclasses.replace(each, next_offset=each.first or 0) for each in commits]
         super().send_offsets(moved, consumer)
+        self.lie()
