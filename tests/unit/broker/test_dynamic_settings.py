@@ -23,6 +23,16 @@ STATIC = {
 }
 
 
+class ToldCleaner:
+    """Stands for log compaction."""
+
+    def __init__(self) -> None:
+        self.settings: Any = None
+
+    def update_settings(self, settings: Any) -> None:
+        self.settings = settings
+
+
 class Told:
     """Stands for every part; remembers the newest value of each."""
 
@@ -31,6 +41,7 @@ class Told:
         self.expiration_ms = -1
         self.fetchers: list[int] = []
         self.is_verification_enabled = True
+        self.cleaner = ToldCleaner()
 
     def update_limits(self, limits: Any) -> None:
         self.max_connections = limits.max_connections
@@ -70,8 +81,12 @@ def test_a_value_comes_and_goes(resource: str) -> None:
     assert not rig.told.is_verification_enabled
     rig.configure("transaction.partition.verification.enable", None, resource=resource)
     assert rig.told.is_verification_enabled
+    rig.configure("log.cleaner.threads", "3", resource=resource)
+    rig.configure("log.cleaner.backoff.ms", "77", resource=resource)
+    settings = rig.told.cleaner.settings
+    assert (settings.thread_count, settings.backoff_ms) == (3, 77)
     rig.configure("num.replica.fetchers", None, resource=resource)
-    assert rig.told.fetchers == [8, 8, 8, 8, 8, 2]
+    assert rig.told.fetchers == [8, 8, 8, 8, 8, 8, 8, 2]
 
 
 def test_the_brokers_own_value_wins_over_the_clusters() -> None:
