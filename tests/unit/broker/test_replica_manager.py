@@ -199,6 +199,7 @@ async def test_gauges(broker: DataPath) -> None:
         "UnderReplicatedPartitions": 1,
         "UnderMinIsrPartitionCount": 1,
         "AtMinIsrPartitionCount": 2,
+        "PartitionsWithLateTransactionsCount": 0,
         "ReassigningPartitions": 0,
     }
 

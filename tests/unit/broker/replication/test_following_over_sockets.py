@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from moldau.broker.partition import PartitionState
+from moldau.broker.partition.transactions import NOT_REQUIRED
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Codec
 from moldau.runtime.server import Server
@@ -48,7 +49,7 @@ def port_of(server: Server) -> int:
 
 
 def append(leader: DataPath, topic: str, records: Any, index: int = 0) -> AppendResult:
-    result: AppendResult = leader.partition(topic, index).append(records, 1)
+    result: AppendResult = leader.partition(topic, index).append(records, 1, guard=NOT_REQUIRED)
     assert result.error is ErrorCode.NONE, result
     leader.manager.complete_ready()
     return result
