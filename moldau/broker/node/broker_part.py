@@ -51,6 +51,7 @@ from moldau.runtime.network import Network
 from moldau.runtime.request import Request
 from moldau.runtime.server import ListenerSpec, Server
 from moldau.runtime.telemetry import Registry
+from moldau.runtime.timers import TimerWheel
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from moldau.storage.cleaner.settings import CleanerSettings
 from moldau.storage.cleaner.worker import CleanerWorker
@@ -178,8 +179,24 @@ class BrokerPart:
             on_fault=self._on_fault,
         )
         self._replica_manager = replica_manager
+        services = self._make_services(controller, log_manager, replica_manager, server.timers)
+        self._coordinators = Coordinators(services)
+        self.services = services
+        self._router = RequestRouter(
+            services, authorizer=AllowAllAuthorizer(), on_fault=self._on_fault
+        )
+        services.fetch_sessions.register_gauges(self._registry)
+        self._register_gauges()
+
+    def _make_services(
+        self,
+        controller: ControllerChannel,
+        log_manager: LogManager,
+        replica_manager: ReplicaManager,
+        timers: TimerWheel,
+    ) -> BrokerServices:
         background = Background(self._on_fault)
-        services = BrokerServices(
+        return BrokerServices(
             node_config=self._config,
             broker_id=self._config.node_id,
             cluster_id=self._cluster_id,
@@ -195,7 +212,7 @@ class BrokerPart:
                 ProducerIdBlocks(controller, self._config.node_id, self._broker_epoch)
             ),
             clock=self._clock,
-            timers=server.timers,
+            timers=timers,
             registry=self._registry,
             random=self._random,
             background=background,
@@ -206,13 +223,6 @@ class BrokerPart:
             inter_broker_listener_name=self._config.inter_broker_listener_name,
             network=self._network,
         )
-        self._coordinators = Coordinators(services)
-        self.services = services
-        self._router = RequestRouter(
-            services, authorizer=AllowAllAuthorizer(), on_fault=self._on_fault
-        )
-        services.fetch_sessions.register_gauges(self._registry)
-        self._register_gauges()
 
     async def join(self, controller: ControllerChannel) -> None:
         """Register, take over the partitions, wait until the controller lets this broker in, serve.
