@@ -92,6 +92,7 @@ class DataBroker:
         self.is_held = False
         """Its disk is being exchanged, or it stays away: nobody starts it."""
         self._parts: tuple[BrokerPart, Observer, Any] | None = None
+        self._replica_manager: Any = None
         self._root = DirectoryNode()
         self._was_killed = False
         self.config = self._make_config()
@@ -135,7 +136,7 @@ class DataBroker:
         assert not self.is_alive, "one process per broker"
         self.starts += 1
         self.is_leaving = self.is_ready = self.has_failed_disk = False
-        self.part = self._parts = None
+        self.part = self._parts = self._replica_manager = None
         self.world.data.found_less.discard(self.broker_id)
         process = self.process = Process(self.world.loop, f"{self.host}#{self.starts}")
         self.disk = NodeDisk(
@@ -163,7 +164,7 @@ class DataBroker:
         disk = self.disk
         self._root = disk.survivors(disk.death)
         self.is_ready = False
-        self.part = self._parts = None
+        self.part = self._parts = self._replica_manager = None
         # Inside an operation what was being written may be there or not.
         self._was_killed = disk.death is Death.KILL and not disk.has_crashed_inside
         if disk.death is Death.POWER_LOSS:
@@ -369,10 +370,15 @@ class DataBroker:
             self._tell("on_follower_high_watermark", self.name, key, partition.log.high_watermark)
 
     def _partition_of(self, log: Any) -> Any:
-        if self.part is None or self.part.services is None:
+        if self.part is None:
+            return None
+        if self.part.services is not None:
+            # A stopping part gives its services away, and still takes what is on its way.
+            self._replica_manager = self.part.services.replica_manager
+        if self._replica_manager is None:
             return None
         topic, index = log.topic_partition
-        partition = self.part.services.replica_manager.get(topic, index)
+        partition = self._replica_manager.get(topic, index)
         return partition if partition is not None and partition.log is log else None
 
     def _tell(self, what: str, *arguments: Any) -> None:
