@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from moldau.testing import Cluster
+from moldau.storage.checkpoints import CLEANER_CHECKPOINT
+from moldau.testing import Cluster, wait_until
 from tests.interop.drivers import DRIVERS
 from tests.interop.java.server import KafkaServer
 from tests.interop.java.tools import JavaTools
@@ -22,6 +23,12 @@ from tests.interop.topics import TopicMaker
 
 GOLDEN = Path(__file__).parents[2] / "storage" / "golden" / "kafka-4.3.0-clean"
 SMALL_SEGMENTS = {"segment.bytes": "1048576", "index.interval.bytes": "512"}
+COMPACTED = {
+    **SMALL_SEGMENTS,
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "file.delete.delay.ms": "0",
+}
 WAIT_S = 20.0
 #: What both dumps print alike: batches, records up to their header keys, entries of indexes …
 ALIKE = re.compile(
@@ -52,6 +59,15 @@ def fill(bootstrap: str, *, transactions: bool) -> None:
     before = TopicPartition("rolled", 0, 150)
     admin.delete_records([before])[before].result(WAIT_S)
     maker.create("empty", partitions=2)
+    maker.create("compacted", config=COMPACTED)
+    for number in range(40):
+        value = None if number % 13 == 5 else b"%d:" % number + bytes(range(250)) * 40
+        DRIVERS[0].write(
+            bootstrap,
+            "compacted",
+            [Rec(b"key-%d" % (each % 7), value) for each in range(number % 7, number % 7 + 6)],
+            **{"enable.idempotence": True},
+        )
     if transactions:
         maker.create("transactions")
         for commit in (True, False, True, False):
@@ -102,8 +118,14 @@ def data_files(directory: Path) -> list[Path]:
 def our_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A data directory that our node wrote and closed cleanly."""
     home = tmp_path_factory.mktemp("ours")
-    with Cluster(directory=home) as cluster:
+    with Cluster(directory=home, config={"log.cleaner.backoff.ms": "100"}) as cluster:
         fill(cluster.bootstrap_server, transactions=False)
+        checkpoint = cluster.data_directory() / CLEANER_CHECKPOINT
+        wait_until(
+            lambda: checkpoint.exists() and "compacted 0" in checkpoint.read_text(),
+            what="compaction",
+        )
+        assert len(values(cluster.bootstrap_server, "compacted")) < 200
         assert cluster.stop() == 0
         yield cluster.data_directory()
 
@@ -226,6 +248,26 @@ def values(bootstrap: str, topic: str, isolation: str = "read_committed") -> lis
         consumer.close()
 
 
+def newest(bootstrap: str, topic: str) -> dict[bytes | None, bytes | None]:
+    """What a consumer of partition 0 knows of each key in the end."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False,
+         "enable.partition.eof": True, "check.crcs": True}
+    )  # fmt: skip
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        found: dict[bytes | None, bytes | None] = {}
+        while True:
+            message = consumer.poll(WAIT_S)
+            assert message is not None, "neither a record nor the end"
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                return {key: value for key, value in found.items() if value is not None}
+            found[message.key()] = message.value()
+    finally:
+        consumer.close()
+
+
 def test_a_directory_goes_to_kafka_and_comes_back(
     java: JavaTools, our_directory: Path, tmp_path: Path
 ) -> None:
@@ -238,17 +280,23 @@ def test_a_directory_goes_to_kafka_and_comes_back(
         for topic in ("codecs", "append-time", "rolled"):
             expected[topic] = values(cluster.bootstrap_server, topic)
             assert len(expected[topic]) >= 100
+        compacted = newest(cluster.bootstrap_server, "compacted")
+        assert compacted
         assert cluster.stop() == 0
         with KafkaServer(java, tmp_path / "kafka", data) as kafka:
             for topic, found in expected.items():
                 assert values(kafka.bootstrap_server, topic) == found
                 DRIVERS[0].write(kafka.bootstrap_server, topic, [Rec(None, b"from Kafka")])
+            assert newest(kafka.bootstrap_server, "compacted") == compacted
+            DRIVERS[0].write(kafka.bootstrap_server, "compacted", [Rec(b"key-1", b"from Kafka")])
             TopicMaker(kafka.bootstrap_server).create("made-by-kafka", partitions=2)
             kafka.stop()
         cluster.restart()
         for topic, found in expected.items():
             found.append(b"from Kafka")
             assert values(cluster.bootstrap_server, topic) == found
+        compacted[b"key-1"] = b"from Kafka"
+        assert newest(cluster.bootstrap_server, "compacted") == compacted
         TopicMaker(cluster.bootstrap_server).create("made-by-us-again")
         DRIVERS[0].write(cluster.bootstrap_server, "made-by-kafka", [Rec(None, b"ours")])
         assert values(cluster.bootstrap_server, "made-by-kafka") == [b"ours"]
