@@ -245,6 +245,7 @@ class TransactionalProducer:
                 code = await once()
             except PASSING_FAULTS:
                 self._coordinator = None
+                self._client.metadata.forget_leader(self._topic.name)
                 code = ErrorCode.NETWORK_EXCEPTION
             if code == ErrorCode.NONE:
                 return

@@ -261,28 +261,22 @@ async def ask_every_broker(
     what: str,
     timeout_ms: float | None,
 ) -> list[Value]:
-    """What all brokers tell together; one that has told is not asked again while others are.
+    """What all brokers tell together, in one go: while a broker goes away, what it told of is told
+    by others.
 
     Raises:
         KafkaError: a broker did not tell within the time.
     """
-    told: dict[int, list[Value]] = {}
 
-    async def ask(broker_id: int) -> None:
-        told[broker_id] = read(broker_id, await client.ask_node(broker_id, request))
+    async def ask(broker_id: int) -> list[Value]:
+        return read(broker_id, await client.ask_node(broker_id, request))
 
-    async def attempt() -> None:
+    async def attempt() -> list[Value]:
         await client.refresh_metadata([])
-        answers = await asyncio.gather(
-            *(ask(each) for each in sorted(client.metadata.brokers) if each not in told),
-            return_exceptions=True,
-        )
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
+        told = await asyncio.gather(*(ask(each) for each in sorted(client.metadata.brokers)))
+        return [each for values in told for each in values]
 
-    await client.retry(attempt, what=what, timeout_ms=timeout_ms)
-    return [each for values in told.values() for each in values]
+    return await client.retry(attempt, what=what, timeout_ms=timeout_ms)
 
 
 def _is_of_another_kind(answer: GroupDescription | KafkaError) -> bool:

@@ -26,6 +26,7 @@ from moldau.protocol.messages import p16_list_groups as listing
 from moldau.protocol.messages import p47_offset_delete as delete
 from moldau.protocol.messages import p69_consumer_group_describe as consumer
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.p03_metadata import MetadataResponseBroker
 from moldau.protocol.schema import Message
 from tests.unit.client.scripted_broker import NODE_ID, ScriptedBroker
 from tests.unit.client.test_coordinators import coordinators
@@ -208,6 +209,25 @@ async def test_list_groups_wants_every_broker(admin: Admin, broker: ScriptedBrok
     request = broker.requests_of(listing.ListGroupsRequest)[-1]
     assert isinstance(request, listing.ListGroupsRequest)
     assert (request.states_filter, request.types_filter) == (["Stable"], ["classic"])
+
+
+async def test_groups_of_a_broker_that_goes_away_are_told_by_another(
+    admin: Admin, broker: ScriptedBroker
+):
+    """What a broker said before it took them over is not the whole."""
+
+    def groups(*names: str) -> Any:
+        listed = [listing.ListedGroup(group_id=each, group_type="classic") for each in names]
+        return lambda _: listing.ListGroupsResponse(groups=listed)
+
+    async with ScriptedBroker() as leaving:
+        both, alone = broker.metadata(), broker.metadata()
+        host, _, port = leaving.address.rpartition(":")
+        both.brokers.append(MetadataResponseBroker(node_id=8, host=host, port=int(port)))
+        broker.script(ApiKey.METADATA, lambda _: both, lambda _: alone)
+        broker.script(ApiKey.LIST_GROUPS, groups("a"), groups("a", "b"))
+        leaving.script(ApiKey.LIST_GROUPS, lambda _: None)
+        assert [each.group_id for each in await admin.list_groups()] == ["a", "b"]
 
 
 async def test_list_groups_that_one_broker_refuses(admin: Admin, broker: ScriptedBroker):
