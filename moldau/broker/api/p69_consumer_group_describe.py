@@ -8,6 +8,7 @@ UNSUPPORTED_VERSION like the heartbeat; GROUP_ID_NOT_FOUND for classic and unkno
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.broker.api.p68_consumer_group_heartbeat import is_served
@@ -71,10 +72,14 @@ def handle(
                 group_id,
                 part,
                 operation,
-                lambda error, group_id=group_id: [_refused(group_id, error)],
+                partial(_all_refused, group_id),
             )
     collector.all_asked()
     release_if_waiting(context)
+
+
+def _all_refused(group_id: str, error: ErrorCode) -> list[DescribedGroup]:
+    return [_refused(group_id, error)]
 
 
 def _refused(group_id: str, error: ErrorCode) -> DescribedGroup:
@@ -93,7 +98,6 @@ def _visible(context: RequestContext, group: DescribedGroup) -> DescribedGroup:
     return DescribedGroup(
         group_id=group.group_id,
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        error_message="The described group uses topics that the client is not authorized to "
-        "describe.",
+        error_message="not allowed on all topics of this group",
         members=[],
     )

@@ -5,14 +5,14 @@ protocol is told of every step of its reconciliation by a rebalance: Heartbeat s
 REBALANCE_IN_PROGRESS, JoinGroup says what it still has and takes the step, SyncGroup gives it what
 it owns then.
 
-Owns: those four requests. Must not: let a classic member assign partitions; nobody is the leader.
+Owns: those requests, JoinGroup by way of `consumer_join`.
+Must not: let a classic member assign partitions; nobody is the leader.
 Invariant: the generation a classic member is in is its member epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import (
@@ -21,27 +21,22 @@ from moldau.broker.coordinator.core.result import (
     ReplyTo,
     SetTimer,
 )
-from moldau.broker.group.core.classic_answers import join_error
 from moldau.broker.group.core.consumer_group import ConsumerGroup, owned_by_topic
 from moldau.broker.group.core.consumer_heartbeat import (
     known_member,
     known_static_member,
-    successor,
 )
+from moldau.broker.group.core.consumer_join import ClassicJoins
 from moldau.broker.group.core.consumer_member import (
-    ClassicProtocols,
     ConsumerGroupMember,
     MemberState,
 )
 from moldau.broker.group.core.consumer_protocol import (
-    by_topic_id,
-    read_subscription,
     write_assignment,
 )
 from moldau.broker.group.core.consumer_update import (
     MemberUpdate,
     MemberUpdates,
-    replacement_records,
 )
 from moldau.broker.group.core.context import (
     CONSUMER_PROTOCOL_TYPE,
@@ -52,8 +47,7 @@ from moldau.broker.group.core.context import (
 )
 from moldau.broker.group.core.errors import group_write_error
 from moldau.broker.group.core.migration import Migration
-from moldau.protocol.errors import ErrorCode, RemoteProtocolError
-from moldau.protocol.messages.p11_join_group import JoinGroupRequest, JoinGroupResponse
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.protocol.messages.p13_leave_group import (
     LeaveGroupRequest,
@@ -64,9 +58,7 @@ from moldau.protocol.messages.p13_leave_group import (
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
-    from moldau.protocol.messages.consumer_protocol_subscription import (
-        ConsumerProtocolSubscription,
-    )
+    pass
 
 Fence = Callable[[ConsumerGroup, list[ConsumerGroupMember], float], CoordinatorResult]
 
@@ -96,193 +88,8 @@ class ClassicMembers:
         self._migration = migration
         self._fence = fence
         self._joining: set[ConsumerTimer] = set()
-
-    # JoinGroup
-
-    def join_group(
-        self,
-        request: JoinGroupRequest,
-        api_version: int,
-        client: ClientInfo,
-        reply_to: ReplyTo,
-        now_ms: float,
-    ) -> CoordinatorResult:
-        """Answers JoinGroupResponse, as to a follower."""
-        group = self._context.groups[request.group_id]
-        try:
-            return self._join(group, request, api_version, client, reply_to, now_ms)
-        except Refusal as refusal:
-            return CoordinatorResult.reply(
-                reply_to, join_error(refusal.error_code, request.member_id, api_version)
-            )
-
-    def _join(
-        self,
-        group: ConsumerGroup,
-        request: JoinGroupRequest,
-        api_version: int,
-        client: ClientInfo,
-        reply_to: ReplyTo,
-        now_ms: float,
-    ) -> CoordinatorResult:
-        self._check_join(group, request)
-        if (
-            not request.member_id
-            and request.group_instance_id is None
-            and api_version >= _MEMBER_ID_REQUIRED_VERSION
-        ):
-            required = join_error(
-                ErrorCode.MEMBER_ID_REQUIRED, self._context.random_id(), api_version
-            )
-            return CoordinatorResult.reply(reply_to, required)
-        subscription = _subscription(request)
-        update = self._update(group, request, subscription, client, now_ms)
-        replaced = group.members.get(update.replaced_id or "")
-        converts = (
-            replaced is not None
-            and not replaced.uses_classic_protocol
-            and self._migration.can_downgrade(group, [replaced], joining=1)
-        )
-        if replaced is not None and not converts:
-            update.records += replacement_records(group, replaced.member_id, update.old)
-        self._updates.tell(update)
-        if converts:
-            assert replaced is not None
-            result = self._convert(update, replaced)
-        else:
-            target_epoch, target = self._updates.refresh_target(update)
-            self._updates.reconcile(update, target_epoch, target)
-            result = CoordinatorResult(
-                records=update.records, timers=update.timers, commands=update.commands
-            )
-        result.after = self._when_joined(update, request, api_version, reply_to, converts=converts)
-        return result
-
-    def _convert(self, update: MemberUpdate, replaced: ConsumerGroupMember) -> CoordinatorResult:
-        """The last member of the new protocol is replaced by one of the classic protocol."""
-        group = update.group
-        # What was decided of the group's next epoch is not written: the group ends here.
-        rebalances = update.group_epoch > group.assignment_epoch
-        update.new = replace(update.new, member_epoch=group.group_epoch)
-        return self._migration.downgrade(
-            group, [replaced], now_ms=update.now_ms, joining=update.new, rebalances=rebalances
-        )
-
-    def _when_joined(
-        self,
-        update: MemberUpdate,
-        request: JoinGroupRequest,
-        api_version: int,
-        reply_to: ReplyTo,
-        *,
-        converts: bool,
-    ) -> Callable[[ErrorCode, float], CoordinatorResult]:
-        group, member = update.group, update.new
-        assert member.classic is not None
-        answer = JoinGroupResponse(
-            generation_id=member.member_epoch,
-            protocol_type=CONSUMER_PROTOCOL_TYPE,
-            protocol_name=member.classic.protocols[0][0],
-            leader="",
-            member_id=member.member_id,
-            members=[],
-        )
-
-        def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
-            if error is not ErrorCode.NONE:
-                refused = join_error(group_write_error(error), request.member_id, api_version)
-                return CoordinatorResult.reply(reply_to, refused)
-            result = CoordinatorResult.reply(reply_to, answer)
-            if not converts:
-                result.timers = [
-                    self._ended("join", group, member.member_id),
-                    SetTimer(_key("session", group, member.member_id), request.session_timeout_ms),
-                    SetTimer(_key("sync", group, member.member_id), member.rebalance_timeout_ms),
-                ]
-                if update.replaced_id is not None and update.replaced_id != member.member_id:
-                    result.timers += [
-                        CancelTimer(_key(kind, group, update.replaced_id))
-                        for kind in ("session", "rebalance", "join", "sync")
-                    ]
-                result.timers.append(CancelTimer(_key("rebalance", group, member.member_id)))
-            return result
-
-        return after
-
-    def _check_join(self, group: ConsumerGroup, request: JoinGroupRequest) -> None:
-        limit = self._settings.max_group_size
-        if len(group.members) >= limit and request.member_id not in group.members:
-            raise Refusal(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The consumer group has reached its maximum capacity of {limit} members.",
-            )
-        names = {protocol.name for protocol in request.protocols}
-        if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not group.supports_classic_protocols(
-            names
-        ):
-            raise Refusal(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"Member {request.member_id} does not support a protocol of the group.",
-            )
-
-    def _update(
-        self,
-        group: ConsumerGroup,
-        request: JoinGroupRequest,
-        subscription: ConsumerProtocolSubscription,
-        client: ClientInfo,
-        now_ms: float,
-    ) -> MemberUpdate:
-        old, replaced_id = self._member_for(group, request)
-        new = replace(
-            old,
-            instance_id=request.group_instance_id or old.instance_id,
-            rack_id=subscription.rack_id or old.rack_id,
-            client_id=client.client_id,
-            client_host=client.client_host,
-            subscribed_topic_names=frozenset(subscription.topics),
-            subscribed_topic_regex="" if old.subscribed_topic_regex else None,
-            rebalance_timeout_ms=(
-                request.session_timeout_ms
-                if request.rebalance_timeout_ms == -1
-                else request.rebalance_timeout_ms
-            ),
-            classic=ClassicProtocols(
-                request.session_timeout_ms,
-                tuple((each.name, bytes(each.metadata)) for each in request.protocols),
-            ),
-        )
-        owned: dict[str, list[int]] = {}
-        for topic in subscription.owned_partitions:
-            owned.setdefault(topic.topic, []).extend(topic.partitions)
-        return MemberUpdate(
-            group,
-            old,
-            old if new == old else new,
-            client,
-            now_ms,
-            by_topic_id(owned, self._context.metadata()),
-            replaced_id,
-        )
-
-    def _member_for(
-        self, group: ConsumerGroup, request: JoinGroupRequest
-    ) -> tuple[ConsumerGroupMember, str | None]:
-        """The member as it is until now, and the id of the one whose place it takes."""
-        member_id = request.member_id
-        if request.group_instance_id is None:
-            if not member_id:
-                return ConsumerGroupMember(self._context.random_id()), None
-            return group.members.get(member_id) or ConsumerGroupMember(member_id), None
-        if member_id:
-            static = known_static_member(group, request.group_instance_id, member_id)
-            return static, None
-        member_id = self._context.random_id()
-        found = group.static_member(request.group_instance_id)
-        if found is None:
-            return ConsumerGroupMember(member_id), None
-        # A static member without an id has started anew: whatever it was, it takes its place.
-        return successor(found, member_id), found.member_id
+        self._joins = ClassicJoins(context, updates, migration, self.forget)
+        self.join_group = self._joins.join_group
 
     # SyncGroup
 
@@ -433,7 +240,7 @@ class ClassicMembers:
         if not member.uses_classic_protocol:
             raise Refusal(
                 ErrorCode.UNKNOWN_MEMBER_ID,
-                f"Member {member_id} does not use the classic protocol.",
+                f"{member_id} is no member of the classic protocol.",
             )
         return member
 
@@ -445,13 +252,8 @@ class ClassicMembers:
         self._joining.add(key)
         return [SetTimer(key, member.rebalance_timeout_ms)]
 
-    def _ended(self, kind: str, group: ConsumerGroup, member_id: str) -> CancelTimer:
-        key = _key(kind, group, member_id)
-        self._joining.discard(key)
-        return CancelTimer(key)
-
     def forget(self, group_id: str, member_ids: Iterable[str]) -> None:
-        """These members, or their classic protocol, are gone."""
+        """These members have joined, or are gone with their classic protocol."""
         for member_id in member_ids:
             self._joining.discard(ConsumerTimer("join", group_id, member_id))
 
@@ -460,23 +262,12 @@ def _key(kind: str, group: ConsumerGroup, member_id: str) -> ConsumerTimer:
     return ConsumerTimer(kind, group.group_id, member_id)
 
 
-def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription:
-    """What the member wants, by its first protocol."""
-    try:
-        return read_subscription(bytes(request.protocols[0].metadata))
-    except RemoteProtocolError as error:
-        raise Refusal(
-            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            f"The subscription of {request.member_id} is malformed: {error}.",
-        ) from None
-
-
 def _check_generation(member: ConsumerGroupMember, generation_id: int) -> None:
     if generation_id != member.member_epoch:
         raise Refusal(
             ErrorCode.ILLEGAL_GENERATION,
-            f"The request generation id {generation_id} is not equal to the member epoch "
-            f"{member.member_epoch} of member {member.member_id}.",
+            f"Generation {generation_id} is not the epoch {member.member_epoch} that member "
+            f"{member.member_id} is in.",
         )
 
 

@@ -1,7 +1,7 @@
 """The consumer groups of one coordinator partition: requests, timers and records (KIP-848).
 
-Owns: ConsumerGroupHeartbeat from request to answer, the end of members by leaving and by timeout,
-and the way of classic requests, records and timers to the parts next to this one. Must not: change
+Owns: the way of every request, record and timer to the parts next to this one, the end of members
+by leaving and by timeout, and what new metadata means to groups. Must not: change
 a group but by `replay`. Invariant: a member whose session is not renewed in time is fenced, and so
 is one that does not give partitions back in its rebalance timeout; what could not be written then
 is tried again.
@@ -10,7 +10,6 @@ is tried again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from moldau.broker.coordinator.core.result import (
@@ -25,46 +24,31 @@ from moldau.broker.group.core.consumer_classic import ClassicMembers
 from moldau.broker.group.core.consumer_describe import describe
 from moldau.broker.group.core.consumer_group import ConsumerGroup, ResolvedRegularExpression
 from moldau.broker.group.core.consumer_heartbeat import (
-    check_epoch,
     check_request,
-    is_full,
-    known_member,
-    known_static_member,
-    owned_partitions,
-    released_static_member,
-    successor,
-    told,
 )
+from moldau.broker.group.core.consumer_heartbeats import MEMBER_TIMERS, Heartbeats
 from moldau.broker.group.core.consumer_member import (
-    JOIN_EPOCH,
     LEAVE_EPOCH,
-    NOTHING_OWNED,
     STATIC_LEAVE_EPOCH,
     ConsumerGroupMember,
     MemberState,
-    OwnedPartitions,
 )
 from moldau.broker.group.core.consumer_records import (
-    current_assignment_record,
     group_epoch_record,
     member_tombstones,
 )
 from moldau.broker.group.core.consumer_update import (
-    MemberUpdate,
     MemberUpdates,
-    replacement_records,
 )
 from moldau.broker.group.core.context import ClientInfo, ConsumerTimer, GroupContext, Refusal
-from moldau.broker.group.core.errors import group_write_error
 from moldau.broker.group.core.metadata_hash import TopicHashes
-from moldau.broker.group.core.migration import Migration, Upgrade
+from moldau.broker.group.core.migration import Migration
 from moldau.broker.group.core.regular_expressions import (
     RegularExpressions,
     ResolveRegularExpressions,
     expression_tombstones,
     resolution_records,
 )
-from moldau.broker.group.core.results import add_after, merge
 from moldau.metadata.image import MetadataDelta, MetadataImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest
@@ -72,17 +56,13 @@ from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
-    Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    TopicPartitions,
 )
 from moldau.protocol.messages.p69_consumer_group_describe import DescribedGroup
 
 _RETRY_MS: Final = 500
 """When a timer's records could not be written, it runs again after this time."""
-
-_MEMBER_TIMERS: Final = ("session", "rebalance", "join", "sync")
 
 
 class ConsumerGroups:
@@ -112,6 +92,9 @@ class ConsumerGroups:
         self._updates = MemberUpdates(context, self._topic_hashes, self._expressions)
         self._migration = Migration(context, self._topic_hashes, begin_migration)
         self._classic = ClassicMembers(context, self._updates, self._migration, self.fence)
+        self._heartbeats = Heartbeats(
+            context, self._updates, self._migration, self._expressions, self._classic, self.fence
+        )
 
     # Requests
 
@@ -127,8 +110,8 @@ class ConsumerGroups:
         try:
             check_request(request, api_version, self._settings.assignors)
             if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
-                return self._leave(request, reply_to, now_ms)
-            return self._heartbeat(request, client, reply_to, now_ms)
+                return self._heartbeats.leave(request, reply_to, now_ms)
+            return self._heartbeats.heartbeat(request, client, reply_to, now_ms)
         except Refusal as refusal:
             return CoordinatorResult.reply(
                 reply_to,
@@ -217,7 +200,7 @@ class ConsumerGroups:
         for group in self._consumer_groups():
             group.take_stock()
             for member in group.members.values():
-                result.timers.append(self._session(group, member))
+                result.timers.append(self._heartbeats.session(group, member))
                 if member.state is MemberState.UNREVOKED_PARTITIONS and member.member_epoch >= 0:
                     kind = "join" if member.uses_classic_protocol else "rebalance"
                     key = ConsumerTimer(kind, group.group_id, member.member_id)
@@ -303,222 +286,11 @@ class ConsumerGroups:
             )
             self._context.count("consumer-group-rebalance")
         for member in members:
-            for kind in _MEMBER_TIMERS:
+            for kind in MEMBER_TIMERS:
                 key = ConsumerTimer(kind, group.group_id, member.member_id)
                 result.timers.append(CancelTimer(key))
         self._classic.forget(group.group_id, [member.member_id for member in members])
         return result
 
-    # The heartbeat
-
-    def _heartbeat(
-        self,
-        request: ConsumerGroupHeartbeatRequest,
-        client: ClientInfo,
-        reply_to: ReplyTo,
-        now_ms: float,
-    ) -> CoordinatorResult:
-        group, upgrade, before = self._group_for(request)
-        self._check_size(group, request.member_id)
-        member_id = request.member_id or self._context.random_id()
-        owned = owned_partitions(request.topic_partitions)
-        old, replaced_id = self._member_for(group, request, member_id, owned)
-        update = MemberUpdate(
-            group, old, told(old, request, client), client, now_ms, owned, replaced_id
-        )
-        if replaced_id is not None:
-            update.records += replacement_records(group, replaced_id, old)
-        self._updates.tell(update)
-        target_epoch, target = self._updates.refresh_target(update)
-        self._updates.reconcile(update, target_epoch, target)
-        result = CoordinatorResult(records=before + update.records, timers=update.timers)
-        let_go = CoordinatorResult()
-        if upgrade is not None:
-            let_go = self._migration.let_go(upgrade.classic_group)
-            merge(result, let_go)
-            result.timers += upgrade.timers
-        if replaced_id is not None:
-            result.timers += [
-                CancelTimer(ConsumerTimer(kind, group.group_id, replaced_id))
-                for kind in _MEMBER_TIMERS
-            ]
-        if old.uses_classic_protocol:
-            self._classic.forget(group.group_id, [member_id, replaced_id or member_id])
-            result.timers += [
-                CancelTimer(ConsumerTimer(kind, group.group_id, member_id))
-                for kind in ("join", "sync")
-            ]
-        session = self._session(group, update.new)
-        result.timers.append(session)
-        result.commands += update.commands
-        for command in update.commands:
-            self._expressions.started(command.group_id)
-        shows_assignment = is_full(request) or _indexes(update.new.assigned) != _indexes(
-            old.assigned
-        )
-        answer = self._answer(group, update.new, shows_assignment=shows_assignment)
-
-        def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
-            if error is ErrorCode.NONE:
-                return CoordinatorResult.reply(reply_to, answer)
-            for command in update.commands:
-                self._expressions.ended(command.group_id)
-            failed = CoordinatorResult.reply(
-                reply_to, ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
-            )
-            known = self._context.groups.get(group.group_id)
-            if upgrade is not None and known is upgrade.classic_group:
-                # Nothing was written, but who waited in the classic group has been let go of.
-                failed.replies += let_go.replies
-            elif known is group and update.new.member_id in group.members:
-                # It has been heard of all the same.
-                failed.timers.append(session)
-            return failed
-
-        add_after(result, after)
-        return result
-
-    def _group_for(
-        self, request: ConsumerGroupHeartbeatRequest
-    ) -> tuple[ConsumerGroup, Upgrade | None, list[CoordinatorRecord]]:
-        """The group, how it is made if it is a classic one until now, and what has to be written
-        before anything else.
-        """
-        group_id = request.group_id
-        group = self._context.groups.get(group_id)
-        if group is not None and group.kind == "consumer":
-            return group, None, []
-        if request.member_epoch != JOIN_EPOCH:
-            reason = "not found" if group is None else "is not a consumer group"
-            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
-        if group is None:
-            return ConsumerGroup(group_id, {}), None, []
-        if group.is_empty:
-            return ConsumerGroup(group_id, {}), None, group.tombstones()
-        upgrade = self._migration.upgrade(group)
-        return upgrade.group, upgrade, upgrade.records
-
-    def _check_size(self, group: ConsumerGroup, member_id: str) -> None:
-        limit = self._settings.max_group_size
-        if len(group.members) >= limit and member_id not in group.members:
-            raise Refusal(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The consumer group has reached its maximum capacity of {limit} members.",
-            )
-
-    def _member_for(
-        self,
-        group: ConsumerGroup,
-        request: ConsumerGroupHeartbeatRequest,
-        member_id: str,
-        owned: Any,
-    ) -> tuple[ConsumerGroupMember, str | None]:
-        """The member as it is until now, and the id of the one whose place it takes."""
-        is_joining = request.member_epoch == JOIN_EPOCH
-        instance_id = request.instance_id
-        if instance_id is None:
-            member = group.members.get(member_id)
-            if member is None and is_joining:
-                return ConsumerGroupMember(member_id), None
-            member = known_member(group, member_id)
-            check_epoch(member, request.member_epoch, owned)
-            return member, None
-        if not is_joining:
-            member = known_static_member(group, instance_id, member_id)
-            check_epoch(member, request.member_epoch, owned)
-            return member, None
-        static = released_static_member(group, instance_id, member_id)
-        if static is None:
-            return group.members.get(member_id) or ConsumerGroupMember(member_id), None
-        if static.member_id == member_id:
-            return replace(static, member_epoch=JOIN_EPOCH, previous_member_epoch=JOIN_EPOCH), None
-        return successor(static, member_id), static.member_id
-
-    def _answer(
-        self, group: ConsumerGroup, member: ConsumerGroupMember, *, shows_assignment: bool
-    ) -> ConsumerGroupHeartbeatResponse:
-        times = self._settings.of_group(self._context.metadata().configs, group.group_id)
-        assignment = None
-        if shows_assignment:
-            assignment = Assignment(
-                topic_partitions=[
-                    TopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
-                    for topic_id, partitions in sorted(member.assigned.items())
-                ]
-            )
-        return ConsumerGroupHeartbeatResponse(
-            error_code=ErrorCode.NONE,
-            error_message=None,
-            member_id=member.member_id,
-            member_epoch=member.member_epoch,
-            heartbeat_interval_ms=times.heartbeat_interval_ms,
-            assignment=assignment,
-        )
-
-    # Leaving
-
-    def _leave(
-        self, request: ConsumerGroupHeartbeatRequest, reply_to: ReplyTo, now_ms: float
-    ) -> CoordinatorResult:
-        group = self._context.groups.get(request.group_id)
-        if group is None or group.kind != "consumer":
-            reason = "not found" if group is None else "is not a consumer group"
-            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} {reason}.")
-        if request.instance_id is None:
-            member = known_member(group, request.member_id)
-        else:
-            member = known_static_member(group, request.instance_id, request.member_id)
-        if request.member_epoch == STATIC_LEAVE_EPOCH:
-            result = self._leave_for_a_while(group, member)
-        else:
-            result = self.fence(group, [member], now_ms)
-        answer = ConsumerGroupHeartbeatResponse(
-            error_code=ErrorCode.NONE,
-            error_message=None,
-            member_id=request.member_id,
-            member_epoch=request.member_epoch,
-        )
-
-        def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
-            if error is ErrorCode.NONE:
-                return CoordinatorResult.reply(reply_to, answer)
-            refused = ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
-            return CoordinatorResult.reply(reply_to, refused)
-
-        result.after = after
-        return result
-
-    def _leave_for_a_while(
-        self, group: ConsumerGroup, member: ConsumerGroupMember
-    ) -> CoordinatorResult:
-        """A static member stops: it keeps what it owns until it comes back, or its session ends."""
-        gone = replace(
-            member,
-            member_epoch=STATIC_LEAVE_EPOCH,
-            assigned={
-                topic_id: dict.fromkeys(partitions, 0)
-                for topic_id, partitions in member.assigned.items()
-            },
-            pending_revocation=NOTHING_OWNED,
-        )
-        key = ConsumerTimer("rebalance", group.group_id, member.member_id)
-        return CoordinatorResult(
-            records=[current_assignment_record(group.group_id, gone)], timers=[CancelTimer(key)]
-        )
-
-    # Small things
-
-    def _session(self, group: ConsumerGroup, member: ConsumerGroupMember) -> SetTimer:
-        if member.classic is not None:
-            timeout_ms = member.classic.session_timeout_ms
-        else:
-            configs = self._context.metadata().configs
-            timeout_ms = self._settings.of_group(configs, group.group_id).session_timeout_ms
-        return SetTimer(ConsumerTimer("session", group.group_id, member.member_id), timeout_ms)
-
     def _consumer_groups(self) -> list[ConsumerGroup]:
         return [group for group in self._context.groups.values() if group.kind == "consumer"]
-
-
-def _indexes(owned: OwnedPartitions) -> dict[Any, frozenset[int]]:
-    return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}

@@ -47,34 +47,37 @@ def check_request(
         ("RackId", request.rack_id, True),
     ):
         if is_checked and value is not None and not value.strip():
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"{name} can't be empty.")
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"{name} is empty.")
     if epoch == JOIN_EPOCH:
         _check_join(request)
     elif epoch == STATIC_LEAVE_EPOCH:
         if request.instance_id is None:
-            raise Refusal(ErrorCode.INVALID_REQUEST, "InstanceId can't be null.")
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST,
+                "Only a static member can leave for a while: InstanceId is missing.",
+            )
     elif epoch < STATIC_LEAVE_EPOCH:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"There is no member epoch {epoch}.")
     if request.server_assignor is not None and request.server_assignor not in assignors:
         raise Refusal(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
-            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: "
+            f"There is no assignor {request.server_assignor}; choose one of "
             f"{', '.join(assignors)}.",
         )
 
 
 def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
     if request.rebalance_timeout_ms == -1:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request."
-        )
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Who joins has to name its RebalanceTimeoutMs.")
     if request.topic_partitions is None or request.topic_partitions:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            "Who joins owns nothing: TopicPartitions has to be an empty list.",
+        )
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
         raise Refusal(
             ErrorCode.INVALID_REQUEST,
-            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when "
-            "(re-)joining.",
+            "Who joins has to subscribe: SubscribedTopicNames or SubscribedTopicRegex is missing.",
         )
 
 
@@ -92,29 +95,27 @@ def owned_partitions(
 
 def check_epoch(
     member: ConsumerGroupMember,
-    epoch: int,
+    member_epoch: int,
     owned: Mapping[UUID, frozenset[int]] | None,
 ) -> None:
-    """Whether a member may send under `epoch`.
+    """Whether a member may send under `member_epoch`.
 
     Raises:
         Refusal: FENCED_MEMBER_EPOCH.
     """
-    if epoch in (JOIN_EPOCH, member.member_epoch):
+    if member_epoch in (JOIN_EPOCH, member.member_epoch):
         return
-    if epoch > member.member_epoch:
+    if member_epoch > member.member_epoch:
         raise Refusal(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The consumer group member has a greater member epoch ({epoch}) than the one known "
-            f"by the group coordinator ({member.member_epoch}). The member must abandon all its "
-            "partitions and rejoin.",
+            f"Epoch {member_epoch} is ahead of {member.member_epoch}, the one known here: give up all "
+            "partitions and join again.",
         )
-    if epoch != member.previous_member_epoch or not _is_subset(owned, member):
+    if member_epoch != member.previous_member_epoch or not _is_subset(owned, member):
         raise Refusal(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The consumer group member has a smaller member epoch ({epoch}) than the one known "
-            f"by the group coordinator ({member.member_epoch}). The member must abandon all its "
-            "partitions and rejoin.",
+            f"Epoch {member_epoch} is behind {member.member_epoch}, the one known here: give up all "
+            "partitions and join again.",
         )
 
 
@@ -137,7 +138,7 @@ def known_member(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
     if member is None:
         raise Refusal(
             ErrorCode.UNKNOWN_MEMBER_ID,
-            f"Member {member_id} is not a member of group {group.group_id}.",
+            f"Group {group.group_id} has no member {member_id}.",
         )
     return member
 
@@ -155,12 +156,14 @@ def known_static_member(
     """
     member = group.static_member(instance_id)
     if member is None:
-        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        raise Refusal(
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            f"No member of group {group.group_id} has instance id {instance_id}.",
+        )
     if member_id is not None and member.member_id != member_id:
         raise Refusal(
             ErrorCode.FENCED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member "
-            f"{member.member_id}.",
+            f"Instance id {instance_id} is no longer {member_id}'s but {member.member_id}'s.",
         )
     return member
 
@@ -181,8 +184,8 @@ def released_static_member(
     ):
         raise Refusal(
             ErrorCode.UNRELEASED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} cannot join the group "
-            f"because the instance id is owned by {member.member_id} member.",
+            f"Instance id {instance_id} still belongs to {member.member_id}, so {member_id} cannot "
+            "have it.",
         )
     return member
 

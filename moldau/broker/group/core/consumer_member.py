@@ -160,6 +160,9 @@ def _owned(topics: Iterable[TopicPartitions], member_epoch: int) -> OwnedPartiti
     return owned
 
 
-def with_epoch(assignment: Assignment, epoch: int) -> OwnedPartitions:
-    """The partitions, all of them given in `epoch`."""
-    return {topic_id: dict.fromkeys(parts, epoch) for topic_id, parts in assignment.items()}
+def with_epoch(assignment: Assignment, assignment_epoch: int) -> OwnedPartitions:
+    """The partitions, all of them given in `assignment_epoch`."""
+    return {
+        topic_id: dict.fromkeys(partitions, assignment_epoch)
+        for topic_id, partitions in assignment.items()
+    }

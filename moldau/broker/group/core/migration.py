@@ -103,8 +103,8 @@ class Migration:
         except RemoteProtocolError as error:
             raise Refusal(
                 ErrorCode.GROUP_ID_NOT_FOUND,
-                f"Cannot upgrade classic group {group_id} to consumer group because the embedded "
-                f"consumer protocol is malformed: {error}.",
+                f"Classic group {group_id} cannot become a consumer group: what a member said "
+                f"cannot be read ({error}).",
             ) from None
         _without_duplicates(members)
         records = [member_record(group_id, member) for member in members]
@@ -133,16 +133,15 @@ class Migration:
         settings = self._context.consumer_settings
         reason = None
         if not settings.upgrade_enabled:
-            reason = "online upgrade is disabled"
+            reason = "group.consumer.migration.policy forbids it"
         elif classic_group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            reason = "the group does not use the consumer embedded protocol"
+            reason = "its members are no consumers"
         elif len(classic_group.members) > settings.max_group_size:
-            reason = "the group size exceeds the consumer group maximum size"
+            reason = "it has more members than group.consumer.max.size"
         if reason is not None:
             raise Refusal(
                 ErrorCode.GROUP_ID_NOT_FOUND,
-                f"Cannot upgrade classic group {classic_group.group_id} to consumer group because "
-                f"{reason}.",
+                f"Classic group {classic_group.group_id} cannot become a consumer group: {reason}.",
             )
 
     def _upgraded(self, classic_group: Any, member: Any) -> ConsumerGroupMember:
@@ -153,8 +152,8 @@ class Migration:
         if assignment.user_data:
             raise Refusal(
                 ErrorCode.GROUP_ID_NOT_FOUND,
-                f"Cannot upgrade classic group {classic_group.group_id} to consumer group because "
-                "an unsupported custom assignor is in use.",
+                f"Classic group {classic_group.group_id} cannot become a consumer group: its "
+                "assignor keeps data of its own.",
             )
         partitions = by_topic_id(
             {topic.topic: topic.partitions for topic in assignment.assigned_partitions},

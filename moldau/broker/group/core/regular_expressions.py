@@ -77,7 +77,7 @@ def compile_expression(expression: str) -> Any:
             reason = reason.decode("utf-8", "replace")
         raise Refusal(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex {expression!r} is not a valid regular expression: {reason}",
+            f"{expression!r} is no regular expression: {reason}",
         ) from None
 
 
