@@ -108,13 +108,13 @@ def check_epoch(
     if member_epoch > member.member_epoch:
         raise Refusal(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"Epoch {member_epoch} is ahead of {member.member_epoch}, the one known here: give up all "
+            f"Epoch {member_epoch} is ahead of {member.member_epoch}, known here: give up all "
             "partitions and join again.",
         )
     if member_epoch != member.previous_member_epoch or not _is_subset(owned, member):
         raise Refusal(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"Epoch {member_epoch} is behind {member.member_epoch}, the one known here: give up all "
+            f"Epoch {member_epoch} is behind {member.member_epoch}, known here: give up all "
             "partitions and join again.",
         )
 

@@ -125,4 +125,3 @@ class ConsumerGroupSettings:
             return own[_BROKER_ASSIGNMENT_INTERVAL_KEY]
         defaults = configs.get(ConfigResourceType.BROKER, "")
         return defaults.get(_BROKER_ASSIGNMENT_INTERVAL_KEY)
-
