@@ -244,11 +244,12 @@ def note_marker(
     check: bool,
     transaction_version: int = 0,
 ) -> None:
-    """Take a transaction's end marker into `update`; other control records say nothing here.
+    """Take a transaction's end marker into `update`; other control records say nothing here, nor
+    does a batch whose record compaction removed.
 
     `transaction_version` is that of the transaction it ends. Raises: AppendRejected.
     """
-    if not header.is_transactional:
+    if not header.is_transactional or not header.record_count:
         return
     try:
         record = decode_records(records, position)[0]

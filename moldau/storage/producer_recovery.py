@@ -44,7 +44,7 @@ def replay_batch(
     `batch`: its bytes (looked at only for control batches). `index`: where aborted transactions are
     written (while the segment's indexes are rebuilt). Raises: OSError.
     """
-    if header.producer_id < 0:
+    if header.producer_id < 0 or (header.is_control and not header.record_count):
         return
     state = log.producer_state
     update = state.prepare(header.producer_id)

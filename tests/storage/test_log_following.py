@@ -12,13 +12,22 @@ from moldau.protocol.records import (
     Codec,
     ControlRecordType,
     EndTxnMarker,
+    encode_batch,
     encode_end_txn_batch,
     iter_batches,
 )
 from moldau.storage.append import AppendOrigin
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
-from tests.storage.log_fixtures import START_MS, LogBench, append, batch_of, fill, values_of
+from tests.storage.log_fixtures import (
+    START_MS,
+    LogBench,
+    append,
+    batch_of,
+    fill,
+    read_all,
+    values_of,
+)
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 
@@ -46,6 +55,54 @@ def test_more_than_a_segment_is_split_where_batches_meet() -> None:
     assert len(follower.segments) > 5
     assert all(segment.size_bytes <= 2_000 for segment in follower.segments)
     assert values_of(follower) == values_of(leader)
+
+
+def test_holes_and_empty_batches_of_a_compacted_leader_are_taken() -> None:
+    """Whatever the topic's policy is by now: what the follower has must open again."""
+    leader = open_log()
+    for number in range(30):
+        append(leader, "x" * 100, producer_id=7, producer_epoch=0, base_sequence=number)
+    marker = encode_end_txn_batch(
+        EndTxnMarker(ControlRecordType.COMMIT, 1),
+        producer_id=7,
+        producer_epoch=0,
+        timestamp_ms=START_MS,
+    )
+    result = leader.append_as_leader(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    emptied = encode_batch(
+        [],
+        base_offset=result.base_offset,
+        last_offset_delta=0,
+        producer_id=7,
+        producer_epoch=0,
+        is_transactional=True,
+        is_control=True,
+        partition_leader_epoch=0,
+    )
+    data = bytes_of(leader)
+    kept = [
+        data[at : at + header.size_bytes]
+        for at, header in iter_batches(data)
+        if header.base_offset in (3, 4, 11, 12, 25)
+    ]
+    bench = LogBench(config=LogConfig(segment_bytes=400))
+    follower = bench.open()
+    noted: list[int | None] = []
+    follower.on_first_dirty_changed = lambda log: noted.append(log.first_dirty_offset)
+    for piece in (kept[0], b"".join(kept[1:]) + bytes(emptied)):
+        result = follower.append_as_follower(bytearray(piece), leader_epoch=0)
+        assert result.error is ErrorCode.NONE, result
+    assert noted == [0], "said once, before the first hole"
+    assert follower.log_end_offset == 31
+    assert [r.offset for r in read_all(follower)] == [3, 4, 11, 12, 25]
+    bases = [segment.base_offset for segment in follower.segments]
+    assert bases[0] == 0
+    for clean in (True, False):
+        follower = bench.reopen(follower, clean=clean, first_dirty_offset=0)
+        assert [r.offset for r in read_all(follower)] == [3, 4, 11, 12, 25]
+        assert follower.log_end_offset == 31
+        (producer,) = follower.active_producers()
+        assert producer.last_sequence == 25
 
 
 def test_segments_of_a_follower_open_again_as_they_were() -> None:

@@ -24,8 +24,13 @@ from moldau.protocol.records import _implementation as implementation
 from moldau.protocol.records.batch import finish_batch
 from moldau.protocol.records.header import (
     CODEC_MASK,
+    CONTROL_BIT,
     DELETE_HORIZON_BIT,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
     NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
     write_header,
 )
 from moldau.storage.cleaner.aborted import TransactionWalk
@@ -37,7 +42,10 @@ class Empty(Enum):
     """What becomes of a batch of which no record stays."""
 
     DROP = "drop"
-    KEEP_HEADER = "keep header"
+    KEEP_PRODUCER = "keep producer"
+    """Its header stays: offsets, producer, epoch, sequence."""
+    KEEP_OFFSETS = "keep offsets"
+    """Only where it ended stays: a header that tells of no producer, transaction or marker."""
 
 
 class BatchFate:
@@ -82,9 +90,11 @@ class BatchFilter:
             discards = ends_empty_transaction and self._is_past_horizon(header)
         else:
             discards = self._walk.is_aborted(header)
-        keeps_header = is_last or self._is_last_of_producer(header)
+        empty = Empty.KEEP_OFFSETS if is_last else Empty.DROP
+        if self._is_last_of_producer(header):
+            empty = Empty.KEEP_PRODUCER
         return BatchFate(
-            Empty.KEEP_HEADER if keeps_header else Empty.DROP,
+            empty,
             discards_records=discards,
             ends_empty_transaction=ends_empty_transaction,
         )
@@ -122,7 +132,7 @@ class BatchFilter:
         if not kept_count:
             if fate.empty is Empty.DROP:
                 return None
-            return (*_emptied(header), 0)
+            return (*_emptied(header, fate.empty), 0)
         needs_horizon = not header.has_delete_horizon and (
             has_tombstones or fate.ends_empty_transaction
         )
@@ -167,8 +177,7 @@ def _rebuilt(
     return new_header, finish_batch(out, new_header)
 
 
-def _emptied(header: BatchHeader) -> tuple[BatchHeader, bytearray]:
-    """Only the header: offsets, epochs and sequence."""
+def _emptied(header: BatchHeader, empty: Empty) -> tuple[BatchHeader, bytearray]:
     new_header = _copied(
         header,
         attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT),
@@ -176,6 +185,13 @@ def _emptied(header: BatchHeader) -> tuple[BatchHeader, bytearray]:
         max_timestamp_ms=header.max_timestamp_ms,
         record_count=0,
     )
+    if empty is Empty.KEEP_OFFSETS:
+        # Else a later recovery would take it for this producer's last batch, or for the begin of a
+        # transaction whose marker has gone.
+        new_header.attributes &= ~(TRANSACTIONAL_BIT | CONTROL_BIT)
+        new_header.producer_id = NO_PRODUCER_ID
+        new_header.producer_epoch = NO_PRODUCER_EPOCH
+        new_header.base_sequence = NO_SEQUENCE
     out = bytearray(BATCH_HEADER_SIZE)
     write_header(out, new_header)
     return new_header, out

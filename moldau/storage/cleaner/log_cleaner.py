@@ -127,6 +127,7 @@ class LogCleaner:
         logger.info("log cleaner: %s", settings)
         self.settings = settings
         self._adjust_jobs()
+        self.soon()
 
     def _adjust_jobs(self) -> None:
         if not self._is_running:
