@@ -170,7 +170,7 @@ class Consumer:
     def full(self) -> dict[str, Any]:
         return {
             "rebalance_timeout_ms": self.rebalance_ms,
-            "subscribed_topic_names": self.topics if self.regex is None else self.topics,
+            "subscribed_topic_names": self.topics,
             "subscribed_topic_regex": self.regex,
             "server_assignor": self.assignor,
             "topic_partitions": self.to_wire(),

@@ -361,7 +361,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         for member in self.live:
             member.is_slow = False
             member.release()
-        # The dead are fenced, expressions are looked up again, and the living do what they are told.
+        # The dead are fenced, expressions are looked up, and the living do what they are told.
         for _ in range(30):
             self.groups.advance(5000)
             for member in self.live:
