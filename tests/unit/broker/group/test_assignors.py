@@ -141,9 +141,7 @@ def test_uniform_moves_to_a_newcomer_only_what_it_shall_have(spec: GroupSpec) ->
 def test_no_single_move_makes_a_mixed_group_more_equal(spec: GroupSpec) -> None:
     assignment = assign_uniform(spec)
     check_assignment(spec, assignment)
-    load = {
-        member_id: sum(map(len, topics.values())) for member_id, topics in assignment.items()
-    }
+    load = {member_id: sum(map(len, topics.values())) for member_id, topics in assignment.items()}
     for giver, topics in assignment.items():
         for topic_id, partitions in topics.items():
             for taker, member in spec.members.items():

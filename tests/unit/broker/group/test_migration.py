@@ -35,8 +35,7 @@ def shard(partition_count: int = 4, **config: Any) -> ConsumerShard:
 def assignment(user_data: bytes | None = None, **topics: list[int]) -> bytes:
     message = ConsumerProtocolAssignment(
         assigned_partitions=[
-            TopicPartition(topic=name, partitions=partitions)
-            for name, partitions in topics.items()
+            TopicPartition(topic=name, partitions=partitions) for name, partitions in topics.items()
         ],
         user_data=user_data,
     )
@@ -47,8 +46,7 @@ def subscription(owned: dict[str, list[int]], *topics: str) -> bytes:
     message = ConsumerProtocolSubscription(
         topics=list(topics),
         owned_partitions=[
-            OwnedPartitions(topic=name, partitions=partitions)
-            for name, partitions in owned.items()
+            OwnedPartitions(topic=name, partitions=partitions) for name, partitions in owned.items()
         ],
     )
     return b"\0\1" + message.to_bytes(1)
