@@ -346,6 +346,18 @@ def test_while_only_static_members_are_missing_the_rebalance_goes_on() -> None:
     assert fixed.joined().leader == fixed.member_id
 
 
+def test_who_waits_is_answered_even_if_the_emptied_group_cannot_be_written() -> None:
+    groups = Groups()
+    leader, follower = leader_first(groups.stable(2))
+    follower.protocols = {"range": subscription("else")}
+    follower.join()
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    leaving = groups.leave((leader.member_id, None), (follower.member_id, None))
+    assert error_of(leaving) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert error_of(follower.joining) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.group_state() == "Empty"
+
+
 # -- static members ------------------------------------------------------------------------------
 
 
