@@ -41,6 +41,12 @@ class ProcessWorker:
     def __init__(self, filesystem: Filesystem) -> None:
         self._filesystem = filesystem
         self._process: asyncio.subprocess.Process | None = None
+        self._run: _ProcessRun | None = None
+
+    @property
+    def child_pid(self) -> int | None:
+        """The child's process id, None without one."""
+        return None if self._process is None else self._process.pid
 
     async def start(self, job: CleaningJob) -> CleaningRun:
         line = await self._filesystem.offload(encode_job, job)
@@ -54,11 +60,12 @@ class ProcessWorker:
             raise CleaningFailed(
                 f"its process cannot be started: {error}", is_worker_lost=True
             ) from None
-        return _ProcessRun(process)
+        self._run = _ProcessRun(process)
+        return self._run
 
     async def rest(self) -> None:
         """End the child, if there is one."""
-        process, self._process = self._process, None
+        process, self._process, self._run = self._process, None, None
         if process is None:
             return
         assert process.stdin is not None
@@ -68,7 +75,8 @@ class ProcessWorker:
 
     async def _child(self) -> asyncio.subprocess.Process:
         """The child, a new one if need be. Raises: OSError."""
-        if self._process is not None and self._process.returncode is None:
+        is_good = self._run is None or not self._run.is_lost
+        if self._process is not None and self._process.returncode is None and is_good:
             return self._process
         await self.rest()
         process = await asyncio.create_subprocess_exec(
@@ -92,13 +100,15 @@ class _ProcessRun:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._is_over = False
+        self.is_lost = False
+        """Whether the child is dead, or as good as dead."""
 
     async def next_event(self) -> CleaningEvent:
         assert self._process.stdout is not None
         try:
             line = await self._process.stdout.readline()
             if not line.endswith(b"\n"):
-                self._is_over = True
+                self.abort()
                 raise CleaningFailed("the process that cleaned it has ended", is_worker_lost=True)
             event = decode_event(line)
         except CleaningFailed:
@@ -114,7 +124,7 @@ class _ProcessRun:
 
     def abort(self) -> None:
         if not self._is_over:
-            self._is_over = True
+            self._is_over = self.is_lost = True
             _kill(self._process)
 
 

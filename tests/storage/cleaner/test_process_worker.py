@@ -1,0 +1,170 @@
+"""Cleaning in a real child process, on real files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random as random_module
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from moldau.runtime.clock import ManualClock
+from moldau.runtime.filesystem import OsFilesystem
+from moldau.storage.cleaner.job import (
+    CleaningDone,
+    CleaningEvent,
+    CleaningFailed,
+    CleaningJob,
+    SegmentCleaned,
+    SourceSegment,
+)
+from moldau.storage.cleaner.process_worker import ProcessWorker
+from moldau.storage.cleaner.swap import swap_in
+from moldau.storage.cleaner.worker import CleaningRun, InlineWorker
+from moldau.storage.log import Log
+from tests.storage.cleaner.cleaner_bench import COMPACTED, PARTITION, batches_of, committed
+from tests.storage.log_fixtures import START_MS
+from tests.storage.storage_fixtures import batch
+
+DEADLINE_S = 30
+
+
+@pytest.fixture
+async def filesystem() -> AsyncIterator[OsFilesystem]:
+    filesystem = OsFilesystem(2)
+    yield filesystem
+    filesystem.close()
+
+
+@pytest.fixture
+async def worker(filesystem: OsFilesystem) -> AsyncIterator[ProcessWorker]:
+    worker = ProcessWorker(filesystem)
+    yield worker
+    await worker.rest()
+
+
+MakeLog = Callable[[str], Log]
+
+
+@pytest.fixture
+def make_log(filesystem: OsFilesystem, tmp_path: Path) -> MakeLog:
+    def make(name: str) -> Log:
+        directory = str(tmp_path / name)
+        log = Log.open(filesystem, ManualClock(START_MS), directory, PARTITION, COMPACTED)
+        for number in range(30):
+            log.append_as_leader(batch(3, timestamp_ms=START_MS + number), leader_epoch=0)
+        log.update_high_watermark(log.log_end_offset)
+        log.flush()
+        return log
+
+    return make
+
+
+def job_for(log: Log, **changes: object) -> CleaningJob:
+    count = len(log.segments) - 1
+    values: dict[str, object] = {
+        "name": log.name,
+        "directory": log.directory,
+        "segments": tuple(
+            SourceSegment(each.base_offset, log.end_offset_of(index), each.size_bytes)
+            for index, each in enumerate(log.segments[:count])
+        ),
+        "first_dirty_offset": 0,
+        "index_bases": (),
+        "producers": (),
+        "now_ms": START_MS,
+        "delete_retention_ms": 1000,
+        "segment_bytes": 100_000,
+        "segment_index_bytes": 240,
+        "index_interval_bytes": 150,
+        "map_bytes": 1 << 20,
+        "load_factor": 0.9,
+        "io_bytes": 4096,
+        "max_bytes_per_second": float("inf"),
+        **changes,
+    }
+    return CleaningJob(**values)  # type: ignore[arg-type]
+
+
+async def events_of(run: CleaningRun) -> list[CleaningEvent]:
+    found: list[CleaningEvent] = []
+    async with asyncio.timeout(DEADLINE_S):
+        while not (found and isinstance(found[-1], CleaningDone)):
+            found.append(await run.next_event())
+    return found
+
+
+def cleaned_files(log: Log) -> dict[str, bytes]:
+    return {
+        path.name: path.read_bytes()
+        for path in Path(log.directory).iterdir()
+        if path.name.endswith(".cleaned")
+    }
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+async def test_a_child_does_what_this_process_would(
+    filesystem: OsFilesystem, worker: ProcessWorker, make_log: MakeLog
+) -> None:
+    logs = [make_log("child"), make_log("inline")]
+    inline = InlineWorker(filesystem, random_module.Random(1))
+    outcomes = [
+        await events_of(await each.start(job_for(log)))
+        for each, log in zip((worker, inline), logs, strict=True)
+    ]
+    assert outcomes[0] == outcomes[1]
+    cleaned, done = outcomes[0]
+    assert isinstance(cleaned, SegmentCleaned)
+    assert isinstance(done, CleaningDone)
+    files = [cleaned_files(log) for log in logs]
+    assert files[0] == files[1]
+    assert len(files[0]) == 3
+    log = logs[0]
+    newest = {record.key: record for record in committed(log)}
+    swap_in(log, log.segments[:-1], cleaned.size_bytes)
+    assert {record.key: record for record in committed(log)} == newest
+    assert len(batches_of(log)) < 30
+    # The same child takes the next job, and ends when there is none.
+    assert isinstance((await events_of(await worker.start(job_for(logs[1]))))[-1], CleaningDone)
+
+
+async def test_a_log_that_cannot_be_cleaned_is_told_of(
+    worker: ProcessWorker, make_log: MakeLog
+) -> None:
+    log = make_log("damaged")
+    path = Path(log.segments[1].path)
+    damage(path)
+    run = await worker.start(job_for(log))
+    with pytest.raises(CleaningFailed, match="the CRC does not match") as caught:
+        await events_of(run)
+    assert path.name in str(caught.value)
+    assert not caught.value.is_worker_lost
+    assert not cleaned_files(log)
+    os.unlink(path)
+    with pytest.raises(CleaningFailed, match=path.name):
+        await events_of(await worker.start(job_for(log)))
+    # One bad log is no reason to lose the process.
+    assert await events_of(await worker.start(job_for(make_log("good"))))
+
+
+@pytest.mark.parametrize("how", ["killed", "aborted"])
+async def test_a_child_that_is_gone(worker: ProcessWorker, make_log: MakeLog, how: str) -> None:
+    log = make_log("slow")
+    run = await worker.start(job_for(log, max_bytes_per_second=10.0))
+    if how == "killed":
+        assert worker.child_pid is not None
+        os.kill(worker.child_pid, signal.SIGKILL)
+    else:
+        run.abort()
+    with pytest.raises(CleaningFailed) as caught:
+        await events_of(run)
+    assert caught.value.is_worker_lost
+    assert await events_of(await worker.start(job_for(log)))
