@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -168,6 +169,7 @@ class Client(ABC):
 
     def _transact(self, process: str, sender: Sender) -> None:
         transaction = self.history.transaction(process, self.name)
+        begin = time.monotonic()
         try:
             sender.begin()
             is_filled = self.fill(transaction, sender)
@@ -186,6 +188,7 @@ class Client(ABC):
         finally:
             transaction.ended = self.history.now()
             if transaction.outcome is not Outcome.COMMITTED:
+                transaction.note += f" (after {time.monotonic() - begin:.1f} s)"
                 self.aborted(transaction)
 
     def _commit(self, transaction: Transaction, sender: Sender) -> None:
