@@ -5,7 +5,8 @@ Behaviour: READ on the group, DESCRIBE on every topic named. Refused as UNSUPPOR
 INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND,
 GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID and
 UNRELEASED_INSTANCE_ID as Kafka 4.3 has them. Of topics that a regular expression matches only
-those count that the member may DESCRIBE.
+those count that the member may DESCRIBE. Unlike Kafka's, this coordinator also takes over classic
+groups of librdkafka's sticky assignors, whose assignments carry data of their own.
 """
 
 from __future__ import annotations

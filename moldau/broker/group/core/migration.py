@@ -55,6 +55,11 @@ from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 
 _CONVERTED: Final = "downgraded"
 
+_RESTATED: Final = ("sticky", "cooperative-sticky")
+"""Assignors whose own data say no more than what members own, which each of them tells anyway.
+librdkafka's write some; Kafka's coordinator refuses to upgrade such a group.
+"""
+
 
 class Upgrade(NamedTuple):
     """A classic group on its way to the new protocol.
@@ -149,7 +154,7 @@ class Migration:
         chosen = dict(protocols).get(classic_group.protocol_name, protocols[0][1])
         subscription = read_subscription(chosen)
         assignment = read_assignment(bytes(member.assignment))
-        if assignment.user_data:
+        if assignment.user_data and classic_group.protocol_name not in _RESTATED:
             raise Refusal(
                 ErrorCode.GROUP_ID_NOT_FOUND,
                 f"Classic group {classic_group.group_id} cannot become a consumer group: its "

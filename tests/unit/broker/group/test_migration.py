@@ -233,6 +233,17 @@ def test_groups_that_cannot_be_understood_are_not_upgraded() -> None:
         assert member.heartbeat() is ErrorCode.NONE
 
 
+def test_what_sticky_assignors_keep_is_no_obstacle() -> None:
+    groups = shard()
+    member = groups.member(protocols={"cooperative-sticky": subscription({}, "events")})
+    member.join()
+    groups.advance(INITIAL_DELAY_MS)
+    member.joined()
+    member.sync({member.member_id: assignment(b"what it had", events=[0, 1])})
+    groups.consumer("team", ["events"]).join()
+    assert groups.consumer_group().members[member.member_id].uses_classic_protocol
+
+
 def test_the_policy_can_forbid_either_way() -> None:
     groups = shard(group_consumer_migration_policy="downgrade")
     stable_classic(groups, [0, 1, 2, 3])
