@@ -25,7 +25,8 @@ def fresh_name(prefix: str = "interop") -> str:
 class TopicMaker:
     """Creates topics and deletes them all at the end, so that a foreign cluster is left clean."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, replication_factor: int = 1) -> None:
+        self._replication_factor = replication_factor
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self._names: list[str] = []
 
@@ -51,7 +52,7 @@ class TopicMaker:
     ) -> str:
         """Create a topic, wait until the broker knows it, and return its name."""
         name = name or fresh_name()
-        new = NewTopic(name, partitions, 1, config=dict(config or {}))
+        new = NewTopic(name, partitions, self._replication_factor, config=dict(config or {}))
         self._admin.create_topics([new])[name].result(ADMIN_TIMEOUT_S)
         if name not in self._names:
             self._names.append(name)
