@@ -247,12 +247,15 @@ def _check_producers(
     updates: dict[int, ProducerUpdate] = {}
     for position, header in batches:
         producer_id = header.producer_id
-        if producer_id < 0 or (header.is_control and not header.record_count):
-            continue  # The latter: compaction took its record, and it says nothing any more.
+        if producer_id < 0:
+            continue
+        is_control = header.is_control
+        if is_control and not header.record_count:
+            continue  # Compaction took its record: it says nothing any more.
         update = updates.get(producer_id)
         if update is None:
             update = updates[producer_id] = log.producer_state.prepare(producer_id)
-        if header.is_control:
+        if is_control:
             note_marker(
                 update,
                 records,
