@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from moldau.config import GROUP_KEYS, ConfigSource, describe_group_config
+import pytest
+
+from moldau.config import GROUP_KEYS, ConfigError, ConfigSource, describe_group_config
 from moldau.config.table import BROKER_KEYS
 
 from .samples import node_with
@@ -39,3 +41,14 @@ def test_all_keys_are_told_and_each_stands_on_a_broker_key_with_the_same_default
 def test_what_another_version_wrote_is_shown_as_it_is() -> None:
     (told,) = describe_group_config(node_with({}), {}, {}, {SESSION: "soon"}, [SESSION])
     assert told.value == "soon"
+
+
+def test_assignors_that_are_not_there_are_refused_at_the_start() -> None:
+    node_with({"group.consumer.assignors": "range"})
+    node_with(
+        {
+            "group.consumer.assignors": "org.apache.kafka.coordinator.group.assignor.RangeAssignor",
+        }
+    )
+    with pytest.raises(ConfigError, match=r"group\.consumer\.assignors"):
+        node_with({"group.consumer.assignors": "range,com.example.Mine"})

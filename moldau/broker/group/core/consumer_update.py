@@ -9,7 +9,7 @@ change of subscriptions, topics or members, and the target assignment is never a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -33,7 +33,7 @@ from moldau.broker.group.core.context import ClientInfo, ConsumerTimer, GroupCon
 from moldau.broker.group.core.metadata_hash import TopicHashes
 from moldau.broker.group.core.reconciliation import Reconciliation
 from moldau.broker.group.core.regular_expressions import Change, RegularExpressions
-from moldau.broker.group.core.target_assignment import Subscriptions, compute_target
+from moldau.broker.group.core.target_assignment import compute_target
 
 
 @dataclass(slots=True)
@@ -166,9 +166,7 @@ class MemberUpdates:
         step = Reconciliation(
             target_epoch=target_epoch,
             target=target,
-            subscribed_topic_ids=Subscriptions(self._context.metadata(), group.resolved).topic_ids(
-                member
-            ),
+            is_subscribed=self._subscription(group, member),
             has_subscription_changed=update.has_subscription_changed,
             is_released=lambda topic_id, index: group.owner_of(topic_id, index) in own_ids,
             owned=update.owned,
@@ -185,6 +183,22 @@ class MemberUpdates:
             update.timers.append(SetTimer(key, after.rebalance_timeout_ms))
         else:
             update.timers.append(CancelTimer(key))
+
+    def _subscription(
+        self, group: ConsumerGroup, member: ConsumerGroupMember
+    ) -> Callable[[UUID], bool]:
+        """Whether a member wants a topic; an expression may stand for very many of them."""
+        topics = self._context.metadata().topics.topics_by_id
+        names = member.subscribed_topic_names
+        matched = frozenset[str]()
+        if member.subscribed_topic_regex and member.subscribed_topic_regex in group.resolved:
+            matched = group.resolved[member.subscribed_topic_regex].topic_names
+
+        def is_subscribed(topic_id: UUID) -> bool:
+            topic = topics.get(topic_id)
+            return topic is not None and (topic.name in names or topic.name in matched)
+
+        return is_subscribed
 
 
 def replacement_records(

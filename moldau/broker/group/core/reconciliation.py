@@ -36,8 +36,8 @@ class Reconciliation:
 
     Attributes:
         target_epoch: the epoch of the target assignment.
-        subscribed_topic_ids: of other topics it may have nothing, whatever the target says (which
-            may be of an older epoch).
+        is_subscribed: whether the member wants a topic; of others it may have nothing, whatever the
+            target says (which may be of an older epoch).
         has_subscription_changed: it has just changed what it wants; what it does not want any more
             is asked back at once, without a new target assignment.
         is_released: whether nobody but the member itself owns a partition.
@@ -47,7 +47,7 @@ class Reconciliation:
 
     target_epoch: int
     target: Assignment
-    subscribed_topic_ids: frozenset[UUID]
+    is_subscribed: Callable[[UUID], bool]
     has_subscription_changed: bool
     is_released: Callable[[UUID, int], bool]
     owned: Mapping[UUID, frozenset[int]] | None
@@ -96,7 +96,7 @@ class Reconciliation:
         gone = {
             topic_id: partitions
             for topic_id, partitions in member.assigned.items()
-            if topic_id not in self.subscribed_topic_ids
+            if not self.is_subscribed(topic_id)
         }
         if not gone:
             return member
@@ -120,7 +120,7 @@ class Reconciliation:
         is_unreleased = False
         for topic_id in self.target.keys() | member.assigned.keys():
             target = frozenset[int]()
-            if topic_id in self.subscribed_topic_ids:
+            if self.is_subscribed(topic_id):
                 target = self.target.get(topic_id, target)
             has = member.assigned.get(topic_id, {})
             kept = {index: since for index, since in has.items() if index in target}
