@@ -54,7 +54,7 @@ class TopicStats:
 class BrokerTopicStats:
     """Finds the meters of a topic; `all_topics` is the sum."""
 
-    __slots__ = ("_registry", "_topics", "all_topics")
+    __slots__ = ("_registry", "_topics", "all_topics", "keyless_records")
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
