@@ -1,7 +1,8 @@
 """What EndTxn does to a transactional id (KIP-98, KIP-890, KIP-939).
 
 Owns the decision, which changes nothing. Invariants: an outcome that was written stays; asking for
-the other one is INVALID_TXN_STATE. From transaction version 2 on a repetition is told by its epoch,
+the other one is INVALID_TXN_STATE, once the markers are written; before that everybody is told to
+try again. From transaction version 2 on a repetition is told by its epoch,
 which the first one has used up; below that it is told only by the state, so that a repetition that
 comes late may be taken for the next transaction's (which is why version 2 exists).
 """
@@ -52,21 +53,17 @@ def decide(
     """
     if transaction is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if transaction.status.is_prepared:
+        # Whoever asks: the pair to go on with may be in use already, and is not in the log yet.
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     if client_version < EPOCH_BUMP_VERSION and not transaction.is_kept:
         return _end_without_bump(transaction, producer, is_commit, client_version, now_ms)
     is_repeated = producer == transaction.ended_by
     error = _fence(transaction, producer, is_repeated)
     if error is not ErrorCode.NONE:
         return error
-    outcome = _outcome(transaction.status)
-    if transaction.status.is_prepared:
-        return (
-            ErrorCode.CONCURRENT_TRANSACTIONS
-            if outcome is is_commit
-            else ErrorCode.INVALID_TXN_STATE
-        )
     if is_repeated:
-        if outcome is is_commit:
+        if _is_outcome(transaction.status, is_commit):
             return EndedBefore(transaction.own_producer)
         return ErrorCode.INVALID_TXN_STATE
     if transaction.status is not TransactionStatus.ONGOING and is_commit:
@@ -92,8 +89,7 @@ def _fence(transaction: Transaction, producer: ProducerIdAndEpoch, is_repeated: 
     client = transaction.client_producer
     if producer.producer_id not in (client.producer_id, transaction.producer_id):
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if producer != client or transaction.status.is_prepared:
-        # In PREPARE_* the pair of the markers is nobody's yet.
+    if producer != client:
         return ErrorCode.PRODUCER_FENCED
     return ErrorCode.NONE
 
@@ -118,21 +114,13 @@ def _end_without_bump(
             now_ms=now_ms,
         )
         return Ending(prepared, used_producer_id=False)
-    if _outcome(transaction.status) is not is_commit:
+    if not _is_outcome(transaction.status, is_commit):
         return ErrorCode.INVALID_TXN_STATE
-    if transaction.status.is_prepared:
-        return ErrorCode.CONCURRENT_TRANSACTIONS
     return EndedBefore(transaction.own_producer)
 
 
-def _outcome(status: TransactionStatus) -> bool | None:
-    """True for committed, False for aborted, None where nothing is settled."""
-    return _OUTCOMES.get(status)
-
-
-_OUTCOMES = {
-    TransactionStatus.PREPARE_COMMIT: True,
-    TransactionStatus.COMPLETE_COMMIT: True,
-    TransactionStatus.PREPARE_ABORT: False,
-    TransactionStatus.COMPLETE_ABORT: False,
-}
+def _is_outcome(status: TransactionStatus, is_commit: bool) -> bool:
+    """Whether the last transaction ended in that way."""
+    return status is (
+        TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT
+    )

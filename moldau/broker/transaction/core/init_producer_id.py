@@ -110,12 +110,13 @@ def decide(
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         made = new_transaction(request.transactional_id, spare_producer_id, timeout_ms, now_ms)
         return Initialization(made, made.own_producer, used_producer_id=True)
+    if transaction.status.is_prepared:
+        # Also for whoever is fenced: it is told when the markers are written.
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     current = transaction.client_producer
     is_repeated = _is_repeated(request, transaction, recovery)
     if request.expected is not None and not is_repeated and request.expected != current:
         return ErrorCode.PRODUCER_FENCED
-    if transaction.status.is_prepared:
-        return ErrorCode.CONCURRENT_TRANSACTIONS
     if transaction.status is TransactionStatus.ONGOING:
         if is_repeated:
             # The producer has had its answer, or it could not have begun.

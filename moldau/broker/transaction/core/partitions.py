@@ -43,6 +43,9 @@ def add(
     now_ms: float,
 ) -> Transaction | ErrorCode:
     """What is to be written; NONE if they are in the transaction already."""
+    if transaction is not None and transaction.status.is_prepared:
+        # Whoever is to go on may do so with another pair than the one in the log so far.
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     error = refusal(transaction, producer)
     if error is not ErrorCode.NONE:
         return error

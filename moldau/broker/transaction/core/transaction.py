@@ -114,19 +114,13 @@ class Transaction:
 
     @property
     def ended_by(self) -> ProducerIdAndEpoch | None:
-        """The pair that the client used when it ended the transaction, if ending gave it another
-        one: an EndTxn of that pair is a repetition (KIP-890).
+        """In COMPLETE_*: the pair that the client used when it ended the transaction, if ending
+        gave it another one: an EndTxn of that pair is a repetition (KIP-890).
         """
-        if self.client_version < EPOCH_BUMP_VERSION or self.status in _OPEN_OR_NEW:
+        if self.client_version < EPOCH_BUMP_VERSION or self.status not in _COMPLETE:
             return None
-        if self.status.is_prepared:
-            now = self.producer_after_end
-            if now == self.own_producer:
-                return ProducerIdAndEpoch(self.producer_id, self.producer_epoch - 1)
-        else:
-            now = self.own_producer
-        if now.producer_epoch > 0:
-            return ProducerIdAndEpoch(now.producer_id, now.producer_epoch - 1)
+        if self.producer_epoch > 0:
+            return ProducerIdAndEpoch(self.producer_id, self.producer_epoch - 1)
         return ProducerIdAndEpoch(self.previous_producer_id, LAST_CLIENT_EPOCH)
 
     @property
@@ -265,7 +259,7 @@ class Transaction:
         return changed
 
 
-_OPEN_OR_NEW: Final = frozenset({TransactionStatus.EMPTY, TransactionStatus.ONGOING})
+_COMPLETE: Final = frozenset({TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT})
 
 
 def new_transaction(

@@ -63,6 +63,8 @@ class Bench:
         self.ids = CountingIds()
         self.settings = TransactionSettings(**settings)
         self.commands: list[SendMarkers] = []
+        self.ended_by: ProducerIdAndEpoch | None = None
+        """For tests that want to know later who ended the transaction."""
         self.broker = MemoryBroker(TRANSACTION_STATE, is_committing_at_once=is_committing_at_once)
         self.log = self.broker.partition()
         self.runtime = self.broker.runtimes.make(

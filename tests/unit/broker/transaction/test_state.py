@@ -592,7 +592,8 @@ def test_keeping_needs_no_two_phase_commit_but_leaves_its_timeout_alone() -> Non
     other = bench.begin("u")
     bench.init("u", keep_prepared=True, timeout_ms=5_000)
     bench.advance(2 * DAY_MS)
-    assert bench.status("u") is TransactionStatus.PREPARE_ABORT
+    bench.answer_markers()
+    assert bench.status("u") is TransactionStatus.COMPLETE_ABORT
     assert bench.end("u", other, is_commit=True).answer.error is ErrorCode.PRODUCER_FENCED
 
 

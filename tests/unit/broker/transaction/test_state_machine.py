@@ -7,11 +7,13 @@ the rules of `storage` (transaction version 2). Epochs are few, so that they are
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -39,6 +41,8 @@ from tests.unit.broker.transaction.bench import P0, P1, P2, TIMEOUT_MS, Bench
 ID = "t"
 SESSIONS = range(3)
 LAST_CLIENT_EPOCH = 5
+HALF_A_DAY_MS = 12 * 3600 * 1000
+ELAPSED_MS = [1_000, 6_000, HALF_A_DAY_MS + 1, 60 * HALF_A_DAY_MS]
 Pair = ProducerIdAndEpoch
 
 
@@ -112,7 +116,11 @@ class TransactionalId(RuleBasedStateMachine):
         self.saved_last_epoch = transaction_module.LAST_CLIENT_EPOCH
         transaction_module.LAST_CLIENT_EPOCH = LAST_CLIENT_EPOCH  # type: ignore[misc]
         self.bench = Bench(
-            is_committing_at_once=False, two_phase_commit_enabled=True, expiration_ms=10**12
+            is_committing_at_once=False,
+            two_phase_commit_enabled=True,
+            expiration_ms=10**12,
+            abort_interval_ms=HALF_A_DAY_MS,
+            expiry_interval_ms=HALF_A_DAY_MS,
         )
         self.bench.commands = self  # type: ignore[assignment]
         self.sessions = [Session() for _ in SESSIONS]
@@ -121,6 +129,7 @@ class TransactionalId(RuleBasedStateMachine):
         self.partitions = {name: Partition() for name in (P0, P1, P2)}
         self.granted: list[Pair] = []
         self.told: dict[Pair, bool] = {}
+        self.told_fenced: set[Pair] = set()
         self.is_lagging = False
 
     def append(self, command: SendMarkers) -> None:
@@ -243,6 +252,31 @@ class TransactionalId(RuleBasedStateMachine):
             self.end(number, is_commit)
             self._deliver_last()
 
+    @rule(number=st.sampled_from(SESSIONS), keeps=st.booleans())
+    def replace(self, number: int, keeps: bool) -> None:
+        """A process starts, and asks until it is somebody."""
+        for _ in range(3):
+            if keeps:
+                self.take_over(number)
+            else:
+                self.come(number, comes_back=False, is_two_phase=False)
+            self._deliver_last()
+            self.deliver_all_markers()
+
+    @rule(
+        number=st.sampled_from(SESSIONS),
+        act=st.sampled_from(["come back", "add", "commit", "abort"]),
+    )
+    def act_at_once(self, number: int, act: str) -> None:
+        """Whoever it is, fenced or not."""
+        if act == "come back":
+            self.come(number, comes_back=True, is_two_phase=False)
+        elif act == "add":
+            self.add(number, P0)
+        else:
+            self.end(number, is_commit=act == "commit")
+        self._deliver_last()
+
     def _send(
         self,
         session: Session,
@@ -269,10 +303,14 @@ class TransactionalId(RuleBasedStateMachine):
 
         class Answered:
             def respond(_, answer: Any) -> None:
+                error = answer[0]
+                errors = set(error.values()) if isinstance(error, dict) else {error}
                 if pair is not None and was_fenced and pair < max(self.granted):
-                    error = answer[0]
-                    errors = set(error.values()) if isinstance(error, dict) else {error}
                     assert ErrorCode.NONE not in errors, "a fenced producer was served"
+                if pair is not None and ErrorCode.PRODUCER_FENCED in errors:
+                    self.told_fenced.add(pair)
+                if isinstance(error, dict) and ErrorCode.NONE in errors:
+                    assert pair not in self.told_fenced, "fenced, and then not"
                 if not is_answer_lost:
                     request.on_answer(answer)
 
@@ -342,10 +380,17 @@ class TransactionalId(RuleBasedStateMachine):
         else:
             self.bench.ids.is_available = False
 
-    @rule(elapsed_ms=st.sampled_from([1_000, 11_000, TIMEOUT_MS]))
+    @rule(elapsed_ms=st.sampled_from(ELAPSED_MS))
     def time_goes_by(self, elapsed_ms: int) -> None:
         before = self.bench.state.transactions.get(ID)
+        log = self.bench.log
+        if elapsed_ms >= HALF_A_DAY_MS:
+            # Nothing waits, or tries again every moment, for days.
+            log.append_error = ErrorCode.NONE
+            log.commit()
+            log.is_committing_at_once = True
         self.bench.advance(elapsed_ms)
+        log.is_committing_at_once = False
         if not self.is_lagging:
             self.bench.log.commit()
         if before is not None and before.timeout_ms == NO_TIMEOUT_MS:
@@ -403,7 +448,8 @@ class TransactionalId(RuleBasedStateMachine):
             self.bench.log.append_error = ErrorCode.NONE
             self.bench.ids.is_available = True
             self.network.clear()
-            self.bench.fail_over()
+            if len(self.logged()) % 2:
+                self.bench.fail_over()
             for _ in range(3):
                 self.bench.advance(1_000)
                 self.bench.log.commit()
@@ -425,10 +471,61 @@ class TransactionalId(RuleBasedStateMachine):
 
 
 TransactionalId.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=60,
+    max_examples=40,
+    stateful_step_count=40,
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestTransactionalId = TransactionalId.TestCase
+
+
+def walk(seed: int, step_count: int) -> TransactionalId:
+    """Many steps that mostly succeed: deeper than what hypothesis builds up."""
+    machine = TransactionalId()
+    dice = random.Random(seed)
+
+    def yes(probability: float) -> bool:
+        return dice.random() < probability
+
+    def number() -> int:
+        return dice.choice(list(SESSIONS))
+
+    name = [P0, P1, P2]
+    steps: list[tuple[int, Callable[[], object]]] = [
+        (12, lambda: machine.transact(number(), {dice.choice(name)}, yes(0.6), yes(0.6))),
+        (12, lambda: machine.act_at_once(number(), dice.choice(["add", "commit", "abort"]))),
+        (3, lambda: machine.act_at_once(number(), "come back")),
+        (3, lambda: machine.replace(number(), yes(0.3))),
+        (2, lambda: machine.come(number(), yes(0.5), yes(0.3))),
+        (2, lambda: machine.take_over(number())),
+        (4, lambda: machine.add(number(), dice.choice(name))),
+        (4, lambda: machine.end(number(), yes(0.6))),
+        (10, lambda: machine.deliver(dice.randrange(31), yes(0.4), yes(0.2))),
+        (10, lambda: machine.deliver_marker(dice.randrange(31), yes(0.4), yes(0.3))),
+        (6, machine.deliver_all_markers),
+        (6, machine.commit),
+        (3, lambda: machine.followers_lag(yes(0.4))),
+        (2, lambda: machine.fail_over(dice.randrange(6))),
+        (2, lambda: machine.not_for_the_next_one(yes(0.6))),
+        (2, lambda: machine.time_goes_by(dice.choice(ELAPSED_MS))),
+    ]
+    weights = [weight for weight, _ in steps]
+    try:
+        for _ in range(step_count):
+            (step,) = dice.choices([step for _, step in steps], weights)
+            step()
+            machine.the_log_tells_one_story()
+            machine.a_transaction_ends_everywhere_alike()
+            machine.complete_means_everywhere()
+    finally:
+        machine.teardown()
+    return machine
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_long_walk(seed: int) -> None:
+    """The seed is the test's name; another one: `walk(seed, steps)`."""
+    machine = walk(seed, step_count=200)
+    statuses = {transaction.status for _, transaction in machine.logged()}
+    assert len(statuses) >= 4, "it has gone nowhere"

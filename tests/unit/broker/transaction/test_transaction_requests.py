@@ -1,4 +1,4 @@
-"""The transaction APIs through the broker's router, on real logs: versions, permissions, bad input."""
+"""The transaction APIs through the router, on real logs: versions, permissions, bad input."""
 
 from __future__ import annotations
 
