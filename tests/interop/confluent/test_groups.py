@@ -221,6 +221,7 @@ def test_a_regular_expression_finds_topics_that_come_later(
         )
         write_numbers(trio, late, range(5), 1)
         reading.until_read(5)
+        assert reading.values == numbers(5)
 
 
 @BOTH_KINDS

@@ -32,7 +32,7 @@ class Member:
 
     def __init__(self, history: History, name: str, topic: str, config: dict[str, Any]) -> None:
         self._history = history
-        self._name = name
+        self.name = name
         self._topic = topic
         self._positions: dict[int, int] = {}
         self._is_leaving = threading.Event()
@@ -58,7 +58,7 @@ class Member:
             while not self._is_leaving.is_set():
                 self._read()
         except BaseException as failure:
-            self.failures.append(f"{self._name}: {failure!r}")
+            self.failures.append(f"{self.name}: {failure!r}")
             raise
         finally:
             self._consumer.close()
@@ -71,11 +71,11 @@ class Member:
         partition, offset = message.partition(), message.offset()
         assert partition is not None
         assert offset is not None
-        self._history.add_offsets("read", self._name, [(partition, offset)])
+        self._history.add_offsets("read", self.name, [(partition, offset)])
         self._positions[partition] = offset + 1
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._history.add("assigned", self._name, [each.partition for each in partitions])
+        self._history.add("assigned", self.name, [each.partition for each in partitions])
         consumer.incremental_assign(partitions)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -83,13 +83,13 @@ class Member:
         offsets = {partition: offset for partition, offset in gone.items() if offset is not None}
         if offsets:
             self._commit(consumer, offsets)
-            self._history.add_offsets("committed", self._name, offsets.items())
-        self._history.add("revoked", self._name, gone)
+            self._history.add_offsets("committed", self.name, offsets.items())
+        self._history.add("revoked", self.name, gone)
         consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.failures.append(f"{self._name} was thrown out of the group")
-        self._history.add("lost", self._name, [each.partition for each in partitions])
+        self.failures.append(f"{self.name} was thrown out of the group")
+        self._history.add("lost", self.name, [each.partition for each in partitions])
         consumer.incremental_unassign(partitions)
 
     def _commit(self, consumer: Consumer, offsets: dict[int, int]) -> None:
@@ -124,37 +124,64 @@ class Writing:
         assert self._producer.flush(WAIT_S) == 0
 
 
-def come_and_go(
-    join: Callable[[str], Member], chance: random.Random, writing: Writing, history: History
-) -> list[Member]:
-    """Change the group so many times, without waiting for it to settle; all members there were."""
-    everybody = [join(f"member-{number}") for number in range(MEMBERS)]
-    present = list(everybody)
-    try:
-        for _ in range(CHANGES):
-            writing.write(RECORDS_BETWEEN)
-            read = history.count("read")
-            wanted = min(sum(writing.ends.values()), read + chance.randrange(RECORDS_BETWEEN))
-            wait_until(
-                lambda: history.count("read") >= wanted or any(each.failures for each in everybody),  # noqa: B023
-                what="records are read on",
-                deadline_s=2 * WAIT_S,
-            )
-            if len(present) > 2 and (len(present) == MEMBERS or chance.random() < 0.5):
-                present.pop(chance.randrange(len(present))).leave()
-            else:
-                present.append(join(f"member-{len(everybody)}"))
-                everybody.append(present[-1])
-        total = sum(writing.ends.values())
-        wait_until(
-            lambda: history.count("read") >= total or any(each.failures for each in everybody),
-            what="all records are read",
-            deadline_s=2 * WAIT_S,
-        )
-    finally:
-        for member in present:
-            member.leave()
-    return everybody
+class Group:
+    """Members that come and go, and the records they are to read."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, config: dict[str, Any], chance: random.Random
+    ) -> None:
+        self.history = History()
+        self.writing = Writing(bootstrap, topic, chance)
+        self.everybody: list[Member] = []
+        self._present: list[Member] = []
+        self._chance = chance
+        self._make = lambda name: Member(self.history, name, topic, config)
+
+    @property
+    def failures(self) -> list[str]:
+        """Of all members there ever were."""
+        return [failure for member in self.everybody for failure in member.failures]
+
+    def come_and_go(self) -> None:
+        """Change the group so many times; about half of the changes do not wait for the last."""
+        try:
+            for _ in range(MEMBERS):
+                self._join()
+            self._wait(self._all_were_assigned, "everybody has something")
+            for _ in range(CHANGES):
+                self.writing.write(RECORDS_BETWEEN)
+                self._wait_read(self.history.count("read") + self._chance.randrange(20))
+                self._change()
+                if self._chance.random() < 0.5:
+                    self._wait(self._all_were_assigned, "everybody has something")
+            self._wait_read(sum(self.writing.ends.values()))
+        finally:
+            for member in self._present:
+                member.leave()
+
+    def _change(self) -> None:
+        count = len(self._present)
+        if count == MEMBERS or (count > 2 and self._chance.random() < 0.5):
+            self._present.pop(self._chance.randrange(count)).leave()
+        else:
+            self._join()
+
+    def _join(self) -> None:
+        member = self._make(f"member-{len(self.everybody)}")
+        self.everybody.append(member)
+        self._present.append(member)
+
+    def _all_were_assigned(self) -> bool:
+        found = {event.member for event in list(self.history.events) if event.kind == "assigned"}
+        return found.issuperset(member.name for member in self._present)
+
+    def _wait_read(self, count: int) -> None:
+        wanted = min(count, sum(self.writing.ends.values()))
+        self._wait(lambda: self.history.count("read") >= wanted, f"{wanted} records are read")
+
+    def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
+        wait_until(lambda: is_reached() or bool(self.failures), what=what, deadline_s=2 * WAIT_S)
+        assert self.failures == []
 
 
 @pytest.mark.timeout(600)
@@ -167,12 +194,10 @@ def test_eight_consumers_come_and_go(trio: str, trio_topics: TopicMaker, protoco
     topic = trio_topics.create(partitions=PARTITIONS)
     group = fresh_name("churn")
     config = consumer_config(trio, group, **CONFIGS[protocol])
-    history = History()
-    writing = Writing(trio, topic, chance)
-    members = come_and_go(
-        lambda name: Member(history, name, topic, config), chance, writing, history
-    )
-    assert [failure for member in members for failure in member.failures] == []
-    assert Checker(writing.ends).check(history.events) == []
-    assert history.count("read") == sum(writing.ends.values()), "each record once"
-    assert history.count("assigned") > 2 * PARTITIONS
+    members = Group(trio, topic, config, chance)
+    members.come_and_go()
+    assert members.failures == []
+    history, ends = members.history, members.writing.ends
+    assert Checker(ends).check(history.events) == []
+    assert history.count("read") == sum(ends.values()), "each record once"
+    assert len({event.member for event in history.events if event.kind == "assigned"}) > MEMBERS
