@@ -9,7 +9,7 @@ owners; `take_stock` puts right what a log read during compaction shows for a mo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -30,6 +30,7 @@ from moldau.broker.group.core.consumer_records import (
 )
 from moldau.broker.group.core.context import CONSUMER_PROTOCOL_TYPE
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import ZERO_UUID
 
 _MIN_OFFSET_COMMIT_VERSION: Final = 9
 """The first version of OffsetCommit that members of the new protocol may use."""
@@ -48,17 +49,28 @@ class ResolvedRegularExpression(NamedTuple):
     timestamp_ms: int
 
 
+def _no_topics(_name: str) -> UUID | None:
+    return None
+
+
 class ConsumerGroup:
     """One group. States: Empty, Assigning, Reconciling, Stable; they follow from the records.
 
-    `topic_index` (topic name → ids of groups subscribed to it) is shared by the partition's groups
-    and kept up to date.
+    Args:
+        topic_index: ids of the groups subscribed to a topic, by its name; shared by the partition's
+            groups, and kept up to date.
+        topic_id_of: the id of the topic of a name, None when there is none.
     """
 
     kind: Final = "consumer"
     protocol_type: Final = CONSUMER_PROTOCOL_TYPE
 
-    def __init__(self, group_id: str, topic_index: dict[str, set[str]]) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        topic_index: dict[str, set[str]],
+        topic_id_of: Callable[[str], UUID | None] = _no_topics,
+    ) -> None:
         self.group_id = group_id
         self.group_epoch = 0
         self.metadata_hash = 0
@@ -78,6 +90,7 @@ class ConsumerGroup:
         self._refreshed_epoch = 0
         self._topic_counts: Counter[str] = Counter()
         self._topic_index = topic_index
+        self._topic_id_of = topic_id_of
 
     # What follows from the records
 
@@ -255,12 +268,15 @@ class ConsumerGroup:
     ) -> ErrorCode:
         """Whether a commit under an older epoch counts for one partition: only if the member has
         had it since before that epoch, or in it.
+
+        Args:
+            topic_id: all zeros when the request has only the name.
         """
-        del topic_name
         member = self.members.get(member_id)
         if member is None or generation_or_member_epoch == member.member_epoch:
             return ErrorCode.NONE
-        epoch = member.epoch_of(topic_id, partition_index)
+        found = self._topic_id_of(topic_name) if topic_id == ZERO_UUID else topic_id
+        epoch = None if found is None else member.epoch_of(found, partition_index)
         if epoch is None or generation_or_member_epoch < epoch:
             return _stale(member)
         return ErrorCode.NONE

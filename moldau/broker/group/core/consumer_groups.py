@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
+from uuid import UUID
 
 from moldau.broker.coordinator.core.result import (
     CancelTimer,
@@ -186,7 +187,11 @@ class ConsumerGroups:
         """Take in a record of types 3 to 8 or 16."""
         if type(record.key) in consumer_replay.RECORD_KEYS:
             consumer_replay.replay(
-                self._context.groups, self._topic_index, record, is_live=self._is_live
+                self._context.groups,
+                self._topic_index,
+                self._topic_id_of,
+                record,
+                is_live=self._is_live,
             )
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
@@ -291,6 +296,10 @@ class ConsumerGroups:
                 result.timers.append(CancelTimer(key))
         self._classic.forget(group.group_id, [member.member_id for member in members])
         return result
+
+    def _topic_id_of(self, name: str) -> UUID | None:
+        topic = self._context.metadata().topics.topics_by_name.get(name)
+        return None if topic is None else topic.topic_id
 
     def _consumer_groups(self) -> list[ConsumerGroup]:
         return [group for group in self._context.groups.values() if group.kind == "consumer"]

@@ -19,6 +19,7 @@ from moldau.protocol import coordinator_records as kinds
 def replay(
     groups: dict[str, Any],
     topic_index: dict[str, set[str]],
+    topic_id_of: Callable[[str], UUID | None],
     record: CoordinatorRecord,
     *,
     is_live: bool,
@@ -39,7 +40,7 @@ def replay(
     if group is None:
         if record.value is None:
             return
-        group = groups[key.group_id] = ConsumerGroup(key.group_id, topic_index)
+        group = groups[key.group_id] = ConsumerGroup(key.group_id, topic_index, topic_id_of)
     if record.value is None and type(key) is kinds.ConsumerGroupMetadataKey:
         group.forget_subscriptions()
         del groups[key.group_id]

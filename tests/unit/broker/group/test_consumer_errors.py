@@ -180,8 +180,17 @@ def test_an_older_epoch_commits_what_it_has_had_since_then() -> None:
             )
         )
 
+    def commit_transactional(partition: int) -> ErrorCode:
+        return error_of(
+            groups.commit_transactional(
+                {("events", partition): 9}, member_id=first.member_id, generation=1
+            )
+        )
+
     assert commit(kept) is ErrorCode.NONE
     assert commit(lost) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit_transactional(kept) is ErrorCode.NONE
+    assert commit_transactional(lost) is ErrorCode.ILLEGAL_GENERATION
 
 
 def test_offset_fetch_checks_the_member() -> None:
