@@ -94,7 +94,7 @@ async def updates(workload: Workload) -> None:
     for round_number in range(3):
         for number in range(16):
             workload.append(1 + number % 3, producer_id=number % 3 - 1)
-            if number == 9:
+            if number == 9 and not round_number:
                 await workload.flush()
         await workload.clean()
         await workload.checkpoint()
