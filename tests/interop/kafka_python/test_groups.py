@@ -1,0 +1,170 @@
+"""kafka-python: consumer groups with each of its assignors, and its admin client's view of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from kafka import (
+    KafkaAdminClient,
+    KafkaConsumer,
+    KafkaProducer,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+from kafka.admin import MemberToRemove, OffsetSpec
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from kafka.errors import GroupSubscribedToTopicError, NoError, NonEmptyGroupError
+
+from moldau.testing import wait_until
+from tests.interop.topics import TopicMaker, fresh_name
+
+pytestmark = pytest.mark.timeout(300)
+
+WAIT_S = 60.0
+PARTITIONS = 4
+ASSIGNORS = [
+    RangePartitionAssignor,
+    RoundRobinPartitionAssignor,
+    StickyPartitionAssignor,
+    CooperativeStickyAssignor,
+]
+
+
+@contextmanager
+def in_group(bootstrap: str, group: str, *topics: str, **config: Any) -> Iterator[KafkaConsumer]:
+    consumer = KafkaConsumer(
+        *topics,
+        bootstrap_servers=bootstrap.split(","),
+        group_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        heartbeat_interval_ms=200,
+        metadata_max_age_ms=1000,
+        **config,
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+@pytest.fixture(scope="module")
+def admin(trio: str) -> Iterator[KafkaAdminClient]:
+    client = KafkaAdminClient(bootstrap_servers=trio.split(","))
+    yield client
+    client.close()
+
+
+def write(bootstrap: str, topic: str, values: list[bytes]) -> None:
+    producer = KafkaProducer(bootstrap_servers=bootstrap.split(","))
+    try:
+        futures = [
+            producer.send(topic, value, partition=number % PARTITIONS)
+            for number, value in enumerate(values)
+        ]
+        for future in futures:
+            future.get(WAIT_S)
+    finally:
+        producer.close(WAIT_S)
+
+
+def read(count: int, *consumers: KafkaConsumer) -> list[bytes]:
+    """So many values in all, sorted."""
+    found: list[bytes] = []
+
+    def is_read() -> bool:
+        for consumer in consumers:
+            for records in consumer.poll(timeout_ms=50).values():
+                found.extend(record.value for record in records)
+        return len(found) >= count
+
+    wait_until(is_read, what=f"{count} records", deadline_s=WAIT_S)
+    return sorted(found)
+
+
+def share(counts: list[int], *consumers: KafkaConsumer) -> None:
+    """Wait until the consumers have so many partitions each, all different."""
+
+    def is_shared() -> bool:
+        for consumer in consumers:
+            consumer.poll(timeout_ms=20)
+        shares = [consumer.assignment() for consumer in consumers]
+        return sorted(map(len, shares)) == counts and len(set().union(*shares)) == sum(counts)
+
+    wait_until(is_shared, what=f"{counts} partitions each", deadline_s=WAIT_S)
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+def test_two_share_and_one_takes_over(trio: str, trio_topics: TopicMaker, assignor: type) -> None:
+    topic = trio_topics.create(partitions=PARTITIONS)
+    group = fresh_name("kafka-python")
+    config = {"partition_assignment_strategy": [assignor]}
+    values = [b"%04d" % number for number in range(200)]
+    with in_group(trio, group, topic, **config) as first:
+        with in_group(trio, group, topic, **config) as second:
+            share([2, 2], first, second)
+            write(trio, topic, values)
+            assert read(200, first, second) == values
+            first.commit()
+            second.commit()
+        share([PARTITIONS], first)
+        write(trio, topic, [b"later"] * PARTITIONS)
+        assert read(PARTITIONS, first) == [b"later"] * PARTITIONS
+
+
+def test_a_static_member_comes_back_to_what_it_had(trio: str, trio_topics: TopicMaker) -> None:
+    topic = trio_topics.create(partitions=PARTITIONS)
+    group = fresh_name("kafka-python")
+    config = {"session_timeout_ms": 20_000}
+    with in_group(trio, group, topic, group_instance_id="one", **config) as first:
+        with in_group(trio, group, topic, group_instance_id="two", **config) as second:
+            share([2, 2], first, second)
+            had = second.assignment()
+            generation = first.group_metadata().generation_id
+        with in_group(trio, group, topic, group_instance_id="two", **config) as again:
+            share([2, 2], first, again)
+            assert again.assignment() == had
+            assert first.group_metadata().generation_id == generation
+
+
+def test_the_admin_client_s_view(
+    trio: str, trio_topics: TopicMaker, admin: KafkaAdminClient
+) -> None:
+    topic = trio_topics.create(partitions=PARTITIONS)
+    group = fresh_name("kafka-python")
+    write(trio, topic, [b"v"] * 40)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with in_group(trio, group, topic, client_id="watched") as consumer:
+        share([PARTITIONS], consumer)
+        consumer.commit({first: OffsetAndMetadata(4, "four", -1)})
+        described = admin.describe_groups([group])[group]
+        assert described["group_state"] == "Stable"
+        [member] = described["members"]
+        assert member["client_id"] == "watched"
+        assert group in [each["group_id"] for each in admin.list_groups(states_filter=["Stable"])]
+        assert admin.delete_groups([group]) == {group: NonEmptyGroupError.__name__}
+        refusals = admin.delete_group_offsets(group, [first])
+        assert refusals == {first: GroupSubscribedToTopicError}
+        removed = admin.remove_group_members(group, [MemberToRemove(member["member_id"])])
+        assert list(removed.values()) == [NoError]
+        # It joins again by itself.
+        share([PARTITIONS], consumer)
+    assert admin.alter_group_offsets(group, {second: OffsetAndMetadata(2, "", -1)}) == {
+        second: NoError
+    }
+    assert {
+        partition: found.offset
+        for partition, found in admin.list_group_offsets({group: None})[group].items()
+    } == {first: 4, second: 2}
+    admin.reset_group_offsets(group, {first: OffsetSpec.LATEST})
+    assert admin.list_group_offsets({group: [first]})[group][first].offset == 10
+    assert admin.delete_group_offsets(group, [second]) == {second: NoError}
+    assert list(admin.list_group_offsets({group: None})[group]) == [first]
+    assert admin.delete_groups([group]) == {group: "OK"}
+    assert group not in [each["group_id"] for each in admin.list_groups()]
