@@ -8,7 +8,9 @@ that comes back (KIP-360), v4 knows PRODUCER_FENCED (INVALID_PRODUCER_EPOCH belo
 two-phase commit (KIP-939): it needs `transaction.two.phase.commit.enable` and permission to
 TWO_PHASE_COMMIT, and TRANSACTIONAL_ID_AUTHORIZATION_FAILED is the answer without; a prepared
 transaction is kept with `keep_prepared_txn` from transaction.version 2 on (UNSUPPORTED_VERSION
-below). Released Apache Kafka does not serve v6. Known gaps: none.
+below). Where Apache Kafka looks only at the producer id of one that comes back while a transaction
+is open, its epoch counts too: who is fenced cannot abort its successor's transaction. Known gaps:
+none; v6 is more than any released Apache Kafka serves.
 """
 
 from __future__ import annotations

@@ -112,13 +112,15 @@ class TransactionState:
 
     # -- the log ---------------------------------------------------------------------------------
 
-    def replay(self, record: CoordinatorRecord, offset: int, producer: Producer | None) -> None:
+    def replay(
+        self, record: CoordinatorRecord, record_offset: int, producer: Producer | None
+    ) -> None:
         """As the port says.
 
         Raises:
             RemoteProtocolError: the record is none that this log may have.
         """
-        del offset, producer
+        del record_offset, producer
         key, value = record.key, record.value
         if not isinstance(key, TransactionLogKey):
             raise RemoteProtocolError(f"{type(key).__name__} in the log of transactions")
