@@ -6,6 +6,7 @@ Invariant: the topics of a run exist before anybody else acts.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -79,11 +80,14 @@ class Administrator:
             await self.world.loop.elapse(self.random.expovariate(1 / self.pause_ms))
             if not self.world.administrator_may_act:
                 continue
-            action = self.random.choice((self._reassign, self._elect, self._delete, self._alter))
             try:
-                await action()
+                await self.random.choice(self.actions())()
             except (ControllerUnavailable, *NO_ANSWER):
                 self.world.counts["undecided"] += 1
+
+    def actions(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """What it may do."""
+        return (self._reassign, self._elect, self._delete, self._alter)
 
     async def _ask(self, request: Message) -> Any:
         return await self._controllers.send_once(request)

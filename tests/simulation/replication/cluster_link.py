@@ -77,10 +77,18 @@ class ClusterLink:
         if connection is not None:
             connection.close()
 
-    async def ask(self, broker_id: int, request: Message) -> Any:
+    async def ask(
+        self,
+        broker_id: int,
+        request: Message,
+        *,
+        api_version: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> Any:
         """One attempt. Raises OSError, TimeoutError."""
         try:
-            return await (await self.connection(broker_id)).send(request)
+            connection = await self.connection(broker_id)
+            return await connection.send(request, api_version=api_version, timeout_ms=timeout_ms)
         except NO_ANSWER:
             self.drop(broker_id)
             raise

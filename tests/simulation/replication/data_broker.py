@@ -289,9 +289,10 @@ class DataBroker:
         """The partition a log belongs to."""
         return (log.topic_id, log.topic_partition.partition)
 
-    def wrote(self, log: Any, leader_epoch: int, batches: list[Batch]) -> None:
+    def wrote(self, log: Any, leader_epoch: int, batches: list[Batch], records: Any) -> None:
         """As a leader."""
         if batches:
+            self._tell("on_contents", self.key_of(log), batches, records)
             self._tell("on_leader_append", self.broker_id, self.key_of(log), leader_epoch, batches)
 
     def replicated(self, log: Any, batches: list[Batch]) -> None:

@@ -210,6 +210,9 @@ class DataLedger:
             self.found_less.add(broker_id)
         truth.replicas[broker_id] = found
 
+    def on_contents(self, key: Key, batches: list[Batch], records: Any) -> None:
+        """What a leader is writing: this ledger has no use for more than the headers."""
+
     def on_leader_append(
         self, broker_id: int, key: Key, leader_epoch: int, batches: list[Batch]
     ) -> None:
@@ -238,7 +241,7 @@ class DataLedger:
             who = f"{broker_id} appends {batch} to {truth.name} behind {mirror.last}"
             if written is None or written[0] != batch:
                 raise Violation("appended-unwritten", f"{who}, written was {written}")
-            # What lies before a leader's log was deleted; what its epochs were is not known any more.
+            # What lies before a leader's log was deleted; nobody knows its epochs any more.
             is_first = batch.base_offset <= truth.deleted_to
             if None not in (mirror.last, written[1]) and mirror.last != written[1] and not is_first:
                 raise Violation("log-mismatch", f"{who}, the leader wrote it behind {written[1]}")
@@ -407,8 +410,8 @@ class DataLedger:
 
     def _check_sequence(self, truth: PartitionTruth, batch: Batch) -> None:
         """Batches of an idempotent producer follow each other without gap or repetition."""
-        if batch.producer_id < 0:
-            return
+        if batch.producer_id < 0 or batch.base_sequence < 0:
+            return  # coordinators write without sequences
         known = truth.sequences.get(batch.producer_id)
         expected = 0
         if known is not None and known[0] == batch.producer_epoch:

@@ -18,11 +18,13 @@ from moldau.storage.log_manager import LogManager
 from tests.simulation.cluster.disk import NodeDisk
 from tests.simulation.replication.mirror import Batch, batches_in, read_mirror
 
+METADATA = "__cluster_metadata"
+
 
 def _broker_of(log: Any) -> Any:
     """The simulated broker whose log this is, None for a metadata log or a dead process."""
     disk = log.filesystem
-    if not isinstance(disk, NodeDisk) or disk.crashed or log.topic_partition.topic[:2] == "__":
+    if not isinstance(disk, NodeDisk) or disk.crashed or log.topic_partition.topic == METADATA:
         return None
     return disk.owner
 
@@ -38,7 +40,7 @@ def _append_as_leader(original: Callable[..., Any]) -> Callable[..., Any]:
         result = original(log, records, leader_epoch=leader_epoch, **options)
         broker = _broker_of(log)
         if broker is not None:
-            broker.wrote(log, leader_epoch, _appended(records, result))
+            broker.wrote(log, leader_epoch, _appended(records, result), records)
         return result
 
     return append_as_leader

@@ -59,7 +59,7 @@ class ReplicationWorld(BaseWorld):
         self.plan = Plan.of_seed(random, controllers)
         super().__init__(seed, random, print_trace=print_trace)
         self.chaos_ms = self.plan.chaos_ms
-        self.data = DataLedger(self.counts, self.note)
+        self.data = self._make_data_ledger()
         self.ledger = MetadataLedger(self.data)
         self.on_broker_death: Callable[[DataBroker], None] = DataBroker.bury
         self.producers_may_act = True
@@ -75,7 +75,13 @@ class ReplicationWorld(BaseWorld):
         self.broker_addresses = [(each.broker_id, each.host, PORT) for each in self.brokers]
         self.producers: list[SimulatedProducer] = []
         self.consumers: list[SimulatedConsumer] = []
-        self.administrator = Administrator(self, self._new_random())
+        self.administrator = self._make_administrator()
+
+    def _make_data_ledger(self) -> DataLedger:
+        return DataLedger(self.counts, self.note)
+
+    def _make_administrator(self) -> Administrator:
+        return Administrator(self, self._new_random())
 
     def _choose_settings(self) -> None:
         random = self.random
@@ -149,11 +155,7 @@ class ReplicationWorld(BaseWorld):
             broker.start()
         await self._until(self._is_serving, "not everybody serves at the start", START_LIMIT_MS)
         await self.administrator.process.spawn(self.administrator.create_topics(self.topics))
-        places = self._places()
-        for number in range(1, 1 + self.random.choice((1, 2, 2, 3))):
-            self.producers.append(SimulatedProducer(self, number, self._new_random(), places))
-        for number in range(1, 1 + self.random.choice((1, 2))):
-            self.consumers.append(SimulatedConsumer(self, number, self._new_random(), places))
+        await self._make_clients()
         self.administrator.begin()
         await self.loop.elapse(300)
         if chaos is not None:
@@ -163,6 +165,13 @@ class ReplicationWorld(BaseWorld):
         began = self.loop.time()
         await self._converge()
         self.counts["convergence_ms"] = int((self.loop.time() - began) * 1000)
+
+    async def _make_clients(self) -> None:
+        places = self._places()
+        for number in range(1, 1 + self.random.choice((1, 2, 2, 3))):
+            self.producers.append(SimulatedProducer(self, number, self._new_random(), places))
+        for number in range(1, 1 + self.random.choice((1, 2))):
+            self.consumers.append(SimulatedConsumer(self, number, self._new_random(), places))
 
     async def _converge(self) -> None:
         """After faults stop: all replicas in sync, all producers answered, equal logs, all read."""
@@ -181,6 +190,9 @@ class ReplicationWorld(BaseWorld):
         await self._until(self._is_level, "not level", CONVERGENCE_LIMIT_MS)
         for key in self._keys():
             self._compare(key)
+        await self._read_everything()
+
+    async def _read_everything(self) -> None:
         for topic, index in self._places():
             await self._read(topic, index)
 

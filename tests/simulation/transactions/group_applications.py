@@ -1,0 +1,236 @@
+"""Applications that consume in a group: plainly, or transforming and producing in transactions.
+
+Owns: what a member does between heartbeats; joining, leaving, dying. Must not: check anything (the
+ledger does). Invariant: an output names its input, so that "exactly once" can be counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.simulation.cluster.virtual_loop import Process
+from tests.simulation.transactions.coordinator_link import CoordinatorLink
+from tests.simulation.transactions.members import ClassicMembership, Membership, Place
+from tests.simulation.transactions.readers import read_committed
+from tests.simulation.transactions.transactional_client import (
+    Fenced,
+    MustAbort,
+    TransactionalClient,
+    gathered,
+)
+
+if TYPE_CHECKING:
+    from tests.simulation.transactions.world import TransactionWorld
+
+OUTPUT = "output"
+HEARTBEAT_MS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """A group of the run. `version`: of its transactions; 0 for plain commits of offsets."""
+
+    name: str
+    members: int
+    version: int
+    static: bool
+    protocol: type[Membership]
+
+
+def plan_group(random: Random, name: str, version: int) -> GroupPlan:
+    """One by chance."""
+    return GroupPlan(
+        name,
+        members=random.choice((1, 2, 3)),
+        version=random.choice((0, version, version)),
+        static=random.random() < 0.3,
+        protocol=random.choice(PROTOCOLS),
+    )
+
+
+PROTOCOLS: tuple[type[Membership], ...] = (ClassicMembership,)
+
+
+class GroupApplication:
+    """One member after the other on one host."""
+
+    def __init__(
+        self, world: TransactionWorld, plan: GroupPlan, number: int, random: Random
+    ) -> None:
+        self.world = world
+        self.plan = plan
+        self.random = random
+        self.host = f"{plan.name}-member-{number}"
+        self.starts = 0
+        self.worker: Worker | None = None
+        self.world.loop.call_outside(random.uniform(0.0, 1_500.0), self.start)
+
+    def __repr__(self) -> str:
+        return f"{self.host}({self.plan.protocol.__name__}, {self.worker})"
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is under way."""
+        worker = self.worker
+        return worker is None or worker.is_idle or not worker.process.is_alive
+
+    def start(self) -> None:
+        """Unless everything is over."""
+        if self.world.producers_may_act:
+            self.starts += 1
+            self.worker = Worker(self, self.starts)
+
+    def restart_later(self) -> None:
+        """After a while."""
+        self.world.loop.call_outside(self.random.uniform(1.0, 3_000.0), self.start)
+
+
+class Worker:
+    """One process."""
+
+    def __init__(self, application: GroupApplication, number: int) -> None:
+        self.application = application
+        self.plan = plan = application.plan
+        self.world = world = application.world
+        self.random = random = Random(application.random.getrandbits(64))
+        self.process = Process(world.loop, f"{application.host}#{number}")
+        self.is_idle = False
+        network = world.fabric.port_of(self.process, application.host)
+        self.link = CoordinatorLink(
+            world.loop, self.process, network, random, world.broker_addresses
+        )
+        self.member = plan.protocol(
+            world,
+            self.link,
+            plan.name,
+            application.host if plan.static else None,
+            world.input_topics,
+        )
+        self.client: TransactionalClient | None = None
+        if plan.version:
+            self.client = TransactionalClient(
+                world, self.link, f"txn-{application.host}", str(number), plan.version, 4_000
+            )
+        self.positions: dict[Place, int] = {}
+        self._commits = 0
+        self.process.spawn(self._run())
+
+    def __repr__(self) -> str:
+        return f"{self.process.name} {'idle' if self.is_idle else 'busy'}"
+
+    async def _run(self) -> None:
+        world = self.world
+        try:
+            if self.client is not None:
+                await self.client.initialize()
+            while world.producers_may_act:
+                await self._turn()
+        except Fenced:
+            world.counts["fenced_workers"] += 1
+            self.member.drop()
+            self.application.restart_later()
+        else:
+            self.member.drop()
+        self.is_idle = True
+
+    async def _turn(self) -> None:
+        """Between two heartbeats. Raises Fenced."""
+        member, loop = self.member, self.world.loop
+        if not member.is_member:
+            await member.join()
+        member_until = loop.time() + HEARTBEAT_MS / 1000
+        if member.has_changed:
+            member.has_changed = False
+            self.positions = {}
+        missing = [place for place in member.mine if place not in self.positions]
+        if missing:
+            found = await member.positions(missing)
+            if found is not None:
+                self.positions.update(found)
+        if self.positions and not member.has_changed:
+            await self._work()
+        await self._perhaps_goes()
+        await loop.elapse(max((member_until - loop.time()) * 1000, 5.0))
+        if member.is_member:
+            await member.heartbeat()
+
+    async def _work(self) -> None:
+        """Read a little of what it owns, and commit. Raises Fenced."""
+        places = self.random.sample(sorted(self.positions), min(2, len(self.positions)))
+        read: dict[Place, list[int]] = {}
+        after: dict[Place, int] = {}
+        for place in places:
+            found, position = await read_committed(
+                self.world, self.link, self.random, place, self.positions[place]
+            )
+            if position > self.positions[place]:
+                read[place] = [offset for offset, _value in found]
+                after[place] = position
+        if not after:
+            return
+        if self.client is None:
+            self._commits += 1
+            metadata = f"{self.process.name}:{self._commits}"
+            if await self.member.commit(after, metadata):
+                self.positions.update(after)
+            else:
+                self.positions = {}
+            return
+        if await self._transform(self.client, read, after):
+            self.positions.update(after)
+        else:
+            self.positions = {}
+
+    async def _transform(
+        self, client: TransactionalClient, read: dict[Place, list[int]], after: dict[Place, int]
+    ) -> bool:
+        """One transaction; whether it was committed. Raises Fenced."""
+        transaction = client.begin()
+        group = self.plan.name
+        count = self.world.partition_count(OUTPUT)
+        outputs: dict[int, list[bytes]] = {}
+        for (topic, index), read_offsets in read.items():
+            for offset in read_offsets:
+                place = offset % count
+                value = f"{transaction.name} {OUTPUT}-{place} {group}|{topic}|{index}|{offset}"
+                outputs.setdefault(place, []).append(value.encode())
+        try:
+            if outputs:
+                await client.add(transaction, [(OUTPUT, place) for place in sorted(outputs)])
+                await gathered(
+                    *(
+                        client.send(transaction, OUTPUT, place, values)
+                        for place, values in sorted(outputs.items())
+                    )
+                )
+            if self.random.random() < 0.03:
+                await self.world.loop.elapse(self.random.uniform(2_000.0, 6_000.0))
+            await client.commit_offsets(transaction, group, self.member.identity, after)
+            if self.random.random() < 0.03:
+                # Long enough for its group to go on without it.
+                await self.world.loop.elapse(self.random.uniform(2_000.0, 6_000.0))
+            if self.random.random() < 0.9:
+                await client.end(transaction, is_commit=True)
+                return True
+        except MustAbort:
+            self.world.counts["must_abort"] += 1
+        await client.end(transaction, is_commit=False)
+        if self.member.is_member:
+            await self.member.heartbeat()
+        return False
+
+    async def _perhaps_goes(self) -> None:
+        """Die, or leave in good order and come back."""
+        chance = self.random.random()
+        if chance < 0.02:
+            self.world.note(f"{self.process.name} dies")
+            self.world.counts["member_crashes"] += 1
+            self.member.drop()
+            self.application.restart_later()
+            self.process.kill()
+            await self.world.loop.elapse(1.0)  # which never comes to its end
+        if chance < 0.04 and self.member.is_member and not self.plan.static:
+            await self.member.leave()
+            await self.world.loop.elapse(self.random.uniform(1.0, 1_000.0))

@@ -1,0 +1,361 @@
+"""What transactions and groups have promised, checked against what is committed in the logs.
+
+Owns: every client's transactions, fencing, ownership of partitions, and how they meet the streams
+of committed records. Must not: be asked by production code. Invariant: the streams follow from the
+replication's ledger alone; when that has recorded a lawful loss of committed records, nothing here
+is checked any more (`is_spoilt`): what rests on lost records cannot be kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
+from tests.simulation.replication.ledger import DataLedger, Key, PartitionTruth
+from tests.simulation.replication.mirror import Batch
+from tests.simulation.scheduler import Violation
+from tests.simulation.transactions.contents import Content, contents_of
+from tests.simulation.transactions.group_log import GroupLog, OffsetKey
+from tests.simulation.transactions.streams import Placed, Stream
+from tests.simulation.transactions.transaction_log import EPOCH_BUMP_VERSION, TransactionLog
+
+SEPARATOR = b" "
+
+
+@dataclass(eq=False)
+class ClientTransaction:
+    """One transaction as its client knows it. `asked`: outcomes it has sent EndTxn for; `told`: the
+    outcome it was answered.
+    """
+
+    name: str
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    version: int
+    asked: set[bool] = field(default_factory=set)
+    told: bool | None = None
+    acknowledged: dict[str, set[bytes]] = field(default_factory=dict)
+    offsets: dict[OffsetKey, int] = field(default_factory=dict)
+    outcomes: dict[str, bool] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Ownership:
+    """Who reads a partition for its group. `heard_at`: when it sent the last heartbeat (or join)
+    that was answered well; `limit_s`: after so long in silence its coordinator may give it up.
+    """
+
+    member: str
+    heard_at: float
+    limit_s: float
+
+
+class TransactionLedger(DataLedger):
+    """See the module."""
+
+    def __init__(
+        self, counts: Counter[str], note: Callable[[str], None], now: Callable[[], float]
+    ) -> None:
+        super().__init__(counts, note)
+        self.now = now
+        self.is_spoilt = False
+        self.streams: dict[str, Stream] = {}
+        self.transactions: dict[str, ClientTransaction] = {}
+        self.transaction_log = TransactionLog()
+        self.group_log = GroupLog(now)
+        self.given: set[tuple[int, int]] = set()
+        """Producer ids and epochs that instances were told."""
+        self.fences: dict[int, tuple[int, float]] = {}
+        """By producer id: the lowest epoch that may write, and since when."""
+        self.excused: set[str] = set()
+        """Ids of version 1 of which a request was sent twice: they have no protection from that."""
+        self.id_of_producer: dict[int, str] = {}
+        self.group_of_id: dict[str, str] = {}
+        """For ids that commit a group's offsets."""
+        self.owners: dict[tuple[str, str, int], Ownership] = {}
+        self.claims: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
+        self._contents: dict[tuple[str, int, int], Content] = {}
+
+    def stream(self, name: str) -> Stream:
+        """The committed records of a partition."""
+        known = self.streams.get(name)
+        if known is None:
+            known = self.streams[name] = Stream(name)
+        return known
+
+    # -- the logs --------------------------------------------------------------------------------
+
+    def on_contents(self, key: Key, batches: list[Batch], records: Any) -> None:
+        """As a leader writes it; a marker's outcome must be settled before."""
+        name = self.truth(key).name
+        for content in contents_of(records, self.now()):
+            self._contents[(name, content.base_offset, content.leader_epoch)] = content
+            if content.marker is not None and not self.is_spoilt:
+                self._check_marker(name, content, content.marker[0])
+
+    def _check_marker(self, name: str, content: Content, is_commit: bool) -> None:
+        pair = (content.producer_id, content.producer_epoch)
+        known = self.transaction_log.outcomes.get(pair)
+        if known is None:
+            raise Violation("marker-before-outcome", f"{name}: {content}")
+        if known is not is_commit and not self._is_excused(content.producer_id):
+            raise Violation("marker-of-other-outcome", f"{name}: {content}")
+
+    def _is_excused(self, producer_id: int) -> bool:
+        return self.id_of_producer.get(producer_id) in self.excused
+
+    def _lose(self, truth: PartitionTruth, *details: Any) -> None:
+        super()._lose(truth, *details)
+        if not self.is_spoilt:
+            self.is_spoilt = True
+            self.counts["spoilt_by_lawful_loss"] += 1
+
+    def _commit(self, truth: PartitionTruth, who: str, leader_epoch: int, new: list[Batch]) -> None:
+        super()._commit(truth, who, leader_epoch, new)
+        if self.is_spoilt:
+            return
+        for batch in new:
+            content = self._contents.pop((truth.name, batch.base_offset, batch.leader_epoch))
+            self._feed(truth.name, content)
+
+    def _feed(self, name: str, content: Content) -> None:
+        topic = name.rpartition("-")[0]
+        if topic == TRANSACTION_STATE.topic:
+            self.transaction_log.feed(content)
+            return
+        stream = self.stream(name)
+        if content.marker is not None:
+            own = self.transaction_log.versions.get(content.producer_id, 0) >= EPOCH_BUMP_VERSION
+            decided = stream.end(content, has_epoch_of_its_own=own)
+            self.counts["markers"] += 1
+            self.counts["empty_markers"] += not decided
+            self._decide(stream, decided, content.marker[0])
+            return
+        self._check_fence(name, content)
+        placed = stream.add(content)
+        if topic != CONSUMER_OFFSETS.topic:
+            return
+        if not content.is_transactional:
+            self.group_log.feed((each.offset, each.record) for each in placed)
+
+    def _check_fence(self, name: str, content: Content) -> None:
+        fence = self.fences.get(content.producer_id)
+        if fence is None or content.producer_epoch >= fence[0]:
+            return
+        if content.appended_at > fence[1]:
+            raise Violation(
+                "fenced-wrote",
+                f"{name}: {content}, fenced below {fence[0]} since {fence[1] * 1000:.3f}",
+            )
+
+    def _decide(self, stream: Stream, decided: list[Placed], is_commit: bool) -> None:
+        is_offsets = stream.name.startswith(CONSUMER_OFFSETS.topic)
+        if is_offsets and is_commit:
+            self.group_log.feed((each.offset, each.record) for each in decided)
+        names = {_name_of(each, is_offsets=is_offsets) for each in decided}
+        for name in sorted(names):
+            transaction = self.transactions.get(name)
+            if transaction is not None:
+                self._outcome(transaction, stream.name, is_commit)
+
+    def _outcome(self, transaction: ClientTransaction, where: str, is_commit: bool) -> None:
+        transaction.outcomes[where] = is_commit
+        if transaction.transactional_id in self.excused:
+            self.counts["torn_without_protection"] += len(set(transaction.outcomes.values())) > 1
+            return
+        if len(set(transaction.outcomes.values())) > 1:
+            raise Violation("torn-transaction", f"{transaction}")
+        if is_commit and True not in transaction.asked:
+            raise Violation("committed-unasked", f"{transaction} in {where}")
+        if transaction.told is not None and transaction.told is not is_commit:
+            raise Violation("outcome-is-another", f"{transaction} in {where}")
+
+    def on_stable_offset(self, key: Key, who: str, last_stable_offset: int) -> None:
+        """A replica shows readers of committed records what is below."""
+        if self.is_spoilt:
+            return
+        stream = self.streams.get(self.truth(key).name)
+        first = None if stream is None else stream.first_open_offset
+        if first is not None and last_stable_offset > first:
+            raise Violation(
+                "stable-offset-ahead",
+                f"{who}: {self.truth(key).name} up to {last_stable_offset}, open from {first}",
+            )
+
+    # -- producers -------------------------------------------------------------------------------
+
+    def initialized(self, name: str, producer_id: int, producer_epoch: int) -> None:
+        """An instance was told who it is: those before it can write no more."""
+        self.id_of_producer[producer_id] = name
+        self.counts["instances"] += 1
+        if self.is_spoilt:
+            return
+        pair = (producer_id, producer_epoch)
+        if pair not in self.transaction_log.pairs.get(name, ()):
+            raise Violation("answered-uncommitted", f"{name} is {pair}, which no log has")
+        if pair in self.given:
+            raise Violation("pair-given-twice", f"{name} is {pair}")
+        self.given.add(pair)
+        for known, whose in self.id_of_producer.items():
+            if whose == name:
+                epoch = producer_epoch if known == producer_id else 2**15
+                before = self.fences.get(known)
+                if before is None or before[0] < epoch:
+                    self.fences[known] = (epoch, self.now())
+
+    def continued(self, name: str, before: tuple[int, int], after: tuple[int, int]) -> None:
+        """EndTxn has told a producer its next pair (KIP-890)."""
+        self.id_of_producer[after[0]] = name
+        self.given.add(after)
+        if after == before or (after[0] == before[0] and after[1] <= before[1]):
+            raise Violation("epoch-not-bumped", f"{name}: {before}, then {after}")
+
+    def begun(self, transaction: ClientTransaction) -> None:
+        """A client has begun a transaction."""
+        self.transactions[transaction.name] = transaction
+        self.counts["transactions"] += 1
+
+    def excuse(self, name: str) -> None:
+        """A request of an id may arrive late, or twice: only version 2 tells."""
+        self.excused.add(name)
+        if name in self.group_of_id:
+            self.group_log.may_go_back.add(self.group_of_id[name])
+
+    def ended(self, transaction: ClientTransaction, *, is_commit: bool) -> None:
+        """EndTxn was answered."""
+        self.counts["commits" if is_commit else "aborts"] += 1
+        transaction.told = is_commit
+        if self.is_spoilt or transaction.transactional_id in self.excused:
+            return
+        log = self.transaction_log
+        # Those of version 1 have the transaction's own epoch, of version 2 the one after it.
+        epoch = transaction.producer_epoch + (transaction.version >= EPOCH_BUMP_VERSION)
+        known = log.outcomes.get((transaction.producer_id, epoch))
+        if known is not is_commit and (is_commit or transaction.acknowledged):
+            raise Violation("answered-uncommitted", f"{transaction}: the log says {known}")
+        for where, outcome in transaction.outcomes.items():
+            if outcome is not is_commit:
+                raise Violation("outcome-is-another", f"{transaction} in {where}")
+
+    def offset_answered(self, group: str, topic: str, index: int, metadata: str) -> None:
+        """A commit outside of transactions was answered well."""
+        self.counts["offset_commits"] += 1
+        if self.is_spoilt:
+            return
+        known = self.group_log.commits.get((group, topic, index), ())
+        if not any(each.metadata == metadata for each in known):
+            raise Violation("answered-uncommitted", f"{group}, {topic}-{index}: {metadata}")
+
+    def offset_fetched(
+        self, key: OffsetKey, offset: int, metadata: str, asked_at: float, *, is_leader: bool
+    ) -> None:
+        """A coordinator said what is committed. One that does not know that it is none any more may
+        say what was.
+        """
+        self.counts["offset_fetches"] += 1
+        if self.is_spoilt:
+            return
+        commits = self.group_log.commits.get(key, [])
+        lawful = [(-1, "")] if not commits else []
+        for number, each in enumerate(commits):
+            is_replaced = number + 1 < len(commits) and commits[number + 1].since < asked_at
+            if not is_leader or not is_replaced:
+                lawful.append((each.offset, each.metadata))
+        if commits and (not is_leader or commits[0].since >= asked_at):
+            lawful.append((-1, ""))
+        if (offset, metadata) not in lawful:
+            raise Violation(
+                "offset-is-another", f"{key}: {offset} {metadata!r}, committed {commits[-3:]}"
+            )
+
+    # -- members ---------------------------------------------------------------------------------
+
+    def claimed(
+        self, group: str, generation: int, member: str, mine: list[tuple[str, int]]
+    ) -> None:
+        """SyncGroup has told a member its partitions in a generation."""
+        self.counts["assignments"] += 1
+        claims = self.claims.setdefault((group, generation), {})
+        for partition in mine:
+            other = claims.setdefault(partition, member)
+            if other != member and not self.is_spoilt:
+                raise Violation(
+                    "assigned-twice", f"{group}, {generation}: {partition} to {other}, {member}"
+                )
+
+    def owned(
+        self,
+        group: str,
+        member: str,
+        mine: Iterable[tuple[str, int]],
+        heard_at: float,
+        limit_ms: float,
+    ) -> None:
+        """A member reads these from now on."""
+        for topic, index in mine:
+            place = (group, topic, index)
+            known = self.owners.get(place)
+            is_other = known is not None and known.member != member
+            if is_other and known is not None and not self.is_spoilt:
+                if self.now() < known.heard_at + known.limit_s:
+                    raise Violation(
+                        "two-owners", f"{place}: {member} and {known} at {self.now() * 1000:.3f}"
+                    )
+                self.counts["owners_given_up"] += 1
+            self.owners[place] = Ownership(member, heard_at, limit_ms / 1000)
+
+    def released(
+        self, group: str, member: str, others_than: Iterable[tuple[str, int]] = ()
+    ) -> None:
+        """A member reads nothing any more but `others_than`."""
+        kept = {(group, topic, index) for topic, index in others_than}
+        for place in [each for each in self.owners if each[0] == group and each not in kept]:
+            if self.owners[place].member == member:
+                del self.owners[place]
+
+    def heard(self, group: str, member: str, sent_at: float) -> None:
+        """A heartbeat of a member that was sent then was answered well."""
+        for place, known in self.owners.items():
+            if place[0] == group and known.member == member:
+                known.heard_at = max(known.heard_at, sent_at)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def check_end(self) -> None:
+        """Everything has ended: whole or not at all."""
+        if self.is_spoilt:
+            return
+        committed = {
+            name: {each.record.value for each in stream.placed if each.outcome}
+            for name, stream in self.streams.items()
+        }
+        for transaction in self.transactions.values():
+            if transaction.transactional_id in self.excused:
+                continue
+            outcomes = set(transaction.outcomes.values())
+            if transaction.told is not True and True not in outcomes:
+                continue
+            for where, values in transaction.acknowledged.items():
+                missing = values - committed.get(where, set())
+                if missing:
+                    raise Violation("committed-missing", f"{transaction}: {missing} in {where}")
+            for key, offset in transaction.offsets.items():
+                if not any(
+                    (each.offset, each.metadata) == (offset, transaction.name)
+                    for each in self.group_log.commits.get(key, ())
+                ):
+                    raise Violation("committed-offset-missing", f"{transaction}: {key}")
+
+
+def _name_of(placed: Placed, *, is_offsets: bool) -> str:
+    """The transaction that a record names."""
+    if not is_offsets:
+        return bytes(placed.record.value or b"").partition(SEPARATOR)[0].decode()
+    key: Any = CONSUMER_OFFSETS.decode_key(placed.record.key or b"")
+    if placed.record.value is None:
+        return ""
+    return str(CONSUMER_OFFSETS.decode_value(key, placed.record.value)[0].metadata)

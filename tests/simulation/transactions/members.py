@@ -1,0 +1,351 @@
+"""Members of groups: the classic protocol with its range assignor on the leader's side.
+
+Owns: one membership (id, generation, what is owned) and the offsets of the group. Must not: choose
+what is done with records. Invariants: a member gives up everything before it joins again (eager);
+what it owns is what its last generation gave it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import consumer_protocol_assignment as assignments
+from moldau.protocol.messages import p08_offset_commit as committing
+from moldau.protocol.messages import p09_offset_fetch as fetching
+from moldau.protocol.messages import p11_join_group as joining
+from moldau.protocol.messages import p13_leave_group as leaving
+from moldau.protocol.messages import p14_sync_group as syncing
+from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
+from tests.simulation.scheduler import Violation
+from tests.simulation.transactions.coordinator_link import ELSEWHERE, GROUP, CoordinatorLink
+from tests.simulation.transactions.group_log import assigned
+
+if TYPE_CHECKING:
+    from tests.simulation.transactions.world import TransactionWorld
+
+Place = tuple[str, int]
+
+PROTOCOL = "range"
+VERSION = 1
+_VERSION = Struct(">h")
+
+RETRIED = ELSEWHERE | {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
+OUT = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.MEMBER_ID_REQUIRED,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.UNRELEASED_INSTANCE_ID,
+    }
+)
+
+
+class Membership:
+    """What both protocols have in common. `epoch`: the generation, or the member epoch."""
+
+    offset_commit_version = 9
+    offset_fetch_version = 9
+
+    def __init__(
+        self,
+        world: TransactionWorld,
+        link: CoordinatorLink,
+        group: str,
+        instance_id: str | None,
+        topics: list[str],
+    ) -> None:
+        self.world = world
+        self.link = link
+        self.group = group
+        self.instance_id = instance_id
+        self.topics = topics
+        self.member_id = ""
+        self.epoch = -1
+        self.mine: list[Place] = []
+        self.is_member = False
+        self.has_changed = False
+        """Whether what it owns has changed since somebody asked."""
+
+    @property
+    def label(self) -> str:
+        """Who this is, for the ledger."""
+        return self.link.process.name
+
+    @property
+    def identity(self) -> tuple[str, str | None, int]:
+        """For commits of offsets."""
+        return (self.member_id, self.instance_id, self.epoch)
+
+    async def join(self) -> None:
+        """Until it is a member. Raises Violation."""
+        raise NotImplementedError
+
+    async def heartbeat(self) -> None:
+        """Say that it is there; learn what has changed."""
+        raise NotImplementedError
+
+    async def leave(self) -> None:
+        """Leave in good order."""
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """It is a member no more, as far as it knows."""
+        self.is_member = False
+        self.mine = []
+        self.world.data.released(self.group, self.label)
+
+    async def ask(self, request: Any, what: str, api_version: int, timeout_ms: float | None = None):
+        """One question to the coordinator; (REQUEST_TIMED_OUT, None) without an answer."""
+        broker_id = await self.link.find(GROUP, self.group)
+        if broker_id is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
+        try:
+            response = await self.link.ask(
+                broker_id, request, api_version=api_version, timeout_ms=timeout_ms
+            )
+        except (OSError, TimeoutError):
+            self.link.forget(GROUP, self.group)
+            return ErrorCode.REQUEST_TIMED_OUT, None
+        error = ErrorCode.of(getattr(response, "error_code", 0))
+        return self.judge(error, what), response
+
+    def judge(self, error: ErrorCode, what: str) -> ErrorCode:
+        """Count an error, and do what belongs to it. Raises Violation."""
+        if error not in RETRIED | OUT | {ErrorCode.NONE}:
+            raise Violation("unexpected-error", f"{self.label}: {what}: {error.name}")
+        if error is not ErrorCode.NONE:
+            self.world.counts[f"{what} {error.name}"] += 1
+        if error in ELSEWHERE:
+            self.link.forget(GROUP, self.group)
+        return error
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    async def positions(self, places: list[Place]) -> dict[Place, int] | None:
+        """What is committed, stable; None when it is to be asked again. Raises Violation."""
+        topics: dict[str, list[int]] = {}
+        for topic, index in places:
+            topics.setdefault(topic, []).append(index)
+        request = fetching.OffsetFetchRequest(
+            groups=[
+                fetching.OffsetFetchRequestGroup(
+                    group_id=self.group,
+                    topics=[
+                        fetching.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
+                        for name, indexes in topics.items()
+                    ],
+                )
+            ],
+            require_stable=True,
+        )
+        asked_at = self.world.loop.time()
+        broker_id = await self.link.find(GROUP, self.group)
+        was_leader = self.world.is_coordinator(self.group, broker_id)
+        error, response = await self.ask(request, "offset_fetch", self.offset_fetch_version)
+        if response is None:
+            return None
+        found = response.groups[0]
+        if self.judge(ErrorCode.of(found.error_code), "offset_fetch") is not ErrorCode.NONE:
+            return None
+        is_leader = was_leader and self.world.is_coordinator(self.group, broker_id)
+        result = {}
+        for topic in found.topics:
+            for partition in topic.partitions:
+                error = self.judge(ErrorCode.of(partition.error_code), "offset_fetch")
+                if error is not ErrorCode.NONE:
+                    return None
+                key = (self.group, topic.name, partition.partition_index)
+                self.world.guard(
+                    lambda key=key, partition=partition: self.world.data.offset_fetched(
+                        key,
+                        partition.committed_offset,
+                        partition.metadata or "",
+                        asked_at,
+                        is_leader=is_leader,
+                    )
+                )
+                place = (topic.name, partition.partition_index)
+                result[place] = max(partition.committed_offset, 0)
+        return result
+
+    async def commit(self, positions: dict[Place, int], metadata: str) -> bool:
+        """OffsetCommit of this generation, until its outcome is known; whether it was taken."""
+        request = committing.OffsetCommitRequest(
+            group_id=self.group,
+            generation_id_or_member_epoch=self.epoch,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            topics=[
+                committing.OffsetCommitRequestTopic(
+                    name=topic,
+                    partitions=[
+                        committing.OffsetCommitRequestPartition(
+                            partition_index=index,
+                            committed_offset=offset,
+                            committed_metadata=metadata,
+                        )
+                    ],
+                )
+                for (topic, index), offset in positions.items()
+            ],
+        )
+        deadline = self.world.loop.time() + 6
+        while self.world.loop.time() < deadline:
+            _error, response = await self.ask(request, "offset_commit", self.offset_commit_version)
+            found = [ErrorCode.REQUEST_TIMED_OUT]
+            if response is None:
+                for (topic, index), offset in positions.items():
+                    key = (self.group, topic, index)
+                    self.world.data.group_log.asked_again.setdefault(key, set()).add(offset)
+            else:
+                found = [
+                    self.judge(ErrorCode.of(each.error_code), "offset_commit")
+                    for topic in response.topics
+                    for each in topic.partitions
+                ]
+            if all(error is ErrorCode.NONE for error in found):
+                for topic, index in positions:
+                    data = self.world.data
+                    self.world.guard(data.offset_answered, self.group, topic, index, metadata)
+                return True
+            if OUT.intersection(found):
+                self.drop()
+                return False
+            await self.link.pause()
+        return False
+
+
+class ClassicMembership(Membership):
+    """JoinGroup, SyncGroup, Heartbeat, LeaveGroup; eager."""
+
+    session_ms = 3_000
+    rebalance_ms = 2_000
+
+    async def join(self) -> None:
+        self.drop()
+        while True:
+            request = joining.JoinGroupRequest(
+                group_id=self.group,
+                session_timeout_ms=self.session_ms,
+                rebalance_timeout_ms=self.rebalance_ms,
+                member_id=self.member_id,
+                group_instance_id=self.instance_id,
+                protocol_type="consumer",
+                protocols=[
+                    joining.JoinGroupRequestProtocol(
+                        name=PROTOCOL, metadata=_subscription(self.topics)
+                    )
+                ],
+            )
+            error, response = await self.ask(request, "join", 9, self.rebalance_ms + 4_000)
+            if response is not None and error is ErrorCode.NONE:
+                self.member_id, self.epoch = response.member_id, response.generation_id
+                if await self._sync(response):
+                    return
+                continue
+            if error is ErrorCode.MEMBER_ID_REQUIRED:
+                self.member_id = response.member_id
+                continue
+            if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+                self.member_id = ""
+            await self.link.pause()
+
+    async def _sync(self, joined: Any) -> bool:
+        given: list[syncing.SyncGroupRequestAssignment] = []
+        if joined.leader == self.member_id and not joined.skip_assignment:
+            given = self._assign([each.member_id for each in joined.members])
+        sent_at = self.world.loop.time()
+        error, response = await self.ask(
+            syncing.SyncGroupRequest(
+                group_id=self.group,
+                generation_id=self.epoch,
+                member_id=self.member_id,
+                group_instance_id=self.instance_id,
+                protocol_type="consumer",
+                protocol_name=PROTOCOL,
+                assignments=given,
+            ),
+            "sync",
+            5,
+            self.rebalance_ms + 4_000,
+        )
+        if response is None or error is not ErrorCode.NONE:
+            if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+                self.member_id = ""
+            await self.link.pause()
+            return False
+        self.mine = assigned(response.assignment)
+        self.is_member = self.has_changed = True
+        data, limit_ms = self.world.data, min(self.session_ms, self.rebalance_ms)
+        # A static member that comes back has the assignment that it had (KIP-345).
+        who = self.instance_id or self.label
+        self.world.guard(data.claimed, self.group, self.epoch, who, self.mine)
+        self.world.guard(data.owned, self.group, self.label, self.mine, sent_at, limit_ms)
+        return True
+
+    def _assign(self, member_ids: list[str]) -> list[syncing.SyncGroupRequestAssignment]:
+        """Kafka's range assignor: of each topic neighbouring partitions to each member."""
+        members = sorted(member_ids)
+        shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
+        for topic in self.topics:
+            count = self.world.partition_count(topic)
+            for index in range(count):
+                member = members[index * len(members) // count]
+                shares[member].setdefault(topic, []).append(index)
+        return [
+            syncing.SyncGroupRequestAssignment(member_id=member, assignment=_assignment(share))
+            for member, share in shares.items()
+        ]
+
+    async def heartbeat(self) -> None:
+        sent_at = self.world.loop.time()
+        request = HeartbeatRequest(
+            group_id=self.group,
+            generation_id=self.epoch,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+        )
+        error, response = await self.ask(request, "heartbeat", 4)
+        if response is not None and error is ErrorCode.NONE:
+            self.world.data.heard(self.group, self.label, sent_at)
+        elif error in OUT:
+            if error is not ErrorCode.REBALANCE_IN_PROGRESS:
+                self.member_id = ""
+            self.drop()
+
+    async def leave(self) -> None:
+        self.drop()
+        member = leaving.MemberIdentity(
+            member_id=self.member_id, group_instance_id=self.instance_id
+        )
+        request = leaving.LeaveGroupRequest(group_id=self.group, members=[member])
+        await self.ask(request, "leave", 5)
+        self.member_id = ""
+        self.world.counts["leaves"] += 1
+
+
+def _subscription(topics: list[str]) -> bytes:
+    message = ConsumerProtocolSubscription(topics=topics, owned_partitions=[])
+    return _VERSION.pack(VERSION) + bytes(message.to_bytes(VERSION))
+
+
+def _assignment(share: dict[str, list[int]]) -> bytes:
+    message = assignments.ConsumerProtocolAssignment(
+        assigned_partitions=[
+            assignments.TopicPartition(topic=topic, partitions=indexes)
+            for topic, indexes in share.items()
+        ]
+    )
+    return _VERSION.pack(VERSION) + bytes(message.to_bytes(VERSION))

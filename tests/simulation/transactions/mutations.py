@@ -1,0 +1,191 @@
+"""Bugs put into coordinators and transactions one at a time, to prove that they are found.
+
+Owns: how each is put in and taken out again. Must not: be active unless asked for.
+Invariant: what a mutation returns undoes it completely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from moldau.broker.coordinator import loader
+from moldau.broker.coordinator.replica_partitions import ReplicaPartition
+from moldau.broker.group.core.classic_group import ClassicGroup
+from moldau.broker.group.core.offset_store import OffsetStore
+from moldau.broker.partition.transactions import NOT_REQUIRED
+from moldau.broker.transaction import marker_sender
+from moldau.broker.transaction.core import end_transaction, init_producer_id, transaction
+from moldau.broker.transaction.core.transaction import Transaction
+from moldau.broker.transaction.produce import TransactionalProduce
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records import iter_batches
+from moldau.storage.log import Log
+from moldau.storage.producer_append import ProducerUpdate
+from moldau.storage.producer_state import ProducerState
+from tests.simulation.replication.mutations import Undo, _both, _replaced
+
+# -- partitions ------------------------------------------------------------------------------------
+
+
+def marker_epoch_not_checked() -> Undo:
+    """A marker ends whatever its producer has open, however late it comes."""
+    original = ProducerUpdate.check_marker
+
+    def check(self: Any, header: Any, coordinator_epoch: int, transaction_version: int) -> None:
+        known, self.producer_epoch = self.producer_epoch, -1
+        original(self, header, coordinator_epoch, transaction_version)
+        self.producer_epoch = known
+
+    return _replaced(ProducerUpdate, "check_marker", check)
+
+
+def coordinator_epoch_ignored() -> Undo:
+    """A coordinator that is none any more may write markers."""
+    original = ProducerUpdate.check_marker
+
+    def check(self: Any, header: Any, coordinator_epoch: int, transaction_version: int) -> None:
+        original(self, header, max(coordinator_epoch, self.coordinator_epoch), transaction_version)
+
+    return _replaced(ProducerUpdate, "check_marker", check)
+
+
+def verification_skipped() -> Undo:
+    """Partitions append transactional batches without asking the coordinator."""
+
+    def append(self: Any, partition: Any, records: Any, producer: Any, slot: Any) -> None:
+        self._operation.append(partition, records, slot, NOT_REQUIRED)
+
+    return _replaced(TransactionalProduce, "append", append)
+
+
+def producer_epoch_not_checked() -> Undo:
+    """A partition takes batches of epochs that are over."""
+    return _replaced(ProducerUpdate, "_check_epoch", lambda self, header: None)
+
+
+def aborted_index_dropped() -> Undo:
+    """Readers of committed records are not told what was aborted."""
+    return _replaced(Log, "aborted_transactions", lambda self, start, upper: [])
+
+
+def aborted_in_order_of_end() -> Undo:
+    """Aborted transactions are told in the order of their markers."""
+    original = Log.aborted_transactions
+
+    def aborted(self: Any, start: int, upper: int) -> Any:
+        return sorted(original(self, start, upper), key=lambda each: each.last_offset)
+
+    return _replaced(Log, "aborted_transactions", aborted)
+
+
+def stable_offset_is_high_watermark() -> Undo:
+    """Readers of committed records are shown open transactions."""
+    return _replaced(ProducerState, "first_unstable_offset", property(lambda self: None))
+
+
+# -- the runtime of coordinators -------------------------------------------------------------------
+
+
+def _commits_at_once(topic: str) -> Undo:
+    original = ReplicaPartition.high_watermark.fget  # type: ignore[attr-defined]
+
+    def high_watermark(self: Any) -> int:
+        if self._partition.topic_partition.topic == topic:
+            return int(self.log_end_offset)
+        return int(original(self))
+
+    return _replaced(ReplicaPartition, "high_watermark", property(high_watermark))
+
+
+def group_answers_before_commit() -> Undo:
+    """Group coordinators answer as soon as they have written."""
+    return _commits_at_once(CONSUMER_OFFSETS.topic)
+
+
+def markers_before_commit() -> Undo:
+    """Transaction coordinators go on as soon as they have written."""
+    return _commits_at_once(TRANSACTION_STATE.topic)
+
+
+def loading_skips_tail() -> Undo:
+    """Of every piece of the log the last batch is not replayed."""
+    original = loader.Replay.feed
+
+    def feed(self: Any, records: Any) -> Any:
+        positions = [position for position, _header in iter_batches(records)]
+        return original(self, records[: positions[-1]] if positions else records)
+
+    return _replaced(loader.Replay, "feed", feed)
+
+
+# -- transaction coordinators ----------------------------------------------------------------------
+
+
+def epoch_not_bumped() -> Undo:
+    """All transactions of an instance have one epoch."""
+    return _replaced(transaction, "EPOCH_BUMP_VERSION", 99)
+
+
+def late_end_ends_the_next() -> Undo:
+    """EndTxn is taken whatever its epoch."""
+    undo = _replaced(end_transaction, "_fence", lambda *_: ErrorCode.NONE)
+    return _both(undo, _replaced(Transaction, "ended_by", property(lambda self: None)))
+
+
+def instances_share_an_epoch() -> Undo:
+    """Who comes anew gets the pair that the one before it had."""
+    return _replaced(init_producer_id, "_following", lambda current, spare: current)
+
+
+def markers_lost() -> Undo:
+    """A marker counts as written whatever its leader says."""
+    return _replaced(marker_sender, "DONE_ERRORS", frozenset(ErrorCode))
+
+
+# -- group coordinators ----------------------------------------------------------------------------
+
+
+def offsets_visible_before_marker() -> Undo:
+    """Offsets of a transaction count as soon as they are written."""
+    original = OffsetStore.put
+
+    def put(self: Any, key: Any, stored: Any, producer_id: Any) -> None:
+        original(self, key, stored, None)
+
+    return _replaced(OffsetStore, "put", put)
+
+
+def pending_offsets_taken_for_stable() -> Undo:
+    """Nobody waits for the offsets of a transaction that is about to end."""
+    return _replaced(OffsetStore, "is_pending", lambda *_: False)
+
+
+def generation_not_checked() -> Undo:
+    """Members of former generations may commit offsets."""
+    return _replaced(ClassicGroup, "validate_offset_commit", lambda *_, **__: ErrorCode.NONE)
+
+
+MUTATIONS: dict[str, Callable[[], Undo]] = {
+    mutation.__name__.replace("_", "-"): mutation
+    for mutation in (
+        marker_epoch_not_checked,
+        coordinator_epoch_ignored,
+        verification_skipped,
+        producer_epoch_not_checked,
+        aborted_index_dropped,
+        aborted_in_order_of_end,
+        stable_offset_is_high_watermark,
+        group_answers_before_commit,
+        markers_before_commit,
+        loading_skips_tail,
+        epoch_not_bumped,
+        late_end_ends_the_next,
+        instances_share_an_epoch,
+        markers_lost,
+        offsets_visible_before_marker,
+        pending_offsets_taken_for_stable,
+        generation_not_checked,
+    )
+}

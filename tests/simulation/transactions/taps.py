@@ -1,0 +1,65 @@
+"""Lets this simulation watch what only it needs: stable offsets, requests, markers sent again.
+
+Owns: what is wrapped around production methods, besides the replication's taps, and taking it off.
+Must not: check anything. Invariant: production code behaves as without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from moldau.broker.transaction.marker_sender import MarkerSender
+from moldau.runtime.connection import Connection
+from moldau.storage.log import Log
+from tests.simulation.cluster.disk import NodeDisk
+from tests.simulation.replication.taps import taps
+
+if TYPE_CHECKING:
+    from tests.simulation.transactions.world import TransactionWorld
+
+EPOCH_BUMP_VERSION = 2
+
+
+@contextmanager
+def transaction_taps(world: TransactionWorld) -> Iterator[None]:
+    """In force while the block runs."""
+    with taps():
+        update = Log.update_high_watermark
+        write = Connection._write
+        answered = MarkerSender._answered
+
+        def update_high_watermark(log: Any, offset: int) -> None:
+            update(log, offset)
+            disk = log.filesystem
+            if isinstance(disk, NodeDisk) and not disk.crashed:
+                key = (log.topic_id, log.topic_partition.partition)
+                if log.topic_partition.topic not in UNSEEN:
+                    stable = log.last_stable_offset
+                    world.guard(world.data.on_stable_offset, key, disk.owner.name, stable)
+
+        def _write(connection: Any, message: Any, version: int) -> Any:
+            correlation_id = write(connection, message, version)
+            world.tamperer.wrote(connection, message, version, connection._outbox[-1])
+            return correlation_id
+
+        def _answered(sender: Any, destination: Any, markers: Any, response: Any) -> None:
+            if response is None:
+                for marker in markers:
+                    if marker.command.transaction_version < EPOCH_BUMP_VERSION:
+                        world.data.excuse(marker.command.transactional_id)
+            answered(sender, destination, markers, response)
+
+        Log.update_high_watermark = update_high_watermark  # type: ignore[method-assign]
+        Connection._write = _write  # type: ignore[method-assign]
+        MarkerSender._answered = _answered  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            Log.update_high_watermark = update  # type: ignore[method-assign]
+            Connection._write = write  # type: ignore[method-assign]
+            MarkerSender._answered = answered  # type: ignore[method-assign]
+
+
+UNSEEN = ("__cluster_metadata", "__transaction_state")

@@ -1,0 +1,82 @@
+"""Whole clusters with coordinators under faults: a time box of seeds, determinism, planted bugs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.cluster.runner import Choice
+from tests.simulation.transactions.run import MIN_MEDIAN_EVENTS, TRANSACTIONS
+
+TIME_BOX_S = float(os.environ.get("MOLDAU_TRANSACTION_SIM_SECONDS", "120"))
+FIRST_SEED = int(os.environ.get("MOLDAU_TRANSACTION_SIM_FIRST_SEED", "0"))
+"""The same seeds every time, as the quorum's gate: `make sim` looks for what nobody has seen."""
+
+TIMEOUT_S = TIME_BOX_S + 240
+SEEDS_PER_MUTATION = 12
+ENOUGH_SEEDS = 20
+MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
+    "verification-skipped": (),
+    "aborted-index-dropped": (),
+    "stable-offset-is-high-watermark": (),
+    "epoch-not-bumped": (),
+}
+"""Each with the faults that bring it to light; whatever the seed chooses without."""
+
+
+@pytest.fixture(autouse=True)
+def quiet_logs():
+    """What the simulated nodes log is of no interest; a failure brings its own history."""
+    logger = logging.getLogger("moldau")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_no_seed_of_the_time_box_breaks_a_promise():
+    print(f"seeds from {FIRST_SEED} on")
+    total, failed = TRANSACTIONS.run_seeds(FIRST_SEED, seconds=TIME_BOX_S)
+    print(total)
+    assert failed is None, TRANSACTIONS.describe_failure(failed)
+    events = sorted(total.events)
+    assert events[len(events) // 2] >= MIN_MEDIAN_EVENTS
+    assert total.counts["commits"] > 0
+    assert total.counts["read_committed"] > 0
+    if len(events) < ENOUGH_SEEDS:
+        return  # a busy machine: too few to expect everything of
+    assert sum(total.faults.values()) > len(events)
+    for what in ("aborts", "copies", "holds", "zombies", "assignments", "processed_once"):
+        assert total.counts[what] > 0, f"no {what} from seed {FIRST_SEED} on: {total}"
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_a_seed_gives_the_same_run_whatever_the_hash_seed():
+    here = TRANSACTIONS.run_seed("2").digest
+    for hash_seed in ("0", "1234"):
+        printed = subprocess.run(
+            [sys.executable, "-m", "tests.simulation.transactions.run", "--seed", "2"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+        assert here in printed
+    assert TRANSACTIONS.run_seed("1").digest != here
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("mutation", MUTATIONS_OF_THE_GATE)
+def test_a_bug_put_in_is_found(mutation):
+    choice = Choice(1, MUTATIONS_OF_THE_GATE[mutation], mutation)
+    _total, failed = TRANSACTIONS.run_seeds(1, choice, seeds=SEEDS_PER_MUTATION)
+    assert failed is not None, f"{SEEDS_PER_MUTATION} seeds find no {mutation}"
+    print(f"{mutation}: seed {failed.seed}, {failed.failure}")
+    # Without the bug the same seed is a good one.
+    assert TRANSACTIONS.run_seed(failed.seed, replace(choice, mutation="")).failure is None

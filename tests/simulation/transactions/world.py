@@ -1,0 +1,212 @@
+"""A whole simulated cluster with coordinators of one seed: the replication's, and who uses them.
+
+Owns: what the cluster is configured with, its applications, groups and readers, and what must be
+true when everything has come to rest. Must not: inject faults (nemesis and tamperer do).
+Invariant: everything follows from the seed.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from moldau.broker.coordinator.key_partitions import partition_for
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
+from tests.simulation.replication.administrator import Administrator, TopicPlan
+from tests.simulation.replication.consumers import SimulatedConsumer
+from tests.simulation.replication.world import START_LIMIT_MS, ReplicationWorld
+from tests.simulation.scheduler import Violation
+from tests.simulation.transactions.coordinator_link import GROUP, TRANSACTION, CoordinatorLink
+from tests.simulation.transactions.group_applications import (
+    OUTPUT,
+    GroupApplication,
+    GroupPlan,
+    plan_group,
+)
+from tests.simulation.transactions.ledger import TransactionLedger
+from tests.simulation.transactions.producers import Application
+from tests.simulation.transactions.readers import CommittedReader
+from tests.simulation.transactions.tamperer import Tamperer
+
+INTERNAL_PARTITIONS = 2
+INPUT = "input"
+
+
+class TransactionAdministrator(Administrator):
+    """Moves partitions and leaders about, the coordinators' too; deletes nothing."""
+
+    def actions(self) -> Any:
+        return (self._reassign, self._elect)
+
+    async def make_internal_topics(self) -> None:
+        """As clients do: by asking for coordinators until there are some."""
+        link = CoordinatorLink(
+            self.world.loop,
+            self.process,
+            self.world.fabric.port_of(self.process, self.host),
+            self.random,
+            self.world.broker_addresses,
+        )
+        for kind in (GROUP, TRANSACTION):
+            while await link.find(kind, "any") is None:
+                await self.world.loop.elapse(100.0)
+
+
+class TransactionWorld(ReplicationWorld):
+    """See the module."""
+
+    data: TransactionLedger
+    administrator: TransactionAdministrator
+
+    def __init__(
+        self, seed: str, *, controllers: int | None = None, print_trace: bool = False
+    ) -> None:
+        super().__init__(seed, controllers=controllers, print_trace=print_trace)
+        self.group_plans: list[GroupPlan] = []
+        self.groups: list[GroupApplication] = []
+        self.readers: list[CommittedReader] = []
+        self.chaos_ms = self.random.uniform(1_500, 6_000)
+        self.tamperer = Tamperer(self, self._new_random())
+        self.input_topics = [INPUT]
+
+    def _make_data_ledger(self) -> TransactionLedger:
+        return TransactionLedger(self.counts, self.note, self.loop.time)
+
+    def _make_administrator(self) -> TransactionAdministrator:
+        return TransactionAdministrator(self, self._new_random())
+
+    def _choose_settings(self) -> None:
+        super()._choose_settings()
+        random = self.random
+        self.controller_overrides["min.insync.replicas"] = "2"
+        self.old_share = random.choice((0.0, 0.0, 0.3, 1.0))
+        """How many producers are of version 1."""
+        self.broker_overrides.update(
+            {
+                "replica.fetch.max.bytes": random.choice(("1500", "1048576")),
+                "min.insync.replicas": "2",
+                "log.cleaner.enable": "false",
+                "offsets.topic.num.partitions": str(INTERNAL_PARTITIONS),
+                "offsets.topic.replication.factor": "3",
+                "offsets.commit.timeout.ms": str(random.choice((1_000, 3_000))),
+                "transaction.state.log.num.partitions": str(INTERNAL_PARTITIONS),
+                "transaction.state.log.replication.factor": "3",
+                "transaction.state.log.min.isr": "2",
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms": "300",
+                "request.timeout.ms": str(random.choice((1_000, 2_000))),
+                "group.initial.rebalance.delay.ms": str(random.choice((0, 200))),
+                "group.min.session.timeout.ms": "500",
+                "group.consumer.min.session.timeout.ms": "1000",
+                "group.consumer.session.timeout.ms": "3000",
+                "group.consumer.min.heartbeat.interval.ms": "100",
+                "group.consumer.heartbeat.interval.ms": "300",
+            }
+        )
+
+    def _choose_topics(self) -> list[TopicPlan]:
+        random = self.random
+        segment_ms = random.choice((700, 604_800_000))
+        return [
+            TopicPlan(INPUT, random.choice((2, 3)), 3, 2, segment_ms=segment_ms),
+            TopicPlan("side", 1, 3, 2),
+            TopicPlan(OUTPUT, 2, 3, 2),
+        ]
+
+    def choose_version(self, random: Random) -> int:
+        """Of a producer's transactions."""
+        return 1 if random.random() < self.old_share else 2
+
+    # -- clients ---------------------------------------------------------------------------------
+
+    async def _make_clients(self) -> None:
+        random = self.random
+        administrator = self.administrator
+        await administrator.process.spawn(administrator.make_internal_topics())
+        for log in (CONSUMER_OFFSETS, TRANSACTION_STATE):
+            self.topics.append(TopicPlan(log.topic, INTERNAL_PARTITIONS, 3, 2))
+        await self._until(self._places_exist, "no internal topics", START_LIMIT_MS)
+        places = [
+            (plan.name, index) for plan in self.topics[:2] for index in range(plan.partitions)
+        ]
+        for number in range(1, 1 + random.choice((1, 2, 2, 3))):
+            self.producers.append(Application(self, number, self._new_random(), places))  # type: ignore[arg-type]
+        for number in range(1, 1 + random.choice((0, 1, 1, 2))):
+            plan = plan_group(random, f"group-{number}", self.choose_version(random))
+            self.group_plans.append(plan)
+            for member in range(1, 1 + plan.members):
+                self.data.group_of_id[f"txn-{plan.name}-member-{member}"] = plan.name
+                application = GroupApplication(self, plan, member, self._new_random())
+                self.producers.append(application)  # type: ignore[arg-type]
+        some = random.sample(self._places(), 2)
+        self.consumers.append(SimulatedConsumer(self, 1, self._new_random(), some))
+        data_places = [
+            (plan.name, index) for plan in self.topics[:3] for index in range(plan.partitions)
+        ]
+        some = random.sample(data_places, 3)
+        self.readers.append(CommittedReader(self, 1, self._new_random(), some))
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic of the run has."""
+        return next(plan.partitions for plan in self.topics if plan.name == topic)
+
+    def is_coordinator(self, group: str, broker_id: int | None) -> bool:
+        """Whether that broker leads the group's partition, as far as the controllers say."""
+        topic = self.ledger.image.topics.topics_by_name.get(CONSUMER_OFFSETS.topic)
+        if topic is None:
+            return False
+        partition = topic.partitions[partition_for(group, len(topic.partitions))]
+        return bool(partition.leader == broker_id)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    async def _converge(self) -> None:
+        # What is under way is ended; nothing new is begun in a cluster without faults.
+        await self.loop.elapse(self.random.choice((0.0, 300.0, 1_500.0)))
+        self.producers_may_act = False
+        await super()._converge()
+
+    def _is_drained(self) -> bool:
+        if not super()._is_drained():
+            return False
+        return self.data.is_spoilt or not any(each.open for each in self.data.streams.values())
+
+    async def _read_everything(self) -> None:
+        await super()._read_everything()
+        if self.data.is_spoilt:
+            return
+        reader = self.readers[0]
+        for plan in self.topics[:3]:
+            for index in range(plan.partitions):
+                await reader.process.spawn(reader.read_all((plan.name, index)))
+        self.data.check_end()
+        for plan in self.group_plans:
+            if plan.version:
+                self._check_exactly_once(plan.name)
+
+    def _check_exactly_once(self, group: str) -> None:
+        """What a group has made is what it has read up to its committed offsets, once each."""
+        if group in self.data.group_log.may_go_back:
+            return
+        made: dict[tuple[str, int], list[int]] = {}
+        for index in range(self.partition_count(OUTPUT)):
+            for placed in self.data.stream(f"{OUTPUT}-{index}").placed:
+                text = bytes(placed.record.value or b"").decode().split(" ")[-1]
+                if placed.outcome and text.startswith(f"{group}|"):
+                    _group, topic, source, offset = text.split("|")
+                    made.setdefault((topic, int(source)), []).append(int(offset))
+        for topic in self.input_topics:
+            for index in range(self.partition_count(topic)):
+                last = self.data.group_log.last((group, topic, index))
+                end = 0 if last is None else last.offset
+                stream = self.data.stream(f"{topic}-{index}")
+                wanted = [each.offset for each in stream.between(0, end) if each.outcome]
+                found = sorted(made.get((topic, index), []))
+                if found != wanted:
+                    what = "processed-twice" if len(set(found)) < len(found) else "processed-not"
+                    wrong = sorted(set(found) ^ set(wanted))
+                    raise Violation(what, f"{group}, {topic}-{index} up to {end}: {wrong[:5]}")
+                self.counts["processed_once"] += len(found)
+
+    def describe(self) -> str:
+        open_ones = {name: each.open for name, each in self.data.streams.items() if each.open}
+        return f"{super().describe()}; open: {open_ones}"
