@@ -293,11 +293,11 @@ class Log:
         self.config = config
         self.may_have_holes |= config.compacts
 
-    def note_first_dirty(self, offset: int) -> None:
-        """Compaction has looked at everything below `offset`, or at nothing any more from there on;
+    def note_first_dirty(self, first_dirty_offset: int) -> None:
+        """Compaction has looked at everything below, or at nothing any more from there on;
         from now on offsets may be missing. Raises: OSError.
         """
-        self.first_dirty_offset = offset
+        self.first_dirty_offset = first_dirty_offset
         self.may_have_holes = True
         if self.on_first_dirty_changed is not None:
             self.on_first_dirty_changed(self)

@@ -22,9 +22,11 @@ class PlannedSegment(Protocol):
     base_offset: int
     size_bytes: int
 
-    def largest_timestamp_ms(self) -> int: ...
+    def largest_timestamp_ms(self) -> int:
+        """Of its records, or when its file last changed. Raises: OSError."""
 
-    def rolling_base_timestamp_ms(self) -> int: ...
+    def rolling_base_timestamp_ms(self) -> int:
+        """Of its first batch, -1 without one. Raises: OSError, InvalidBatch."""
 
 
 class PlannedLog(Protocol):
@@ -36,12 +38,15 @@ class PlannedLog(Protocol):
     first_dirty_offset: int | None
 
     @property
-    def segments(self) -> Sequence[PlannedSegment]: ...
+    def segments(self) -> Sequence[PlannedSegment]:
+        """In order, the active one last."""
 
     @property
-    def last_stable_offset(self) -> int: ...
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided."""
 
-    def segment_index_for(self, record_offset: int) -> int: ...
+    def segment_index_for(self, record_offset: int) -> int:
+        """The number of the segment that would hold it."""
 
 
 @dataclass(frozen=True, slots=True)
