@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
 from confluent_kafka import Producer
 
+from moldau.testing import wait_until
 from tests.interop.confluent.clients import WAIT_S, write_numbers
 from tests.interop.java.tools import JavaTools
+from tests.interop.raw.hanging import PRODUCER_ID, VERIFICATION, begin_behind_the_coordinator
 from tests.interop.topics import TopicMaker, fresh_name
 
 pytestmark = pytest.mark.timeout(600)
@@ -108,6 +111,41 @@ def test_the_transactions_tool(java: JavaTools, trio: str, trio_topics: TopicMak
     expected = [f"{number:06d}" for number in range(PARTITIONS)]
     assert read(java, trio, topic, PARTITIONS, "read_committed") == expected
     assert len(read(java, trio, topic, PARTITIONS + 1, "read_uncommitted")) == PARTITIONS + 1
+
+
+def test_a_hanging_transaction_is_found_and_aborted(
+    java: JavaTools, trio: str, trio_topics: TopicMaker
+) -> None:
+    topic = trio_topics.create(partitions=PARTITIONS)
+    server = ("--bootstrap-server", trio)
+    config = (*server, "--entity-type", "brokers", "--entity-default", "--alter")
+    java.check("kafka-configs", *config, "--add-config", f"{VERIFICATION}=false")
+    try:
+        wait_until(lambda: _is_begun(trio, topic), what="an open transaction", deadline_s=WAIT_S)
+    finally:
+        java.check("kafka-configs", *config, "--delete-config", VERIFICATION)
+    search = ("find-hanging", "--topic", topic, "--max-transaction-timeout", 0)
+    [line] = java.check("kafka-transactions", *server, *search).lines[1:]
+    assert line.split()[:3] == [topic, "1", str(PRODUCER_ID)]
+    start_offset = line.split()[5]
+    java.check(
+        "kafka-transactions", *server, "abort",
+        "--topic", topic,
+        "--partition", 1,
+        "--start-offset", start_offset,
+    )  # fmt: skip
+    assert java.check("kafka-transactions", *server, *search).lines[1:] == []
+    write_numbers(trio, topic, range(PARTITIONS), PARTITIONS)
+    assert len(read(java, trio, topic, PARTITIONS, "read_committed")) == PARTITIONS
+
+
+def _is_begun(bootstrap: str, topic: str) -> bool:
+    """Not before every broker has heard of its configuration."""
+    try:
+        asyncio.run(begin_behind_the_coordinator(bootstrap, topic))
+    except AssertionError:
+        return False
+    return True
 
 
 def test_the_transactional_perf_test(java: JavaTools, trio: str, trio_topics: TopicMaker) -> None:

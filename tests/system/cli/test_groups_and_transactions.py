@@ -11,21 +11,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from moldau.client import ClientConfig
-from moldau.client.cluster_client import ClusterClient
-from moldau.protocol.messages.p00_produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
-from moldau.protocol.records import Record, encode_batch
+from tests.interop.raw.hanging import PRODUCER_ID, VERIFICATION, begin_behind_the_coordinator
 from tests.system.cli.conftest import FAILED, Cli
 
 RECORD_COUNT = 40
 JOIN_DEADLINE_S = 30.0
-VERIFICATION = "transaction.partition.verification.enable"
-PRODUCER_ID = 4_000_000
-EXPLICIT_ADD = (3, 11)
 
 
 @pytest.fixture
@@ -109,35 +99,6 @@ def test_a_transaction_that_hangs(cli: Cli, topic: str):
         if each["producer_id"] == PRODUCER_ID
     ]
     assert producer["current_transaction_start_offset"] is None
-
-
-async def begin_behind_the_coordinator(bootstrap: str, topic: str) -> None:
-    """Append a transactional record of a producer that no coordinator knows."""
-    batch = encode_batch(
-        [Record(0, time.time_ns() // 1_000_000, None, b"lost")],
-        producer_id=PRODUCER_ID,
-        producer_epoch=0,
-        base_sequence=0,
-        is_transactional=True,
-    )
-    request = ProduceRequest(
-        transactional_id="lost",
-        acks=-1,
-        timeout_ms=10_000,
-        topic_data=[
-            TopicProduceData(
-                name=topic,
-                partition_data=[PartitionProduceData(index=1, records=memoryview(batch))],
-            )
-        ],
-    )
-    client = ClusterClient(ClientConfig.of(bootstrap))
-    try:
-        leader_id = await client.leader_of(topic, 1)
-        response = await client.ask_node(leader_id, request, versions=EXPLICIT_ADD)
-    finally:
-        await client.close()
-    assert response.responses[0].partition_responses[0].error_code == 0
 
 
 @pytest.mark.parametrize("version", [1, 2])
