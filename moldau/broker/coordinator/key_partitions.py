@@ -10,7 +10,7 @@ from typing import Final
 
 _FACTOR: Final = 31
 _UINT32: Final = 0xFFFFFFFF
-_POSITIVE: Final = 0x7FFFFFFF
+_SIGN: Final = 0x80000000
 
 
 def java_string_hash(text: str) -> int:
@@ -27,5 +27,10 @@ def java_string_hash(text: str) -> int:
 
 
 def partition_for(key: str, partition_count: int) -> int:
-    """The index of the partition that `key` is kept in."""
-    return (java_string_hash(key) & _POSITIVE) % partition_count
+    """The index of the partition that `key` is kept in: by the absolute value of its signed hash,
+    and 0 for the one hash that has none in 32 bits (`Utils.abs` of Apache Kafka).
+    """
+    value = java_string_hash(key)
+    if value >= _SIGN:
+        value = (_UINT32 + 1 - value) & ~_SIGN
+    return value % partition_count
