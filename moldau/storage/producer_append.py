@@ -43,10 +43,14 @@ class Verification(Protocol):
     """
 
     @property
-    def lowest_sequence(self) -> int: ...
+    def lowest_sequence(self) -> int:
+        """Of the batches that wait or were turned away."""
+        ...
 
     @property
-    def supports_epoch_bump(self) -> bool: ...
+    def supports_epoch_bump(self) -> bool:
+        """Whether it speaks transaction version 2 or newer."""
+        ...
 
 
 class CompletedTransaction(NamedTuple):

@@ -128,7 +128,6 @@ class MarkerSender:
         ports.registry.gauge(
             METRIC_PREFIX + "UnknownDestinationQueueSize", lambda: len(self._leaderless)
         )
-        ports.registry.gauge(METRIC_PREFIX + "LogAppendRetryQueueSize", lambda: 0)
 
     @property
     def unsent_count(self) -> int:
