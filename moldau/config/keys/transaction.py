@@ -12,7 +12,6 @@ from moldau.config.keys.words import (
     BOOLEAN,
     CLUSTER,
     HIGH,
-    IGNORED,
     INT,
     LOW,
     SERVED,
