@@ -1,7 +1,7 @@
 """Where keys lie: in the partitions that Apache Kafka's coordinators look for them in.
 
 The numbers were told by `Utils.abs(key.hashCode()) % count` of Apache Kafka 4.3.0's clients
-library, which `GroupCoordinatorService.partitionFor` and `TransactionStateManager.partitionFor` compute.
+library, which its `GroupCoordinatorService` and `TransactionStateManager` compute.
 """
 
 from __future__ import annotations
