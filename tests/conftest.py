@@ -11,11 +11,14 @@ import pytest
 HERE = Path(__file__).parent
 LONGEST_FIRST = (
     "system/replication/test_soak.py",
+    "system/transactions/test_soak.py",
+    "simulation/transactions",
     "simulation/test_mutations.py",
     "simulation/replication/test_replication.py",
     "interop/replication/test_directories.py",
     "simulation/test_quorum.py",
     "system/cli/test_replicas.py",
+    "system/transactions",
     "interop/replication",
     "system/replication",
     "simulation",
