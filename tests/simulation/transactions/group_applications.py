@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tests.simulation.cluster.virtual_loop import Process
+from tests.simulation.transactions.consumer_members import ConsumerMembership
 from tests.simulation.transactions.coordinator_link import CoordinatorLink
 from tests.simulation.transactions.members import ClassicMembership, Membership, Place
 from tests.simulation.transactions.readers import read_committed
@@ -50,7 +51,7 @@ def plan_group(random: Random, name: str, version: int) -> GroupPlan:
     )
 
 
-PROTOCOLS: tuple[type[Membership], ...] = (ClassicMembership,)
+PROTOCOLS: tuple[type[Membership], ...] = (ClassicMembership, ConsumerMembership)
 
 
 class GroupApplication:

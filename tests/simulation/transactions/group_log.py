@@ -55,12 +55,18 @@ class GroupLog:
         """Records that are in force from now on, with their offsets: not of a transaction, or of
         one that was committed.
         """
+        changed: dict[str, None] = {}
         for place, record in placed:
             key: Any = CONSUMER_OFFSETS.decode_key(record.key or b"")
             value: Any = None
             if record.value is not None:
                 value = CONSUMER_OFFSETS.decode_value(key, record.value)[0]
             self._take(key, value, place)
+            if key.API_KEY in (TARGET, TARGET_EPOCH, CURRENT):
+                changed[key.group_id] = None
+        for group in changed:
+            self._check_disjoint(group, self.targets.get(group, {}), "assigned-twice")
+            self._check_disjoint(group, self.current.get(group, {}), "two-owners")
 
     def _take(self, key: Any, value: Any, place: int) -> None:
         kind = key.API_KEY
@@ -77,13 +83,10 @@ class GroupLog:
         elif kind == TARGET:
             members = self.targets.setdefault(key.group_id, {})
             self._assign(members, key.member_id, value, "topic_partitions")
-        elif kind == TARGET_EPOCH and value is not None:
-            self._check_disjoint(key.group_id, self.targets.get(key.group_id, {}), "assigned-twice")
         elif kind == CURRENT:
             members = self.current.setdefault(key.group_id, {})
             names = ("assigned_partitions", "partitions_pending_revocation")
             self._assign(members, key.member_id, value, *names)
-            self._check_disjoint(key.group_id, members, "two-owners")
 
     def _commit(self, key: OffsetKey, value: Any, place: int) -> None:
         commits = self.commits.setdefault(key, [])

@@ -41,6 +41,7 @@ RETRIED = ELSEWHERE | {
 OUT = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.FENCED_INSTANCE_ID,
@@ -125,6 +126,8 @@ class Membership:
         """Count an error, and do what belongs to it. Raises Violation."""
         if error not in RETRIED | OUT | {ErrorCode.NONE}:
             raise Violation("unexpected-error", f"{self.label}: {what}: {error.name}")
+        if error is ErrorCode.GROUP_ID_NOT_FOUND and not self.world.data.is_spoilt:
+            raise Violation("group-lost", f"{self.label}: {what} in {self.group}")
         if error is not ErrorCode.NONE:
             self.world.counts[f"{what} {error.name}"] += 1
         if error in ELSEWHERE:
@@ -221,7 +224,8 @@ class Membership:
                     self.world.guard(data.offset_answered, self.group, topic, index, metadata)
                 return True
             if OUT.intersection(found):
-                self.drop()
+                if ErrorCode.STALE_MEMBER_EPOCH not in found:
+                    self.drop()
                 return False
             await self.link.pause()
         return False

@@ -7,12 +7,15 @@ Invariant: what a mutation returns undoes it completely.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from moldau.broker.coordinator import loader
 from moldau.broker.coordinator.replica_partitions import ReplicaPartition
 from moldau.broker.group.core.classic_group import ClassicGroup
+from moldau.broker.group.core.consumer_group import ConsumerGroup
 from moldau.broker.group.core.offset_store import OffsetStore
+from moldau.broker.group.core.reconciliation import Reconciliation
 from moldau.broker.partition.transactions import NOT_REQUIRED
 from moldau.broker.transaction import marker_sender
 from moldau.broker.transaction.core import end_transaction, init_producer_id, transaction
@@ -167,6 +170,28 @@ def generation_not_checked() -> Undo:
     return _replaced(ClassicGroup, "validate_offset_commit", lambda *_, **__: ErrorCode.NONE)
 
 
+def unreleased_partitions_given() -> Undo:
+    """A member of a consumer group gets what another one has not given back yet."""
+    original = Reconciliation.next_step
+
+    def next_step(self: Any, member: Any) -> Any:
+        return original(replace(self, is_released=lambda *_: True), member)
+
+    return _replaced(Reconciliation, "next_step", next_step)
+
+
+def revocation_not_awaited() -> Undo:
+    """What a member was asked to give back counts as given back."""
+    return _replaced(Reconciliation, "_still_has", lambda *_: False)
+
+
+def member_epoch_not_checked() -> Undo:
+    """Members of consumer groups that were put out may commit offsets."""
+    undo = _replaced(ConsumerGroup, "validate_offset_commit", lambda *_, **__: ErrorCode.NONE)
+    unchecked = _replaced(ConsumerGroup, "partition_commit_error", lambda *_, **__: ErrorCode.NONE)
+    return _both(undo, unchecked)
+
+
 MUTATIONS: dict[str, Callable[[], Undo]] = {
     mutation.__name__.replace("_", "-"): mutation
     for mutation in (
@@ -187,5 +212,8 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
         offsets_visible_before_marker,
         pending_offsets_taken_for_stable,
         generation_not_checked,
+        unreleased_partitions_given,
+        revocation_not_awaited,
+        member_epoch_not_checked,
     )
 }

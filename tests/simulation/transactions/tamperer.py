@@ -45,6 +45,7 @@ class Tamperer:
         self.world = world
         self.random = random
         self.copies = self.holds = self.longest_ms = 0.0
+        self.apis = TAMPERED
         self.process = Process(world.loop, "late-requests")
         self._network = world.fabric.port_of(self.process, "late-requests")
 
@@ -61,7 +62,7 @@ class Tamperer:
 
     def wrote(self, connection: Any, message: Any, version: int, data: bytes) -> None:
         """A request is about to leave."""
-        if not self.copies or message.API_KEY not in TAMPERED:
+        if not self.copies or message.API_KEY not in self.apis:
             return
         chance = self.random.random()
         if chance < self.copies:

@@ -118,13 +118,16 @@ class TransactionWorld(ReplicationWorld):
 
     # -- clients ---------------------------------------------------------------------------------
 
-    async def _make_clients(self) -> None:
-        random = self.random
+    async def _make_internal_topics(self) -> None:
         administrator = self.administrator
         await administrator.process.spawn(administrator.make_internal_topics())
         for log in (CONSUMER_OFFSETS, TRANSACTION_STATE):
             self.topics.append(TopicPlan(log.topic, INTERNAL_PARTITIONS, 3, 2))
         await self._until(self._places_exist, "no internal topics", START_LIMIT_MS)
+
+    async def _make_clients(self) -> None:
+        random = self.random
+        await self._make_internal_topics()
         places = [
             (plan.name, index) for plan in self.topics[:2] for index in range(plan.partitions)
         ]
@@ -137,6 +140,10 @@ class TransactionWorld(ReplicationWorld):
                 self.data.group_of_id[f"txn-{plan.name}-member-{member}"] = plan.name
                 application = GroupApplication(self, plan, member, self._new_random())
                 self.producers.append(application)  # type: ignore[arg-type]
+        self._make_readers()
+
+    def _make_readers(self) -> None:
+        random = self.random
         some = random.sample(self._places(), 2)
         self.consumers.append(SimulatedConsumer(self, 1, self._new_random(), some))
         data_places = [

@@ -1,0 +1,112 @@
+"""Members of groups by the protocol of KIP-848: the coordinator assigns, heartbeats carry it.
+
+Owns: what one member has, step by step. Must not: keep what it was asked to give back. Invariant:
+what it says it owns is what it reads; it says so only after it has given up the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p68_consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    TopicPartitions,
+)
+from tests.simulation.transactions.members import Membership, Place
+
+JOIN_EPOCH, LEAVE_EPOCH = 0, -1
+SESSION_MS = 3_000
+"""As the brokers are configured."""
+
+OUT = frozenset(
+    {
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.FENCED_INSTANCE_ID,
+    }
+)
+
+
+class ConsumerMembership(Membership):
+    """States: out → (epoch 0) → member, until it is fenced or leaves."""
+
+    rebalance_ms = 3_000
+
+    async def join(self) -> None:
+        self.drop()
+        if not self.member_id:
+            self.member_id = f"{self.label}-id"
+        while not self.is_member:
+            await self._beat(JOIN_EPOCH)
+            if not self.is_member:
+                await self.link.pause()
+
+    async def heartbeat(self) -> None:
+        await self._beat(self.epoch)
+
+    async def leave(self) -> None:
+        self.drop()
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group,
+            member_id=self.member_id,
+            member_epoch=LEAVE_EPOCH,
+            instance_id=self.instance_id,
+        )
+        await self.ask(request, "leave", 1)
+        self.world.counts["leaves"] += 1
+
+    async def _beat(self, epoch: int) -> None:
+        sent_at = self.world.loop.time()
+        is_joining = epoch == JOIN_EPOCH
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            instance_id=self.instance_id,
+            rebalance_timeout_ms=self.rebalance_ms,
+            subscribed_topic_names=self.topics,
+            topic_partitions=[] if is_joining else self._owned(),
+        )
+        error, response = await self.ask(request, "beat", 1)
+        if response is None or error is not ErrorCode.NONE:
+            if error in OUT:
+                self.drop()
+            return
+        self.epoch = response.member_epoch
+        if is_joining:
+            self.is_member = True
+        self.world.data.heard(self.group, self.label, sent_at)
+        if response.assignment is not None:
+            self._take(response.assignment, sent_at)
+
+    def _take(self, assignment: Any, sent_at: float) -> None:
+        names = {
+            topic.topic_id: name
+            for name, topic in self.world.ledger.image.topics.topics_by_name.items()
+        }
+        given: list[Place] = [
+            (names[topic.topic_id], index)
+            for topic in assignment.topic_partitions
+            for index in topic.partitions
+        ]
+        if given == self.mine:
+            return
+        data = self.world.data
+        data.counts["assignments"] += 1
+        data.released(self.group, self.label, given)
+        limit_ms = min(SESSION_MS, self.rebalance_ms)
+        self.world.guard(data.owned, self.group, self.label, given, sent_at, limit_ms)
+        self.mine = given
+        self.has_changed = True
+
+    def _owned(self) -> list[TopicPartitions]:
+        topics = self.world.ledger.image.topics.topics_by_name
+        by_topic: dict[str, list[int]] = {}
+        for topic, index in self.mine:
+            by_topic.setdefault(topic, []).append(index)
+        return [
+            TopicPartitions(topic_id=topics[name].topic_id, partitions=indexes)
+            for name, indexes in sorted(by_topic.items())
+        ]
