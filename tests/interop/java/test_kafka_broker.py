@@ -1,8 +1,6 @@
 """An Apache Kafka 4.3 broker in a cluster whose controllers are ours: it registers, reads the
-metadata log, forwards its clients' requests, serves a topic across a failover, and leaves in order.
-
-What does not work there yet: consumer groups, since our controllers refuse `cleanup.policy=compact`
-and the broker cannot create `__consumer_offsets`. The consumer here names its partition.
+metadata log, forwards its clients' requests, creates its coordinators' topics through our
+controllers, serves a group and a topic across a failover, and leaves in order.
 """
 
 from __future__ import annotations
@@ -45,6 +43,8 @@ class KafkaBroker:
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
             f"controller.quorum.voters={voters}\nlog.dirs={home}/data\n"
             "broker.heartbeat.interval.ms=300\nlog.index.size.max.bytes=65536\n"
+            "offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\n"
+            "group.initial.rebalance.delay.ms=0\n"
         )
         java.check("kafka-storage", "format", "-t", CLUSTER_ID, "-c", properties)
         assert JAVA is not None
@@ -103,9 +103,13 @@ async def test_an_apache_kafka_broker_with_our_controllers(
         status = await kafka.check("kafka-metadata-quorum", "describe", "--status")
         assert f'"id": {KAFKA_ID}' in status
         await kafka.check("kafka-console-producer", "--topic", "during", stdin=b"a\nb\nc\n")
-        where = ("--topic", "during", "--partition", "0", "--offset", "earliest")
-        read = await kafka.check("kafka-console-consumer", *where, "--max-messages", "3")
+        read = await kafka.check(
+            "kafka-console-consumer", "--topic", "during", "--group", "g", "--from-beginning",
+            "--max-messages", "3",
+        )  # fmt: skip
         assert read.split()[-3:] == ["a", "b", "c"]
+        group = await kafka.check("kafka-consumer-groups", "--describe", "--group", "g")
+        assert "during 0 3 3 0" in " ".join(group.split())
         kafka.process.terminate()
         await asyncio.to_thread(kafka.process.wait, STOP_DEADLINE_S)
         await cluster.metadata.until(lambda image: image.cluster.brokers[KAFKA_ID].fenced)
