@@ -46,6 +46,8 @@ class KafkaServer:
             f"controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}\n"
             f"log.dirs={self.data_directory}\n"
             "offsets.topic.replication.factor=1\n"
+            "offsets.topic.num.partitions=3\n"
+            "group.initial.rebalance.delay.ms=0\n"
             "transaction.state.log.replication.factor=1\n"
             "transaction.state.log.min.isr=1\n"
             "transaction.state.log.num.partitions=1\n"

@@ -16,6 +16,15 @@ from confluent_kafka.admin import AdminClient
 from moldau.storage.checkpoints import CLEANER_CHECKPOINT
 from moldau.testing import Cluster, wait_until
 from tests.interop.drivers import DRIVERS
+from tests.interop.java.coordinator_logs import (
+    EXPECTED,
+    OPEN,
+    after,
+    fill_coordinators,
+    go_on,
+    snapshot,
+    transactions,
+)
 from tests.interop.java.server import KafkaServer
 from tests.interop.java.tools import JavaTools
 from tests.interop.samples import CODECS, Rec, sample_records
@@ -29,6 +38,12 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.01",
     "file.delete.delay.ms": "0",
 }
+CONFIG = {
+    "log.cleaner.backoff.ms": "100",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+}
 WAIT_S = 20.0
 #: What both dumps print alike: batches, records up to their header keys, entries of indexes …
 ALIKE = re.compile(
@@ -37,8 +52,8 @@ ALIKE = re.compile(
 )
 
 
-def fill(bootstrap: str, *, transactions: bool) -> None:
-    """Every codec, several segments, deleted records, producers, and transactions if there are."""
+def fill(bootstrap: str) -> None:
+    """Every codec, several segments, deleted records, producers, transactions, groups."""
     maker = TopicMaker(bootstrap)
     maker.create("codecs")
     for codec in CODECS:
@@ -68,19 +83,19 @@ def fill(bootstrap: str, *, transactions: bool) -> None:
             [Rec(b"key-%d" % (each % 7), value) for each in range(number % 7, number % 7 + 6)],
             **{"enable.idempotence": True},
         )
-    if transactions:
-        maker.create("transactions")
-        for commit in (True, False, True, False):
-            producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t"})
-            producer.init_transactions(WAIT_S)
-            producer.begin_transaction()
-            for number in range(5):
-                producer.produce("transactions", b"%d" % number, partition=0)
-            if commit:
-                producer.commit_transaction(WAIT_S)
-            else:
-                producer.flush(WAIT_S)
-                producer.abort_transaction(WAIT_S)
+    maker.create("transactions")
+    for commit in (True, False, True, False):
+        producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t"})
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+        for number in range(5):
+            producer.produce("transactions", b"%d" % number, partition=0)
+        if commit:
+            producer.commit_transaction(WAIT_S)
+        else:
+            producer.flush(WAIT_S)
+            producer.abort_transaction(WAIT_S)
+    fill_coordinators(bootstrap)
 
 
 def moldau(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -118,8 +133,8 @@ def data_files(directory: Path) -> list[Path]:
 def our_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A data directory that our node wrote and closed cleanly."""
     home = tmp_path_factory.mktemp("ours")
-    with Cluster(directory=home, config={"log.cleaner.backoff.ms": "100"}) as cluster:
-        fill(cluster.bootstrap_server, transactions=False)
+    with Cluster(directory=home, config=CONFIG) as cluster:
+        fill(cluster.bootstrap_server)
         checkpoint = cluster.data_directory() / CLEANER_CHECKPOINT
         wait_until(
             lambda: checkpoint.exists() and "compacted 0" in checkpoint.read_text(),
@@ -135,7 +150,7 @@ def kafka_directory(java: JavaTools, tmp_path_factory: pytest.TempPathFactory) -
     """A data directory that Apache Kafka wrote and closed cleanly."""
     home = tmp_path_factory.mktemp("kafka")
     with KafkaServer(java, home) as server:
-        fill(server.bootstrap_server, transactions=True)
+        fill(server.bootstrap_server)
         server.stop()
         yield server.data_directory
 
@@ -201,6 +216,34 @@ def test_kafka_dump_log_reads_our_metadata_log(java: JavaTools, our_directory: P
         ), record
     assert '"name":"rolled"' in decoded.output
     assert "LeaderChange" in decoded.output
+
+
+def test_kafka_dump_log_decodes_our_coordinators_logs(java: JavaTools, our_directory: Path) -> None:
+    """Each record of ours is one that Kafka's decoders know, whole."""
+
+    def decoded(option: str, topic: str) -> str:
+        files = [path for path in data_files(our_directory) if path.parent.name.startswith(topic)]
+        logs = ",".join(str(path) for path in files if path.suffix == ".log")
+        told = java.check("kafka-dump-log", option, "--files", logs).output
+        assert "payload" in told
+        for complaint in ("could not", "error", "unknown", "isvalid: false"):
+            assert complaint not in told.lower()
+        return told
+
+    groups = decoded("--offsets-decoder", "__consumer_offsets")
+    for wanted in (
+        '"group":"left-classic"',
+        '"metadata":"by left-consumer',
+        '"protocolType":"consumer"',
+        '"groupId":"left-consumer"',
+        '"assignmentEpoch"',
+        '"subscribedTopicNames":["grouped"]',
+        "endTxnMarker: ABORT",
+    ):
+        assert wanted in groups, wanted
+    found = decoded("--transaction-log-decoder", "__transaction_state")
+    for wanted in ('"transactionalId":"left-open"', '"topic":"__consumer_offsets"'):
+        assert wanted in found, wanted
 
 
 def test_both_dumps_say_the_same_of_our_files(java: JavaTools, our_directory: Path) -> None:
@@ -282,6 +325,7 @@ def test_a_directory_goes_to_kafka_and_comes_back(
             assert len(expected[topic]) >= 100
         compacted = newest(cluster.bootstrap_server, "compacted")
         assert compacted
+        assert snapshot(cluster.bootstrap_server) == EXPECTED
         assert cluster.stop() == 0
         with KafkaServer(java, tmp_path / "kafka", data) as kafka:
             for topic, found in expected.items():
@@ -290,6 +334,10 @@ def test_a_directory_goes_to_kafka_and_comes_back(
             assert newest(kafka.bootstrap_server, "compacted") == compacted
             DRIVERS[0].write(kafka.bootstrap_server, "compacted", [Rec(b"key-1", b"from Kafka")])
             TopicMaker(kafka.bootstrap_server).create("made-by-kafka", partitions=2)
+            assert snapshot(kafka.bootstrap_server) == EXPECTED
+            assert transactions(kafka.bootstrap_server)[OPEN] == "Ongoing"
+            go_on(kafka.bootstrap_server, 6)
+            assert snapshot(kafka.bootstrap_server) == after(6)
             kafka.stop()
         cluster.restart()
         for topic, found in expected.items():
@@ -297,6 +345,10 @@ def test_a_directory_goes_to_kafka_and_comes_back(
             assert values(cluster.bootstrap_server, topic) == found
         compacted[b"key-1"] = b"from Kafka"
         assert newest(cluster.bootstrap_server, "compacted") == compacted
+        assert snapshot(cluster.bootstrap_server) == after(6)
+        go_on(cluster.bootstrap_server, 8)
+        assert snapshot(cluster.bootstrap_server) == after(8)
+        assert values(cluster.bootstrap_server, OPEN) == [b"6", b"8"]
         TopicMaker(cluster.bootstrap_server).create("made-by-us-again")
         DRIVERS[0].write(cluster.bootstrap_server, "made-by-kafka", [Rec(None, b"ours")])
         assert values(cluster.bootstrap_server, "made-by-kafka") == [b"ours"]
@@ -311,6 +363,11 @@ def test_a_directory_of_kafkas_is_served_by_us(kafka_directory: Path, tmp_path: 
         committed = values(bootstrap, "transactions")
         assert committed == [b"%d" % number for number in range(5)] * 2
         assert values(bootstrap, "transactions", "read_uncommitted") == committed * 2
+        assert snapshot(bootstrap) == EXPECTED
+        assert transactions(bootstrap)[OPEN] == "Ongoing"
+        go_on(bootstrap, 7)
+        assert snapshot(bootstrap) == after(7)
+        assert values(bootstrap, OPEN) == [b"7"]
         DRIVERS[0].write(bootstrap, "rolled", [Rec(None, b"ours")])
         assert values(bootstrap, "rolled")[-1] == b"ours"
         assert cluster.stop() == 0
