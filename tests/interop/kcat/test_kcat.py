@@ -1,4 +1,4 @@
-"""Debian's kcat: producing, reading, metadata, offsets by time."""
+"""Debian's kcat: producing, reading, metadata, offsets by time, groups, transactions."""
 
 from __future__ import annotations
 
@@ -140,3 +140,32 @@ def test_a_topic_that_is_not_there(bootstrap: str) -> None:
     )  # fmt: skip
     assert done.returncode != 0
     assert b"unknown topic or partition" in done.stderr.lower()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_goes_on_where_it_stopped(
+    trio: str, trio_topics: TopicMaker, protocol: str
+) -> None:
+    topic = trio_topics.create(partitions=2)
+    group = fresh_name("kcat")
+    options = ("-X", "auto.offset.reset=earliest", "-q")
+
+    def read_in_group(count: int) -> list[bytes]:
+        return sorted(kcat(trio, "-G", group, *options, "-c", str(count), topic).split())
+
+    for partition in ("0", "1"):
+        kcat(trio, "-P", "-t", topic, "-p", partition, lines=b"a\nb\n")
+    assert read_in_group(4) == [b"a", b"a", b"b", b"b"]
+    kcat(trio, "-P", "-t", topic, "-p", "1", lines=b"c\n")
+    assert read_in_group(1) == [b"c"]
+
+
+def test_a_transactional_producer_s_records_and_read_committed(
+    trio: str, trio_topics: TopicMaker
+) -> None:
+    """kcat commits its transaction at the end of its input."""
+    topic = trio_topics.create()
+    transactional_id = fresh_name("kcat")
+    kcat(trio, "-P", "-t", topic, "-X", f"transactional.id={transactional_id}", lines=b"a\nb\n")
+    read = kcat(trio, "-C", "-t", topic, "-e", "-q", "-X", "isolation.level=read_committed")
+    assert read.split() == [b"a", b"b"]
