@@ -141,6 +141,7 @@ class Worker:
         member, loop = self.member, self.world.loop
         if not member.is_member:
             await member.join()
+            member.has_changed = True
         member_until = loop.time() + HEARTBEAT_MS / 1000
         if member.has_changed:
             member.has_changed = False
@@ -150,7 +151,7 @@ class Worker:
             found = await member.positions(missing)
             if found is not None:
                 self.positions.update(found)
-        if self.positions and not member.has_changed:
+        if self.positions and member.is_member and not member.has_changed:
             await self._work()
         await self._perhaps_goes()
         await loop.elapse(max((member_until - loop.time()) * 1000, 5.0))
