@@ -17,6 +17,7 @@ from moldau.client import (
     PartitionOffset,
     ProducerIdAndEpoch,
     ProducerState,
+    RequestTimeout,
     TopicPartition,
     TransactionDescription,
     UnknownTopicOrPartition,
@@ -150,7 +151,9 @@ async def test_producers_at_a_replica(admin: Admin, broker: ScriptedBroker):
     found = await admin.describe_partition_producers([ZERO], broker_id=NODE_ID)
     assert found == {ZERO: []}
     found = await admin.describe_partition_producers([ZERO], broker_id=99, timeout_ms=30)
-    assert isinstance(found[ZERO], NoBrokerAvailable)
+    # On a busy machine the time may be up while metadata is asked for once more.
+    assert isinstance(found[ZERO], NoBrokerAvailable | RequestTimeout)
+    assert "broker 99" in str(found[ZERO])
 
 
 async def test_offsets_of_partitions_one_by_one(admin: Admin, broker: ScriptedBroker):
