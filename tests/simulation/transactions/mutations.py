@@ -18,7 +18,12 @@ from moldau.broker.group.core.offset_store import OffsetStore
 from moldau.broker.group.core.reconciliation import Reconciliation
 from moldau.broker.partition.transactions import NOT_REQUIRED
 from moldau.broker.transaction import marker_sender
-from moldau.broker.transaction.core import end_transaction, init_producer_id, transaction
+from moldau.broker.transaction.core import (
+    end_transaction,
+    init_producer_id,
+    partitions,
+    transaction,
+)
 from moldau.broker.transaction.core.transaction import Transaction
 from moldau.broker.transaction.produce import TransactionalProduce
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -66,6 +71,19 @@ def verification_skipped() -> Undo:
 def producer_epoch_not_checked() -> Undo:
     """A partition takes batches of epochs that are over."""
     return _replaced(ProducerUpdate, "_check_epoch", lambda self, header: None)
+
+
+def fenced_producer_writes() -> Undo:
+    """Neither partitions nor coordinators compare epochs of what is written."""
+    original = partitions.refusal
+
+    def refusal(known: Any, producer: Any) -> ErrorCode:
+        if known is not None and producer.producer_id == known.client_producer.producer_id:
+            producer = known.client_producer
+        return original(known, producer)
+
+    undo = _replaced(ProducerUpdate, "_check_epoch", lambda self, header: None)
+    return _both(undo, _replaced(partitions, "refusal", refusal))
 
 
 def aborted_index_dropped() -> Undo:
@@ -199,6 +217,7 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
         coordinator_epoch_ignored,
         verification_skipped,
         producer_epoch_not_checked,
+        fenced_producer_writes,
         aborted_index_dropped,
         aborted_in_order_of_end,
         stable_offset_is_high_watermark,

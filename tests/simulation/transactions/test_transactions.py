@@ -22,9 +22,18 @@ SEEDS_PER_MUTATION = 12
 ENOUGH_SEEDS = 20
 MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
     "verification-skipped": (),
+    "marker-epoch-not-checked": ("late_requests",),
+    "fenced-producer-writes": (),
     "aborted-index-dropped": (),
+    "aborted-in-order-of-end": (),
     "stable-offset-is-high-watermark": (),
+    "group-answers-before-commit": ("kill_coordinator", "cut_replication"),
+    "markers-before-commit": ("kill_coordinator", "cut_replication"),
+    "loading-skips-tail": ("kill_coordinator", "coordinator_leaves"),
     "epoch-not-bumped": (),
+    "instances-share-an-epoch": (),
+    "offsets-visible-before-marker": (),
+    "unreleased-partitions-given": (),
 }
 """Each with the faults that bring it to light; whatever the seed chooses without."""
 
@@ -80,3 +89,7 @@ def test_a_bug_put_in_is_found(mutation):
     print(f"{mutation}: seed {failed.seed}, {failed.failure}")
     # Without the bug the same seed is a good one.
     assert TRANSACTIONS.run_seed(failed.seed, replace(choice, mutation="")).failure is None
+
+
+def test_there_are_enough_bugs_to_put_in():
+    assert len(MUTATIONS_OF_THE_GATE) >= 10
