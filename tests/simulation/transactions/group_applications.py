@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 OUTPUT = "output"
 HEARTBEAT_MS = 300.0
+DAWDLES = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,7 @@ class Worker:
         if self.client is None:
             self._commits += 1
             metadata = f"{self.process.name}:{self._commits}"
+            await self._dawdle()
             if await self.member.commit(after, metadata):
                 self.positions.update(after)
             else:
@@ -207,12 +209,9 @@ class Worker:
                         for place, values in sorted(outputs.items())
                     )
                 )
-            if self.random.random() < 0.03:
-                await self.world.loop.elapse(self.random.uniform(2_000.0, 6_000.0))
+            await self._dawdle()
             await client.commit_offsets(transaction, group, self.member.identity, after)
-            if self.random.random() < 0.03:
-                # Long enough for its group to go on without it.
-                await self.world.loop.elapse(self.random.uniform(2_000.0, 6_000.0))
+            await self._dawdle()
             if self.random.random() < 0.9:
                 await client.end(transaction, is_commit=True)
                 return True
@@ -222,6 +221,12 @@ class Worker:
         if self.member.is_member:
             await self.member.heartbeat()
         return False
+
+    async def _dawdle(self) -> None:
+        """Now and then long enough for its group to go on without it."""
+        if self.random.random() < DAWDLES:
+            self.world.counts["dawdles"] += 1
+            await self.world.loop.elapse(self.random.uniform(3_500.0, 6_000.0))
 
     async def _perhaps_goes(self) -> None:
         """Die, or leave in good order and come back."""

@@ -78,6 +78,7 @@ class TransactionLedger(DataLedger):
         """For ids that commit a group's offsets."""
         self.owners: dict[tuple[str, str, int], Ownership] = {}
         self.claims: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
+        self._loaded_ends: dict[tuple[str, Key], int] = {}
         self._contents: dict[tuple[str, int, int], Content] = {}
 
     def stream(self, name: str) -> Stream:
@@ -95,6 +96,10 @@ class TransactionLedger(DataLedger):
         for content in contents_of(records, self.now()):
             self._contents[(name, content.base_offset, content.leader_epoch)] = content
             if content.marker is not None and not self.is_spoilt:
+                markers = self.stream(name).appended_markers
+                markers.setdefault(content.producer_id, []).append(
+                    (content.base_offset, content.marker[0])
+                )
                 self._check_marker(name, content, content.marker[0])
 
     def _check_marker(self, name: str, content: Content, is_commit: bool) -> None:
@@ -174,12 +179,16 @@ class TransactionLedger(DataLedger):
         if transaction.told is not None and transaction.told is not is_commit:
             raise Violation("outcome-is-another", f"{transaction} in {where}")
 
-    def on_stable_offset(self, key: Key, who: str, last_stable_offset: int) -> None:
+    def on_stable_offset(
+        self, key: Key, who: str, last_stable_offset: int, log_end_offset: int
+    ) -> None:
         """A replica shows readers of committed records what is below."""
         if self.is_spoilt:
             return
+        # Told of for the first time when it has been loaded.
+        loaded_end = self._loaded_ends.setdefault((who, key), log_end_offset)
         stream = self.streams.get(self.truth(key).name)
-        first = None if stream is None else stream.first_open_offset
+        first = None if stream is None else stream.first_open_offset(loaded_end)
         if first is not None and last_stable_offset > first:
             raise Violation(
                 "stable-offset-ahead",

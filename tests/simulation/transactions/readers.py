@@ -121,12 +121,18 @@ def _take(
         )
     got = {offset: record.value for offset, record in found}
     expected = {}
-    for placed in world.data.stream(name).between(position, end):
-        if placed.outcome is None and placed.offset in got:
+    stream = world.data.stream(name)
+    for placed in stream.between(position, end):
+        outcome = placed.outcome
+        if outcome is None:
+            marker = stream.marker_after(placed.producer_id, placed.offset)
+            outcome = None if marker is None else marker[1]
+            world.counts["read_before_marker"] += 1
+        if outcome is None:
             raise Violation("read-open", f"{who}, {name}: {placed}")
-        if placed.outcome is False and placed.offset in got:
+        if outcome is False and placed.offset in got:
             raise Violation("read-aborted", f"{who}, {name}: {placed}, told {pairs}")
-        if placed.outcome is not False:
+        if outcome:
             expected[placed.offset] = placed.record.value
     if got != expected:
         wrong = sorted(set(got.items()) ^ set(expected.items()))

@@ -46,11 +46,28 @@ class Stream:
         self.offsets: list[int] = []
         self.open: dict[int, Open] = {}
         self.coordinator_epochs: dict[int, int] = {}
+        self.appended_markers: dict[int, list[tuple[int, bool]]] = {}
 
-    @property
-    def first_open_offset(self) -> int | None:
-        """Where the oldest open transaction begins; the last stable offset is never above."""
-        return min((each.first_offset for each in self.open.values()), default=None)
+    def first_open_offset(self, loaded_end: int) -> int | None:
+        """Where the oldest open transaction begins; the last stable offset is never above.
+
+        Who has loaded a marker from its disk takes it for committed (as Apache Kafka, whose
+        snapshots say no more): its outcome is settled, and a marker that is lost is sent again.
+        Those below `loaded_end` do not count as open.
+        """
+        offsets = []
+        for producer_id, known in self.open.items():
+            marker = self.marker_after(producer_id, known.first_offset)
+            if marker is None or marker[0] >= loaded_end:
+                offsets.append(known.first_offset)
+        return min(offsets, default=None)
+
+    def marker_after(self, producer_id: int, offset: int) -> tuple[int, bool] | None:
+        """A producer's next marker that a leader wrote, committed or not: where, and which."""
+        for marker in self.appended_markers.get(producer_id, ()):
+            if marker[0] > offset:
+                return marker
+        return None
 
     def between(self, start_offset: int, end_offset: int) -> Iterator[Placed]:
         """The records in [start_offset, end_offset)."""

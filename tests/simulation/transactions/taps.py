@@ -37,7 +37,8 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
                 key = (log.topic_id, log.topic_partition.partition)
                 if log.topic_partition.topic not in UNSEEN:
                     stable = log.last_stable_offset
-                    world.guard(world.data.on_stable_offset, key, disk.owner.name, stable)
+                    end, who = log.log_end_offset, disk.owner.name
+                    world.guard(world.data.on_stable_offset, key, who, stable, end)
 
         def _write(connection: Any, message: Any, version: int) -> Any:
             correlation_id = write(connection, message, version)

@@ -133,7 +133,7 @@ class TransactionWorld(ReplicationWorld):
         ]
         for number in range(1, 1 + random.choice((1, 2, 2, 3))):
             self.producers.append(Application(self, number, self._new_random(), places))  # type: ignore[arg-type]
-        for number in range(1, 1 + random.choice((0, 1, 1, 2))):
+        for number in range(1, 1 + random.choice((0, 1, 1, 1, 2))):
             plan = plan_group(random, f"group-{number}", self.choose_version(random))
             self.group_plans.append(plan)
             for member in range(1, 1 + plan.members):
