@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,7 +27,8 @@ from tests.interop.topics import TopicMaker, fresh_name
 
 pytestmark = pytest.mark.timeout(300)
 
-WAIT_S = 60.0
+WAIT_S = 90.0
+POLL_MS = 1000
 PARTITIONS = 4
 ASSIGNORS = [
     RangePartitionAssignor,
@@ -74,30 +76,61 @@ def write(bootstrap: str, topic: str, values: list[bytes]) -> None:
         producer.close(WAIT_S)
 
 
+class Polling:
+    """One consumer, polled by a thread of its own while others are, as its users do: a poll that
+    ends while the group waits for somebody else makes this client join once more.
+    """
+
+    def __init__(self, consumer: KafkaConsumer) -> None:
+        self.values: list[bytes] = []
+        self.assignment: set[TopicPartition] = set()
+        self._consumer = consumer
+        self._is_done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._is_done.is_set():
+            for records in self._consumer.poll(timeout_ms=POLL_MS).values():
+                self.values.extend(record.value for record in records)
+            self.assignment = self._consumer.assignment()
+
+    def finish(self) -> None:
+        """After the poll that is under way."""
+        self._is_done.set()
+        self._thread.join()
+
+
+@contextmanager
+def polling(*consumers: KafkaConsumer) -> Iterator[list[Polling]]:
+    polls = [Polling(consumer) for consumer in consumers]
+    try:
+        yield polls
+    finally:
+        for each in polls:
+            each.finish()
+
+
 def read(count: int, *consumers: KafkaConsumer) -> list[bytes]:
     """So many values in all, sorted."""
-    found: list[bytes] = []
-
-    def is_read() -> bool:
-        for consumer in consumers:
-            for records in consumer.poll(timeout_ms=50).values():
-                found.extend(record.value for record in records)
-        return len(found) >= count
-
-    wait_until(is_read, what=f"{count} records", deadline_s=WAIT_S)
-    return sorted(found)
+    with polling(*consumers) as polls:
+        wait_until(
+            lambda: sum(len(each.values) for each in polls) >= count,
+            what=f"{count} records",
+            deadline_s=WAIT_S,
+        )
+    return sorted(value for each in polls for value in each.values)
 
 
 def share(counts: list[int], *consumers: KafkaConsumer) -> None:
     """Wait until the consumers have so many partitions each, all different."""
+    with polling(*consumers) as polls:
 
-    def is_shared() -> bool:
-        for consumer in consumers:
-            consumer.poll(timeout_ms=20)
-        shares = [consumer.assignment() for consumer in consumers]
-        return sorted(map(len, shares)) == counts and len(set().union(*shares)) == sum(counts)
+        def is_shared() -> bool:
+            shares = [each.assignment for each in polls]
+            return sorted(map(len, shares)) == counts and len(set().union(*shares)) == sum(counts)
 
-    wait_until(is_shared, what=f"{counts} partitions each", deadline_s=WAIT_S)
+        wait_until(is_shared, what=f"{counts} partitions each", deadline_s=WAIT_S)
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
