@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
+from moldau.testing import wait_until
 from tests.interop.confluent.clients import Reading, consumer_config, owned, write_numbers
 from tests.interop.java.tools import JavaTools
 from tests.interop.topics import TopicMaker, fresh_name
@@ -140,8 +141,12 @@ def test_a_group_of_both_protocols(
         read = consume(java, trio, group, topic, joins, COUNT // PARTITIONS)
         assert len(set(read)) == COUNT // PARTITIONS
         assert one.smallest_share < PARTITIONS
-        state = java.check("kafka-consumer-groups", *one_group, "--describe", "--state").output
-        assert re.search(r"Stable\s+1\b", state)
+
+        def is_stable() -> bool:
+            described = java.check("kafka-consumer-groups", *one_group, "--describe", "--state")
+            return re.search(r"Stable\s+1\b", described.output) is not None
+
+        wait_until(is_stable, what="the group has settled with the one that is left")
 
 
 @KINDS
