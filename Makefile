@@ -31,7 +31,7 @@ lint: setup type ## Style, types and import contracts
 type: setup ## Static types, strictly
 	$(BIN)/mypy
 
-sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes, SIM=replication: with data; SIM=transactions: with coordinators
+sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes, SIM=replication: with data, SIM=transactions: with coordinators; SIM=transactions: with coordinators
 	@$(BIN)/python -m tests.simulation.$(if $(SIM),$(SIM).)run $(SIM_ARGS)
 
 soak: setup ## Real brokers under load and random faults, as root: MINUTES=m, SEED=n to replay its schedule
