@@ -46,7 +46,7 @@ CHILD_LIMIT_MB: Final = 128.0 + 100.0
 def run(effort: Effort) -> Report:
     """One round, however many are asked for."""
     count = effort.count(UPDATE_COUNT, least=20_000)
-    keys = effort.count(KEY_COUNT, least=1_000)
+    keys = effort.count(KEY_COUNT, least=2 * DELETED_COUNT)
     segment_bytes = max(int(SEGMENT_BYTES * min(effort.scale, 1.0)), 1024 * 1024)
     report = Report(f"Compaction: {count:,} updates of {keys:,} keys, {KILL_COUNT} times kill -9")
     with temporary_directory() as directory:

@@ -59,7 +59,8 @@ class Replica:
         self.log: Log = self.bench.open()
         self.exact_from = 0
         """A restart forgets which markers below here were not committed yet: transactions that
-        they ended count as decided as soon as the log is open (as in Apache Kafka)."""
+        they ended count as decided as soon as the log is open (as in Apache Kafka). So does a cut,
+        below the snapshot of producers that it starts from."""
 
     def restart(self, *, clean: bool, flush: bool) -> None:
         if flush:
@@ -71,7 +72,9 @@ class Replica:
 
     def cut(self, offset: int) -> None:
         self.log.truncate_to(offset)
-        self.exact_from = min(self.exact_from, self.log.log_end_offset)
+        end = self.log.log_end_offset
+        snapshots = [each for each in self.log.producer_state.snapshot_offsets if each <= end]
+        self.exact_from = max([min(self.exact_from, end), *snapshots])
 
 
 class HistoryMachine(RuleBasedStateMachine):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -297,8 +298,14 @@ def _name_of(task: asyncio.Task[Any]) -> str:
 
 
 def _close(coroutine: Any) -> None:
+    """What was never begun does not close the work that it was to wait for."""
+    held = []
+    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        held = [each for each in coroutine.cr_frame.f_locals.values() if inspect.iscoroutine(each)]
     try:
         coroutine.close()
+        for each in held:
+            each.close()
     except (Exception, SimulatedCrash):  # noqa: BLE001  what a dead process says is not heard
         return
     except BaseException as error:

@@ -121,6 +121,10 @@ def test_every_liar_is_found(bootstrap: str):
     assert any(DIRTY in case.text for case in findings.of("aborted-read"))
 
 
+TRIES = 4
+"""A bug shows only where the clients happen to meet it."""
+
+
 @pytest.mark.parametrize(
     ("plant", "kinds"),
     [
@@ -131,10 +135,18 @@ def test_every_liar_is_found(bootstrap: str):
     ],
 )
 def test_a_broker_with_a_bug_is_found(plant: str, kinds: set[str], monkeypatch: pytest.MonkeyPatch):
-    seed = secrets.randbits(32)
-    print(f"seed {seed}")
     monkeypatch.setattr(node_process, "COMMAND", COMMAND)
     monkeypatch.setenv(PLANT_VARIABLE, plant)
+    found: list[set[str]] = []
+    while len(found) < TRIES and not (found and kinds <= found[-1]):
+        found.append(_found(plant))
+    assert kinds <= found[-1], f"in {TRIES} tries: {found}"
+
+
+def _found(plant: str) -> set[str]:
+    """What one run with another schedule shows of the bug."""
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
     with Cluster(config=CONFIG) as cluster:
         _, findings, _ = run_until(
             cluster.bootstrap_server,
@@ -145,7 +157,7 @@ def test_a_broker_with_a_bug_is_found(plant: str, kinds: set[str], monkeypatch: 
             settle_s=3.0,
         )
     print(findings.summary())
-    assert kinds <= findings.kinds()
+    return set(findings.kinds())
 
 
 def many(workload: Workload) -> bool:
