@@ -59,7 +59,7 @@ class Replica:
         self.log: Log = self.bench.open()
         self.exact_from = 0
         """A restart forgets which markers below here were not committed yet: transactions that
-        they ended count as decided as soon as the log is open (as in Apache Kafka). So does a cut,
+        they ended count as decided as soon as the log is open. So does a cut,
         below the snapshot of producers that it starts from."""
 
     def restart(self, *, clean: bool, flush: bool) -> None:
