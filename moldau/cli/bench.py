@@ -25,12 +25,12 @@ from moldau.cli.cluster_options import (
 )
 from moldau.cli.output import fail, print_json, print_table
 from moldau.cli.progress import progress_bar
-from moldau.client.client_config import ClientConfig
+from moldau.client.config.client import ClientConfig
 from moldau.client.errors import KafkaError
 
 if TYPE_CHECKING:
     from moldau.cli.bench_load import Figures
-    from moldau.client.cluster_client import ClusterClient
+    from moldau.client.cluster.cluster_client import ClusterClient
 
 PROGRESS_INTERVAL_S: Final = 0.2
 
@@ -223,7 +223,7 @@ def _measure(
     import uvloop
 
     from moldau.cli.bench_load import Figures
-    from moldau.client.cluster_client import ClusterClient
+    from moldau.client.cluster.cluster_client import ClusterClient
 
     figures = Figures()
 

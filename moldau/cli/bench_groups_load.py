@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from moldau.cli.bench_group_members import MEMBER_KINDS, GroupBook, Member
 from moldau.client import Admin, ClientConfig, KeyType, NewTopic
+from moldau.client.cluster.metadata_cache import Broker
 from moldau.client.errors import KafkaError
-from moldau.client.metadata_cache import Broker
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
 

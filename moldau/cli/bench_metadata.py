@@ -43,9 +43,9 @@ from moldau.cli.bench_metadata_figures import (
 )
 from moldau.cli.bench_metadata_load import BROKER, CONTROLLER, SNAPSHOT, LoadFigures, memory_bytes
 from moldau.client import Admin
-from moldau.client.admin_cluster import CLIENT_SOFTWARE
-from moldau.client.client_config import ClientConfig, parse_address
-from moldau.client.cluster_client import PASSING_FAULTS, ClusterClient
+from moldau.client.admin.cluster import CLIENT_SOFTWARE
+from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient
+from moldau.client.config.client import ClientConfig, parse_address
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.raft import METADATA_DIRECTORY
 from moldau.testing import Cluster

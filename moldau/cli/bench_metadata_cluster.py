@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from moldau.client.cluster_client import PASSING_FAULTS, ClusterClient, raise_for
+from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, raise_for
 from moldau.client.errors import KafkaError
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.protocol.errors import ErrorCode

@@ -14,10 +14,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from moldau.client.cluster_client import PASSING_FAULTS, ClusterClient, Versions
-from moldau.client.coordinators import Coordinators, KeyType
+from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, Versions
+from moldau.client.cluster.coordinators import Coordinators, KeyType
+from moldau.client.cluster.metadata_cache import Broker, TopicMetadata
 from moldau.client.errors import KafkaError, error_for
-from moldau.client.metadata_cache import Broker, TopicMetadata
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
     PartitionProduceData,

@@ -20,7 +20,7 @@ from moldau.client import (
     TopicPartition,
     TopicPartitionReplica,
 )
-from moldau.client.replica_planner import PlanImpossible, RackUnknown, plan_replicas
+from moldau.client.admin.replica_planner import PlanImpossible, RackUnknown, plan_replicas
 
 SIZES_TIMEOUT_MS = 5_000
 

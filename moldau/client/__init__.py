@@ -4,8 +4,8 @@ async with Admin("localhost:9092") as admin:
     await admin.create_topics([NewTopic("flights", partition_count=4)])
 """
 
-from moldau.client.admin import Admin
-from moldau.client.admin_group_types import (
+from moldau.client.admin.admin import Admin
+from moldau.client.admin.group_types import (
     AbortTransaction,
     CommittedOffset,
     GroupDescription,
@@ -15,7 +15,7 @@ from moldau.client.admin_group_types import (
     TransactionDescription,
     TransactionListing,
 )
-from moldau.client.admin_types import (
+from moldau.client.admin.types import (
     Broker,
     ClusterDescription,
     ConfigChange,
@@ -46,8 +46,8 @@ from moldau.client.admin_types import (
     TopicPartitionReplica,
     UpgradeType,
 )
-from moldau.client.client_config import ClientConfig
-from moldau.client.coordinators import KeyType
+from moldau.client.cluster.coordinators import KeyType
+from moldau.client.config.client import ClientConfig
 from moldau.client.errors import (
     AuthorizationFailed,
     BrokerError,

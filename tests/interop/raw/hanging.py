@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from moldau.client import ClientConfig
-from moldau.client.cluster_client import ClusterClient
+from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.protocol.messages.p00_produce import (
     PartitionProduceData,
     ProduceRequest,

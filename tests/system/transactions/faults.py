@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from moldau.client import Admin, KafkaError
-from moldau.client.admin_types import ElectionType
+from moldau.client.admin.types import ElectionType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 from moldau.protocol.types import TopicPartition

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from moldau.client import ClientConfig, ConfigurationError
-from moldau.client.client_config import parse_address
+from moldau.client.config.client import parse_address
 
 
 @pytest.mark.parametrize(

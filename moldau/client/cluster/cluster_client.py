@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
-from moldau.client.client_config import ClientConfig, parse_address
+from moldau.client.cluster.metadata_cache import MetadataCache
+from moldau.client.config.client import ClientConfig, parse_address
 from moldau.client.errors import (
     ClientClosed,
     KafkaError,
@@ -23,7 +24,6 @@ from moldau.client.errors import (
     UnsupportedByBroker,
     error_for,
 )
-from moldau.client.metadata_cache import MetadataCache
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
-from moldau.client.admin_types import OffsetSpec, ReplicaLog, TopicPartitionReplica
-from moldau.client.cluster_client import (
+from moldau.client.admin.types import OffsetSpec, ReplicaLog, TopicPartitionReplica
+from moldau.client.cluster.cluster_client import (
     PASSING_FAULTS,
     ClusterClient,
     describe_fault,

@@ -11,15 +11,15 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from moldau.client.admin_group_types import (
+from moldau.client.admin.group_types import (
     CLASSIC,
     CONSUMER,
     CommittedOffset,
     GroupDescription,
     GroupMember,
 )
-from moldau.client.coordinators import PASSING, Refusal
-from moldau.client.metadata_cache import Broker
+from moldau.client.cluster.coordinators import PASSING, Refusal
+from moldau.client.cluster.metadata_cache import Broker
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages import p09_offset_fetch as fetch
 from moldau.protocol.messages import p15_describe_groups as classic

@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from moldau.client.admin_cluster import ClusterCalls
-from moldau.client.admin_groups import GroupCalls
-from moldau.client.admin_logs import LogCalls
-from moldau.client.admin_partitions import PartitionCalls
-from moldau.client.admin_quorum import QuorumCalls
-from moldau.client.admin_replicas import ReplicaCalls
-from moldau.client.admin_topics import TopicCalls
-from moldau.client.admin_transactions import TransactionCalls
-from moldau.client.client_config import ClientConfig
-from moldau.client.cluster_client import ClusterClient
-from moldau.client.coordinators import Coordinators
+from moldau.client.admin.cluster import ClusterCalls
+from moldau.client.admin.groups import GroupCalls
+from moldau.client.admin.logs import LogCalls
+from moldau.client.admin.partitions import PartitionCalls
+from moldau.client.admin.quorum import QuorumCalls
+from moldau.client.admin.replicas import ReplicaCalls
+from moldau.client.admin.topics import TopicCalls
+from moldau.client.admin.transactions import TransactionCalls
+from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.coordinators import Coordinators
+from moldau.client.config.client import ClientConfig
 
 
 class Admin(

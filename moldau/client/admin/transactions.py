@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from moldau.client.admin_group_types import (
+from moldau.client.admin.group_types import (
     AbortTransaction,
     ProducerIdAndEpoch,
     TransactionDescription,
     TransactionListing,
 )
-from moldau.client.admin_groups import ask_every_broker
-from moldau.client.cluster_client import ClusterClient, raise_for
-from moldau.client.coordinators import CoordinatorCall, Coordinators, KeyType, Refusal
+from moldau.client.admin.groups import ask_every_broker
+from moldau.client.cluster.cluster_client import ClusterClient, raise_for
+from moldau.client.cluster.coordinators import CoordinatorCall, Coordinators, KeyType, Refusal
+from moldau.client.cluster.metadata_cache import Broker
 from moldau.client.errors import InvalidRequest, KafkaError, error_for
-from moldau.client.metadata_cache import Broker
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p27_write_txn_markers as markers
 from moldau.protocol.messages.p22_init_producer_id import (

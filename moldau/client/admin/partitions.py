@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, TypeVar
 
-from moldau.client.admin_types import PartitionOffset, ProducerState
-from moldau.client.cluster_client import PASSING_FAULTS, ClusterClient, describe_fault
-from moldau.client.coordinators import Refusal
+from moldau.client.admin.types import PartitionOffset, ProducerState
+from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, describe_fault
+from moldau.client.cluster.coordinators import Refusal
 from moldau.client.errors import KafkaError, NoBrokerAvailable, UnsupportedByBroker, error_for
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p02_list_offsets as offsets

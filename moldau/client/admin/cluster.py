@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from moldau.client.admin_types import (
+from moldau.client.admin.types import (
     ClusterDescription,
     ConfigChange,
     ConfigEntry,
@@ -21,7 +21,7 @@ from moldau.client.admin_types import (
     LogDirectory,
     RegisteredBroker,
 )
-from moldau.client.cluster_client import ClusterClient, EndpointType, raise_for
+from moldau.client.cluster.cluster_client import ClusterClient, EndpointType, raise_for
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p32_describe_configs import (

@@ -8,13 +8,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping
 
-from moldau.client.admin_types import (
+from moldau.client.admin.types import (
     FeatureUpdate,
     QuorumDescription,
     QuorumEndpoint,
     QuorumReplica,
 )
-from moldau.client.cluster_client import ClusterClient, raise_for
+from moldau.client.cluster.cluster_client import ClusterClient, raise_for
 from moldau.client.errors import InvalidRequest, error_for
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p54_end_quorum_epoch as end_quorum_epoch

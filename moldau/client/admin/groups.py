@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from moldau.client.admin_group_answers import (
+from moldau.client.admin.group_answers import (
     PartitionErrors,
     partition_errors,
     read_classic,
@@ -19,22 +19,22 @@ from moldau.client.admin_group_answers import (
     read_deleted,
     read_offsets,
 )
-from moldau.client.admin_group_types import (
+from moldau.client.admin.group_types import (
     CLASSIC,
     CommittedOffset,
     GroupDescription,
     GroupListing,
     Offsets,
 )
-from moldau.client.cluster_client import ClusterClient, raise_for
-from moldau.client.coordinators import (
+from moldau.client.cluster.cluster_client import ClusterClient, raise_for
+from moldau.client.cluster.coordinators import (
     CoordinatorCall,
     Coordinators,
     KeyType,
     Refusal,
 )
+from moldau.client.cluster.metadata_cache import Broker
 from moldau.client.errors import KafkaError, error_for
-from moldau.client.metadata_cache import Broker
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p08_offset_commit as commit
 from moldau.protocol.messages import p09_offset_fetch as fetch

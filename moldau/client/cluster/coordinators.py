@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Generic, TypeVar
 
-from moldau.client.cluster_client import (
+from moldau.client.cluster.cluster_client import (
     PASSING_FAULTS,
     ClusterClient,
     Versions,
     describe_fault,
 )
+from moldau.client.cluster.metadata_cache import Broker
 from moldau.client.errors import (
     BrokerError,
     KafkaError,
@@ -27,7 +28,6 @@ from moldau.client.errors import (
     UnsupportedByBroker,
     error_for,
 )
-from moldau.client.metadata_cache import Broker
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 from moldau.protocol.schema import Message

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from moldau.client.admin_types import ElectionType, Reassignment
-from moldau.client.cluster_client import ClusterClient, raise_for
+from moldau.client.admin.types import ElectionType, Reassignment
+from moldau.client.cluster.cluster_client import ClusterClient, raise_for
 from moldau.client.errors import BrokerError, error_for
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, TopicPartitions

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from moldau.client.admin_types import (
+from moldau.client.admin.types import (
     NewPartitions,
     NewTopic,
     PartitionDescription,
@@ -20,7 +20,7 @@ from moldau.client.admin_types import (
     TopicDescription,
     TopicPage,
 )
-from moldau.client.cluster_client import ClusterClient, raise_for
+from moldau.client.cluster.cluster_client import ClusterClient, raise_for
 from moldau.client.errors import KafkaError, error_for
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p02_list_offsets import (

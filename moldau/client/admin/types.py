@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from moldau.client.metadata_cache import Broker, PartitionMetadata
+from moldau.client.cluster.metadata_cache import Broker, PartitionMetadata
 from moldau.protocol.types import TopicPartition
 
 __all__ = [

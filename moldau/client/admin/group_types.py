@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from moldau.client.admin_types import ProducerState
-from moldau.client.metadata_cache import Broker
+from moldau.client.admin.types import ProducerState
+from moldau.client.cluster.metadata_cache import Broker
 from moldau.protocol.types import TopicPartition
 
 CLASSIC = "classic"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.client.replica_planner import PlanImpossible, plan_replicas
+from moldau.client.admin.replica_planner import PlanImpossible, plan_replicas
 from moldau.protocol.types import TopicPartition
 
 Current = dict[TopicPartition, tuple[int, ...]]

@@ -1,0 +1,1 @@
+"""Arrow batches to record columns and back."""

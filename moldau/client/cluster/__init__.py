@@ -1,0 +1,1 @@
+"""What all clients share: connections to a cluster, what is known of it, its coordinators."""

@@ -1,0 +1,1 @@
+"""Every setting of the clients: tables, parsing, typed keyword arguments."""

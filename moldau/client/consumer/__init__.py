@@ -1,0 +1,1 @@
+"""The consumer: subscriptions, fetching, positions, group membership."""

@@ -1,0 +1,1 @@
+"""State machines of the consumer, without I/O."""

@@ -1,0 +1,1 @@
+"""State machines of the producer, without I/O."""

@@ -1,0 +1,1 @@
+"""The blocking face: the same names, for threads and notebooks."""
