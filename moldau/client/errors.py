@@ -1,7 +1,8 @@
 """The exceptions a user of the client meets, and the one table from Kafka's codes to them.
 
-Owns the class hierarchy. Must not be imported by anything that runs in a node. Invariant: every
-error a broker can answer becomes a `KafkaError` that carries its code.
+Owns the class hierarchy and what each error advises. Must not be imported by anything that runs in
+a node. Invariant: every error a broker can answer becomes a `KafkaError` that carries its code, and
+whatever a user can do about it is in its text.
 """
 
 from __future__ import annotations
@@ -36,10 +37,55 @@ class KafkaError(Exception):
         return self.code.retriable and not self.final
 
 
+# -- found before anything is sent --------------------------------------------------------------
+
+
 class ConfigurationError(KafkaError, ValueError):
     """A client setting that is unknown or cannot have that value."""
 
     code = ErrorCode.INVALID_CONFIG
+
+
+class ClientClosed(KafkaError):
+    """The client has been closed and serves no further calls; make a new one."""
+
+
+class WrongEventLoop(KafkaError, RuntimeError):
+    """A client was used from another event loop, or another thread, than the one it belongs to."""
+
+
+class ConcurrentUse(KafkaError, RuntimeError):
+    """Two tasks called what only one may call at a time, such as two polls of one consumer."""
+
+
+class SerializationError(KafkaError, ValueError):
+    """A key, value or header that cannot be made into bytes, or bytes that cannot be read back."""
+
+
+class InvalidState(KafkaError, RuntimeError):
+    """A call out of turn: the client is in a state in which it makes no sense."""
+
+
+class InvalidSubscription(InvalidState):
+    """The call does not fit how the consumer gets its partitions (subscribe, pattern, assign)."""
+
+
+class InvalidTransactionState(InvalidState):
+    """A transactional call out of turn: nothing begun, begun already, or not transactional."""
+
+    code = ErrorCode.INVALID_TXN_STATE
+
+
+class BufferFull(KafkaError):
+    """No room for a record in `buffer.memory` right now, or not within `max.block.ms`."""
+
+    @property
+    def retriable(self) -> bool:
+        """Room comes back as the brokers acknowledge."""
+        return not self.final
+
+
+# -- the way to the brokers ---------------------------------------------------------------------
 
 
 class NoBrokerAvailable(KafkaError):
@@ -48,20 +94,37 @@ class NoBrokerAvailable(KafkaError):
     code = ErrorCode.NETWORK_EXCEPTION
 
 
+class AuthenticationFailed(KafkaError):
+    """The broker refuses this client's credentials, or its SASL mechanism; nothing is retried."""
+
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+class TlsFailed(KafkaError):
+    """No TLS connection came about: a certificate is not trusted or names another host, or one
+    side speaks TLS and the other does not. Nothing is retried.
+    """
+
+    code = ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 class RequestTimeout(KafkaError, TimeoutError):
     """The cluster did not answer, or not with success, within the time given."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
 
 
-class ClientClosed(KafkaError):
-    """The client has been closed and serves no further calls."""
+class DeliveryTimeout(RequestTimeout):
+    """A record was not acknowledged within `delivery.timeout.ms`; it may have been written."""
 
 
 class UnsupportedByBroker(KafkaError):
     """The broker does not serve this API, or no version of it that can express the call."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
+
+
+# -- what brokers answer ------------------------------------------------------------------------
 
 
 class BrokerError(KafkaError):
@@ -72,45 +135,318 @@ class AuthorizationFailed(BrokerError):
     """The principal may not do this."""
 
 
+class TopicAuthorizationFailed(AuthorizationFailed):
+    """The principal may not do this with the topic."""
+
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+class GroupAuthorizationFailed(AuthorizationFailed):
+    """The principal may not do this with the group."""
+
+    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+class ClusterAuthorizationFailed(AuthorizationFailed):
+    """The principal may not do this with the cluster."""
+
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+class TransactionalIdAuthorizationFailed(AuthorizationFailed):
+    """The principal may not do this with the transactional id."""
+
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
 class TopicAlreadyExists(BrokerError):
     """A topic of that name is there already."""
+
+    code = ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 class UnknownTopicOrPartition(BrokerError):
     """There is no such topic or partition, or not yet at the broker that was asked."""
 
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
 
 class InvalidTopic(BrokerError):
     """The name cannot name a topic."""
+
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 class InvalidRequest(BrokerError):
     """The cluster understood the request and found it wrong."""
 
+    code = ErrorCode.INVALID_REQUEST
+
+
+# -- producing ----------------------------------------------------------------------------------
+
+
+class RecordTooLarge(BrokerError):
+    """A record over `max.request.size` or `buffer.memory`, or over what the topic allows."""
+
+    code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class InvalidRecord(BrokerError):
+    """The broker's checks refuse a record, such as one without key in a compacted topic.
+
+    Attributes:
+        record_errors: where the broker named them, its words by position in the batch (KIP-467).
+    """
+
+    code = ErrorCode.INVALID_RECORD
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: ErrorCode | None = None,
+        final: bool = False,
+        record_errors: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(message, code=code, final=final)
+        self.record_errors: Mapping[int, str] = record_errors
+
+
+class OutOfOrderSequence(BrokerError):
+    """The broker misses a batch before this one: records were lost, or its memory of them was."""
+
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class ProducerFenced(BrokerError):
+    """A newer producer has this transactional id, or the transaction's time was over; only a new
+    producer helps.
+    """
+
+    code = ErrorCode.PRODUCER_FENCED
+
+
+class TransactionAborted(KafkaError):
+    """The record's transaction was aborted before the record was sent or acknowledged."""
+
+
+class TransactionAbortable(BrokerError):
+    """The transaction cannot be committed any more: abort it, then do its work again (KIP-890)."""
+
+    code = ErrorCode.TRANSACTION_ABORTABLE
+
+
+# -- consuming ----------------------------------------------------------------------------------
+
 
 class OffsetOutOfRange(BrokerError):
     """The offset lies before the log's start or behind its end."""
 
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class NoOffsetForPartition(KafkaError):
+    """Nothing is committed for a partition, and `auto.offset.reset` is none."""
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class LogTruncated(KafkaError):
+    """Records that were consumed are no longer in the log: an unclean election cut them off
+    (KIP-320), and `auto.offset.reset` is none.
+    """
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class CommitFailed(KafkaError):
+    """Offsets were not committed since the group has gone on without this member."""
+
+    code = ErrorCode.ILLEGAL_GENERATION
+
+
+class RebalanceInProgress(BrokerError):
+    """The group rebalances: poll, so that it can end, then do this again."""
+
+    code = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+class IllegalGeneration(BrokerError):
+    """The group is in a later generation than this member."""
+
+    code = ErrorCode.ILLEGAL_GENERATION
+
+
+class UnknownMember(BrokerError):
+    """The group does not know this member (any more)."""
+
+    code = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class FencedMemberEpoch(BrokerError):
+    """The group has fenced this member's epoch; it joins again with nothing assigned (KIP-848)."""
+
+    code = ErrorCode.FENCED_MEMBER_EPOCH
+
+
+class StaleMemberEpoch(BrokerError):
+    """The member's epoch is behind the group's until its next heartbeat (KIP-848)."""
+
+    code = ErrorCode.STALE_MEMBER_EPOCH
+
+
+class FencedInstanceId(BrokerError):
+    """Another member with the same `group.instance.id` has taken this one's place."""
+
+    code = ErrorCode.FENCED_INSTANCE_ID
+
+
+class UnreleasedInstanceId(BrokerError):
+    """Another member still holds this `group.instance.id` (KIP-848)."""
+
+    code = ErrorCode.UNRELEASED_INSTANCE_ID
+
+
+class InvalidGroupId(BrokerError):
+    """The call needs a group, and there is none, or its id is not allowed."""
+
+    code = ErrorCode.INVALID_GROUP_ID
+
+
+class InconsistentGroupProtocol(BrokerError):
+    """The group's members have no assignor, or no protocol, in common with this one."""
+
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+class GroupFull(BrokerError):
+    """The group has as many members as the broker allows."""
+
+    code = ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+class UnsupportedAssignor(BrokerError):
+    """The group does not know the assignor asked for."""
+
+    code = ErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+class InvalidRegularExpression(BrokerError):
+    """The broker cannot read the subscription's pattern (RE2 syntax)."""
+
+    code = ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+class GroupNotEmpty(BrokerError):
+    """The group still has members."""
+
+    code = ErrorCode.NON_EMPTY_GROUP
+
+
+class GroupNotFound(BrokerError):
+    """There is no such group."""
+
+    code = ErrorCode.GROUP_ID_NOT_FOUND
+
+
+_OWN_CODE: Final[tuple[type[BrokerError], ...]] = (
+    TopicAuthorizationFailed,
+    GroupAuthorizationFailed,
+    ClusterAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+    InvalidTopic,
+    InvalidRequest,
+    RecordTooLarge,
+    InvalidRecord,
+    OutOfOrderSequence,
+    ProducerFenced,
+    TransactionAbortable,
+    OffsetOutOfRange,
+    RebalanceInProgress,
+    IllegalGeneration,
+    UnknownMember,
+    FencedMemberEpoch,
+    StaleMemberEpoch,
+    FencedInstanceId,
+    UnreleasedInstanceId,
+    InvalidGroupId,
+    InconsistentGroupProtocol,
+    GroupFull,
+    UnsupportedAssignor,
+    InvalidRegularExpression,
+    GroupNotEmpty,
+    GroupNotFound,
+)
 
 CLASS_BY_CODE: Final[Mapping[ErrorCode, type[BrokerError]]] = MappingProxyType(
     {
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED: AuthorizationFailed,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED: AuthorizationFailed,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED: AuthorizationFailed,
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: AuthorizationFailed,
-        ErrorCode.TOPIC_ALREADY_EXISTS: TopicAlreadyExists,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopicOrPartition,
+        **{kind.code: kind for kind in _OWN_CODE},
+        ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: AuthorizationFailed,
         ErrorCode.UNKNOWN_TOPIC_ID: UnknownTopicOrPartition,
-        ErrorCode.INVALID_TOPIC_EXCEPTION: InvalidTopic,
-        ErrorCode.INVALID_REQUEST: InvalidRequest,
         ErrorCode.INVALID_CONFIG: InvalidRequest,
         ErrorCode.INVALID_PARTITIONS: InvalidRequest,
         ErrorCode.INVALID_REPLICATION_FACTOR: InvalidRequest,
         ErrorCode.INVALID_REPLICA_ASSIGNMENT: InvalidRequest,
         ErrorCode.POLICY_VIOLATION: InvalidRequest,
-        ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+        ErrorCode.RECORD_LIST_TOO_LARGE: RecordTooLarge,
+        ErrorCode.INVALID_TIMESTAMP: InvalidRecord,
+        ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
     }
 )
+
+ADVICE: Final[Mapping[ErrorCode, str]] = MappingProxyType(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: "ask for an ACL on the topic for this principal",
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: "ask for an ACL on the group for this principal",
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+            "ask for an ACL on the transactional id for this principal"
+        ),
+        ErrorCode.MESSAGE_TOO_LARGE: "send less per record, or raise the topic's max.message.bytes",
+        ErrorCode.RECORD_LIST_TOO_LARGE: "lower batch.size, or raise the topic's segment.bytes",
+        ErrorCode.INVALID_PRODUCER_EPOCH: "close this producer and make a new one",
+        ErrorCode.PRODUCER_FENCED: "close this producer; the newer one goes on",
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
+            "lower transaction.timeout.ms, or raise the brokers' transaction.max.timeout.ms"
+        ),
+        ErrorCode.TRANSACTION_ABORTABLE: "abort the transaction and do its work again",
+        ErrorCode.INVALID_REQUIRED_ACKS: "acks is all, 1 or 0",
+        ErrorCode.INVALID_TIMESTAMP: (
+            "the topic's message.timestamp.before.max.ms and .after.max.ms say what is allowed"
+        ),
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "choose another compression.type",
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: "the topic's records are in too old a format",
+        ErrorCode.OFFSET_METADATA_TOO_LARGE: (
+            "shorten the commit's metadata, or raise the brokers' offset.metadata.max.bytes"
+        ),
+        ErrorCode.INVALID_SESSION_TIMEOUT: (
+            "session.timeout.ms must lie between the brokers' group.min.session.timeout.ms and "
+            "group.max.session.timeout.ms"
+        ),
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (
+            "give all members of the group an assignor in common (partition.assignment.strategy)"
+        ),
+        ErrorCode.FENCED_INSTANCE_ID: "give every running member a group.instance.id of its own",
+        ErrorCode.UNRELEASED_INSTANCE_ID: (
+            "wait until the other member's session is over, or use another group.instance.id"
+        ),
+        ErrorCode.GROUP_MAX_SIZE_REACHED: (
+            "run fewer members, or raise the brokers' group.max.size"
+        ),
+        ErrorCode.NON_EMPTY_GROUP: "stop its members first",
+        ErrorCode.UNSUPPORTED_ASSIGNOR: (
+            "group.remote.assignor must be one of the brokers' group.consumer.assignors"
+        ),
+        ErrorCode.SECURITY_DISABLED: "the brokers run without an authorizer",
+        ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: (
+            "the brokers have no delegation.token.secret.key"
+        ),
+        ErrorCode.TOPIC_DELETION_DISABLED: "the brokers run with delete.topic.enable=false",
+    }
+)
+"""What a user can do about an answer, where the code's own words do not say it."""
 
 
 def error_for(
@@ -127,4 +463,6 @@ def error_for(
     if code != error_code:
         message = f"error code {error_code}, which this release does not know: {message or ''}"
     kind = CLASS_BY_CODE.get(code, BrokerError)
-    return kind(f"{what}: {code.name}: {message or code.message}", code=code, final=final)
+    text = f"{what}: {code.name}: {message or code.message}"
+    advice = ADVICE.get(code)
+    return kind(f"{text} ({advice})" if advice else text, code=code, final=final)
