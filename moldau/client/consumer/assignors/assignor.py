@@ -1,0 +1,145 @@
+"""What an assignor of the classic group protocol is, and what it works on.
+
+Owns the interface that custom assignors implement. Must not know groups, brokers or the wire.
+Invariant: an assignor sees the same input on whichever member it runs, so that any member may lead
+the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar, TypeAlias
+
+from moldau.protocol.types import TopicPartition
+
+NO_GENERATION = -1
+"""The generation of a member that never was in one, or does not say."""
+
+
+class RebalanceProtocol(IntEnum):
+    """How members hand over partitions (KIP-429)."""
+
+    EAGER = 0
+    """Everything is given up before joining again."""
+    COOPERATIVE = 1
+    """Members join again with what they own; only what moves is given up, in a second round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What one member of the group says about itself.
+
+    Attributes:
+        topics: it wants to consume these.
+        owned_partitions: it consumes these now; empty with eager assignors (they were given up).
+        generation_id: the generation in which it got them; None from members older than that.
+        rack_id: its `client.rack` (KIP-881), None without one.
+        group_instance_id: its static name (KIP-345), None for a dynamic member.
+        user_data: what the assignor's own `subscription_user_data` said on that member.
+    """
+
+    topics: tuple[str, ...]
+    owned_partitions: tuple[TopicPartition, ...] = ()
+    generation_id: int | None = None
+    rack_id: str | None = None
+    group_instance_id: str | None = None
+    user_data: bytes | None = None
+
+
+PartitionRacks: TypeAlias = frozenset[str]
+"""The racks in which a partition has replicas; empty where no broker says its rack."""
+
+Topics: TypeAlias = Mapping[str, Sequence[PartitionRacks]]
+"""Topics that exist, with the racks of each of their partitions, by partition number."""
+
+Assignments: TypeAlias = dict[str, list[TopicPartition]]
+"""What each member shall consume, by member id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberAssignment:
+    """What the group's leader gave this member, as the assignor here is told.
+
+    Attributes:
+        partitions: to be consumed now.
+        user_data: what the leader's assignor added.
+        generation_id: the group's generation.
+    """
+
+    partitions: tuple[TopicPartition, ...]
+    user_data: bytes | None
+    generation_id: int
+
+
+class ConsumerPartitionAssignor:
+    """Decides which member of a classic group consumes what (`partition.assignment.strategy`).
+
+    Derive from it for an assignor of your own: set `name` and write `assign`. One instance serves
+    one consumer; every member of the group must offer an assignor of that name. Names and meaning
+    are those of Java's interface (KIP-429).
+    """
+
+    name: ClassVar[str]
+    supported_protocols: ClassVar[tuple[RebalanceProtocol, ...]] = (RebalanceProtocol.EAGER,)
+
+    def subscription_user_data(self, topics: frozenset[str]) -> bytes | None:
+        """What to tell the leader's assignor about this member; called before each join."""
+        return None
+
+    def assign(self, topics: Topics, subscriptions: Mapping[str, Subscription]) -> Assignments:
+        """Distribute the partitions; called only on the group's leader.
+
+        Args:
+            topics: what exists of all that the members want.
+            subscriptions: the members, by member id.
+
+        Returns:
+            For every member id what it shall consume; a partition goes to one member at most, and
+            only to one that subscribes to its topic.
+        """
+        raise NotImplementedError
+
+    def assignment_user_data(self, member_id: str) -> bytes | None:
+        """What to send to a member along with its part of the last `assign`."""
+        return None
+
+    def on_assignment(self, assignment: MemberAssignment) -> None:
+        """This member has got its assignment; called on every member of the group."""
+
+
+def java_order(text: str) -> bytes:
+    """A sort key with which texts compare as in Java: by UTF-16 code units."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def member_order(member_id: str, subscription: Subscription) -> tuple[bool, bytes]:
+    """Static members by instance id first, then dynamic ones by member id (KIP-345)."""
+    instance_id = subscription.group_instance_id
+    if instance_id is not None:
+        return False, java_order(instance_id)
+    return True, java_order(member_id)
+
+
+def racks_of_members(subscriptions: Mapping[str, Subscription]) -> dict[str, str]:
+    """The racks of those members that have one."""
+    return {
+        member_id: subscription.rack_id
+        for member_id, subscription in subscriptions.items()
+        if subscription.rack_id
+    }
+
+
+def racks_matter(member_racks: Iterable[str], partitions: Iterable[PartitionRacks]) -> bool:
+    """Whether an assignment that looks at racks can be better than one that does not (KIP-881):
+    members and replicas share racks, and some partition is not in all of them.
+    """
+    of_members = set(member_racks)
+    all_racks: set[str] = set()
+    each = list(partitions)
+    for racks in each:
+        all_racks |= racks
+    if not of_members or of_members.isdisjoint(all_racks):
+        return False
+    return any(racks != all_racks for racks in each)

@@ -1,0 +1,171 @@
+"""One fetch session with one broker: what to name in the next fetch (KIP-227).
+
+Owns the session's id, epoch and partitions. Must not send, nor know what partitions' data mean.
+Invariant: after a response that was accepted, `partitions` is exactly what the broker holds for
+the session; whenever that is not certain, the next request is a full one, which also closes the
+session that may be left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p01_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+)
+from moldau.protocol.types import ZERO_UUID, TopicPartition
+
+NO_SESSION: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+MAX_EPOCH: Final = 2**31 - 1
+
+FIRST_VERSION_WITH_SESSIONS: Final = 7
+FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
+LAST_VERSION_WITH_NAMES: Final = 12
+
+
+@dataclass(slots=True)
+class Wanted:
+    """From where a partition is fetched. Equal values need not be sent again in a session.
+
+    Attributes:
+        topic_id: ZERO_UUID where it is not known.
+        leader_epoch: the leader's, as the metadata have it; -1 for unknown.
+    """
+
+    topic_id: UUID
+    fetch_offset: int
+    leader_epoch: int
+    max_bytes: int
+
+
+class FetchSession:
+    """States: no session → (a response with an id) session → (an error) full fetch again."""
+
+    __slots__ = ("_epoch", "_id", "_partitions", "_sent", "_topics", "_uses_ids")
+
+    def __init__(self) -> None:
+        self._id = NO_SESSION
+        self._epoch = INITIAL_EPOCH
+        self._partitions: dict[TopicPartition, Wanted] = {}
+        self._sent: dict[TopicPartition, Wanted] = {}
+        self._uses_ids = False
+        self._topics: dict[UUID, str] = {}
+
+    @property
+    def session_id(self) -> int:
+        """0 without a session."""
+        return self._id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the broker may hold a session of ours."""
+        return self._id != NO_SESSION
+
+    def request(
+        self, wanted: Mapping[TopicPartition, Wanted], *, may_use_ids: bool
+    ) -> FetchRequest:
+        """A request for these partitions, in their order: full, or what is new in the session.
+
+        Its limits are for the caller to fill in. `may_use_ids`: the connection serves version 13;
+        when some topic has no id, all go by name (version 12 at most, see `uses_ids`).
+        """
+        uses_ids = may_use_ids and all(each.topic_id != ZERO_UUID for each in wanted.values())
+        if uses_ids != self._uses_ids:
+            self._restart()
+            self._uses_ids = uses_ids
+        self._sent = dict(wanted)
+        if self._epoch == INITIAL_EPOCH:
+            named: Mapping[TopicPartition, Wanted] = wanted
+            forgotten: dict[TopicPartition, Wanted] = {}
+            self._topics = {each.topic_id: name.topic for name, each in wanted.items()}
+        else:
+            known = self._partitions
+            forgotten = {
+                name: each
+                for name, each in known.items()
+                if name not in wanted or wanted[name].topic_id != each.topic_id
+            }
+            named = {name: each for name, each in wanted.items() if known.get(name) != each}
+            for name, each in named.items():
+                self._topics[each.topic_id] = name.topic
+        return FetchRequest(
+            session_id=self._id,
+            session_epoch=self._epoch,
+            topics=_by_topic(named, FetchTopic, _fetch_partition),
+            forgotten_topics_data=_by_topic(
+                forgotten, ForgottenTopic, lambda name, _each: name.partition
+            ),
+        )
+
+    @property
+    def uses_ids(self) -> bool:
+        """Whether the last request names topics by id: version 13 or later, otherwise earlier."""
+        return self._uses_ids
+
+    def topic_of(self, topic_id: UUID) -> str | None:
+        """The name behind an id of a response."""
+        return self._topics.get(topic_id)
+
+    def accept(self, response: Any) -> ErrorCode:
+        """The response to the last request; its error, after which the next fetch is a full one."""
+        code = ErrorCode.of(response.error_code)
+        if code is not ErrorCode.NONE:
+            if code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+                self._id = NO_SESSION
+            self._restart()
+            return code
+        if self._epoch == INITIAL_EPOCH:
+            self._id = response.session_id
+            self._epoch = INITIAL_EPOCH if self._id == NO_SESSION else 1
+        elif response.session_id == NO_SESSION:
+            # The broker has given the session up, for another client's.
+            self._id = NO_SESSION
+            self._restart()
+            return code
+        else:
+            self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
+        self._partitions = self._sent
+        return code
+
+    def lost(self) -> None:
+        """No response came, or one that does not fit: whether it was served is not known."""
+        self._restart()
+
+    def closing_request(self) -> FetchRequest:
+        """The request that ends the session at the broker."""
+        return FetchRequest(session_id=self._id, session_epoch=FINAL_EPOCH)
+
+    def _restart(self) -> None:
+        """The next request is a full one; with the id, so that the broker forgets the old one."""
+        self._epoch = INITIAL_EPOCH
+        self._partitions = {}
+
+
+def _fetch_partition(name: TopicPartition, each: Wanted) -> FetchPartition:
+    return FetchPartition(
+        partition=name.partition,
+        current_leader_epoch=each.leader_epoch,
+        fetch_offset=each.fetch_offset,
+        partition_max_bytes=each.max_bytes,
+    )
+
+
+def _by_topic(partitions: Mapping[TopicPartition, Wanted], kind: Any, entry: Any) -> list[Any]:
+    """Neighbours of one topic in one entry: their order is the order in which they are served."""
+    topics: list[Any] = []
+    last: tuple[str, UUID] | None = None
+    for name, each in partitions.items():
+        if last != (name.topic, each.topic_id):
+            last = (name.topic, each.topic_id)
+            topics.append(kind(topic=name.topic, topic_id=each.topic_id, partitions=[]))
+        topics[-1].partitions.append(entry(name, each))
+    return topics

@@ -1,0 +1,423 @@
+"""What was fetched of one partition, in order, from bytes to records.
+
+Owns the chunks that came in responses, the batches that are being read, and the consumer's
+position. Leaves out what a consumer must not see: control batches, records of aborted transactions
+(read_committed, KIP-98), records before the position. Must not decide whom to serve, nor fetch.
+Invariants: `position` is the offset after the last record handed out (or after invisible batches
+behind it), `fetch_offset` the one after the last batch held; a fault is raised only when every
+record before it has been handed out, and again until the buffer is cleared.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from moldau.client.consumer.core.chunks import (
+    Chunk,
+    FetchedFrame,
+    FrameMemory,
+    OpenBatch,
+    ReadOptions,
+)
+from moldau.client.consumer.core.faults import CorruptRecords, RecordDeserializationError
+from moldau.client.errors import KafkaError
+from moldau.client.records import ConsumerRecord
+from moldau.protocol.records import (
+    BatchHeader,
+    ControlRecordType,
+    InvalidBatch,
+    InvalidBatchReason,
+    RecordMaker,
+    decode_control_key,
+    decode_records,
+    read_batch_header,
+    verify_crc,
+)
+from moldau.protocol.types import TopicPartition
+
+_UNKNOWN_EPOCH: Final = -1
+_MAX_OFFSET: Final = 2**63 - 1
+
+
+class PartitionRecords:
+    """The fetched records of one partition. `memory` hears of every chunk that is held."""
+
+    __slots__ = (
+        "_aborted_producers",
+        "_batches",
+        "_chunks",
+        "_maker",
+        "_maker_for",
+        "_memory",
+        "_options",
+        "_position",
+        "_position_epoch",
+        "_run",
+        "_run_iterator",
+        "_visible",
+        "fetch_offset",
+        "held_bytes",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        options: ReadOptions,
+        memory: FrameMemory,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self._position_epoch = _UNKNOWN_EPOCH
+        self.fetch_offset = 0
+        self.held_bytes = 0
+        self._options = options
+        self._memory = memory
+        self._chunks: deque[Chunk] = deque()
+        self._batches: deque[OpenBatch] = deque()
+        self._visible: BatchHeader | None = None
+        self._aborted_producers: set[int] = set()
+        self._position = 0
+        self._run: list[ConsumerRecord] = []
+        self._run_iterator: Iterator[ConsumerRecord] | None = None
+        self._maker: RecordMaker | None = None
+        self._maker_for: tuple[int, int] | None = None
+
+    # -- positions ------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The offset after the last record handed out."""
+        if self._run_iterator is None:
+            return self._position
+        taken = len(self._run) - self._left_in_run()
+        return self._run[taken - 1].offset + 1 if taken else self._position
+
+    @property
+    def position_epoch(self) -> int:
+        """The leader epoch of the last record handed out; -1 when it is not known."""
+        if self._run_iterator is not None and len(self._run) > self._left_in_run():
+            return self._run[0].leader_epoch
+        return self._position_epoch
+
+    @property
+    def has_fault(self) -> bool:
+        """Whether a fault comes next."""
+        return bool(self._chunks) and self._chunks[0].fault is not None and not self._batches
+
+    @property
+    def ends_in_fault(self) -> bool:
+        """Whether nothing can come behind what is held."""
+        return bool(self._chunks) and self._chunks[-1].fault is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to read and no fault to hear of."""
+        return not (self._chunks or self._batches)
+
+    def restart(self, position: int, position_epoch: int) -> None:
+        """Forget everything and read on from `position`, whose record before had that epoch."""
+        self.clear()
+        self._position = self.fetch_offset = position
+        self._position_epoch = position_epoch
+
+    def clear(self) -> None:
+        """Let everything go that was not handed out; the position stays.
+
+        An iterator of `start_run` that somebody holds ends.
+        """
+        position, self._position_epoch = self.position, self.position_epoch
+        self._position = self.fetch_offset = position
+        self._run.clear()
+        self._run_iterator = None
+        self._visible = None
+        self._aborted_producers.clear()
+        while self._batches:
+            for chunk in self._batches.popleft().closes:
+                self._let_go(chunk)
+        while self._chunks:
+            self._let_go(self._chunks.popleft())
+
+    # -- filling --------------------------------------------------------------------------------
+
+    def append(self, chunk: Chunk) -> bool:
+        """What came for `fetch_offset`. False when there is no whole batch and no fault in it."""
+        if chunk.fault is None:
+            next_offset = chunk.cut_to_whole_batches()
+            if not len(chunk.data):
+                return False
+            if next_offset is not None:
+                self.fetch_offset = max(self.fetch_offset, next_offset)
+        self._chunks.append(chunk)
+        self.held_bytes += chunk.size_bytes
+        self._memory.hold(chunk)
+        return True
+
+    def own_bytes(self) -> None:
+        """Copy what is held out of the responses it came in, where these are much larger.
+
+        For a partition that nobody reads for now, so that it does not keep its neighbours' bytes
+        in memory. A batch that is being read stays where it is.
+        """
+        for chunk in self._chunks:
+            if chunk.frame.size_bytes > 2 * chunk.size_bytes and not self._batches:
+                self._memory.release(chunk)
+                chunk.data = memoryview(bytes(chunk.data))
+                chunk.frame = FetchedFrame(chunk.size_bytes)
+                self._memory.hold(chunk)
+
+    # -- taking ---------------------------------------------------------------------------------
+
+    def take(self, max_records: int) -> list[ConsumerRecord]:
+        """At most `max_records`, as far as there are chunks.
+
+        Raises: CorruptRecords, RecordDeserializationError, or a fault's own error, when it comes
+        before any record; otherwise those before it are returned.
+        """
+        taken: list[ConsumerRecord] = []
+        if self._run_iterator is not None:
+            taken = list(islice(self._run_iterator, max_records))
+            self._settle_run()
+        while len(taken) < max_records:
+            try:
+                batch = self._batches[0] if self._batches else self._open_batch()
+                if batch is None:
+                    break
+                records = self._read(batch, max_records - len(taken))
+            except KafkaError:
+                if taken:
+                    break
+                raise
+            taken = taken + records if taken else records
+            self._advance(batch)
+        return taken
+
+    def start_run(self, max_records: int) -> Iterator[ConsumerRecord]:
+        """At most `max_records` of one batch; advancing the iterator hands them out.
+
+        The position follows it. The iterator is empty when nothing is there. Raises as `take`.
+        """
+        if self._run_iterator is not None:
+            if self._left_in_run():
+                return self._run_iterator
+            self._settle_run()
+        while True:
+            batch = self._batches[0] if self._batches else self._open_batch()
+            if batch is None:
+                return iter(())
+            records = self._read(batch, max_records)
+            if records:
+                self._run = records
+                self._run_iterator = iter(records)
+                return self._run_iterator
+            self._advance(batch)
+
+    def open_batches(self, max_records: int, max_bytes: int) -> list[OpenBatch]:
+        """Batches, in order, with that many records or bytes at least, as far as there are.
+
+        For taking rows off their cursors; then `batches_taken`. Raises as `take`.
+        """
+        self._settle_run()
+        count = sum(batch.cursor.remaining for batch in self._batches)
+        size = sum(len(batch.section) for batch in self._batches)
+        while count < max_records and size < max_bytes:
+            try:
+                batch = self._open_batch()
+            except CorruptRecords:
+                if self._batches:
+                    break
+                raise
+            if batch is None:
+                break
+            count += batch.cursor.remaining
+            size += len(batch.section)
+        return list(self._batches)
+
+    def batches_taken(self) -> None:
+        """Rows were taken off the cursors of `open_batches`: the position follows them."""
+        while self._batches:
+            batch = self._batches[0]
+            self._advance(batch)
+            if self._batches and self._batches[0] is batch:
+                return
+
+    def unreadable(self, error: InvalidBatch) -> CorruptRecords:
+        """The error of taking rows off the cursors when none came."""
+        return self._corrupt(self._batches[0].header, error)
+
+    def _read(self, batch: OpenBatch, max_records: int) -> list[ConsumerRecord]:
+        header = batch.header
+        kind = (header.attributes, header.partition_leader_epoch)
+        if self._maker is None or self._maker_for != kind:
+            topic, partition = self.topic_partition
+            self._maker = RecordMaker(
+                ConsumerRecord,
+                {
+                    "topic": topic,
+                    "partition": partition,
+                    "timestamp_type": header.timestamp_type,
+                    "leader_epoch": header.partition_leader_epoch,
+                },
+            )
+            self._maker_for = kind
+        try:
+            records: list[ConsumerRecord] = batch.cursor.take(max_records, self._maker)
+        except InvalidBatch as error:
+            raise self._corrupt(header, error) from error
+        if self._options.deserialize is None:
+            return records
+        return self._deserialized(batch, records)
+
+    def _deserialized(
+        self, batch: OpenBatch, records: list[ConsumerRecord]
+    ) -> list[ConsumerRecord]:
+        deserialize = self._options.deserialize
+        assert deserialize is not None
+        for index, record in enumerate(records):
+            try:
+                deserialize(record)
+            except RecordDeserializationError:
+                batch.rewind(record.offset)
+                if not index:
+                    raise
+                return records[:index]
+        return records
+
+    # -- batch by batch -------------------------------------------------------------------------
+
+    def _open_batch(self) -> OpenBatch | None:
+        """The next visible batch, behind those that are open."""
+        header = self._find_visible()
+        if header is None:
+            return None
+        chunk = self._chunks[0]
+        try:
+            batch = OpenBatch(header, chunk.data, chunk.at, self._position)
+        except InvalidBatch as error:
+            raise self._corrupt(header, error) from error
+        self._visible = None
+        self._batches.append(batch)
+        self._pass_over(chunk, header)
+        return batch
+
+    def _find_visible(self) -> BatchHeader | None:
+        """The header of the next batch to read, which then lies at `_chunks[0].at`."""
+        while self._visible is None and self._chunks:
+            chunk = self._chunks[0]
+            if chunk.fault is not None:
+                if self._batches:
+                    return None
+                chunk.fault()
+                continue
+            header = self._checked_header(chunk)
+            if self._is_invisible(chunk, header):
+                self._pass_over(chunk, header)
+            else:
+                self._visible = header
+        return self._visible
+
+    def _checked_header(self, chunk: Chunk) -> BatchHeader:
+        header = None
+        try:
+            header = chunk.headers[0] if chunk.headers else read_batch_header(chunk.data, chunk.at)
+            if self._options.check_crcs and not verify_crc(chunk.data, chunk.at, header):
+                raise InvalidBatch(InvalidBatchReason.BAD_CRC, "the checksum does not match")
+        except InvalidBatch as error:
+            raise self._corrupt(header, error) from error
+        return header
+
+    def _is_invisible(self, chunk: Chunk, header: BatchHeader) -> bool:
+        """Whether the consumer must not see the batch; keeps account of aborted transactions."""
+        if self._options.read_committed and header.has_producer_id:
+            aborted = chunk.aborted
+            while aborted and aborted[0][0] <= header.last_offset:
+                self._aborted_producers.add(aborted.popleft()[1])
+            if header.is_control:
+                if self._is_abort(chunk, header):
+                    self._aborted_producers.discard(header.producer_id)
+            elif header.is_transactional and header.producer_id in self._aborted_producers:
+                return True
+        return header.is_control or not header.record_count or header.next_offset <= self._position
+
+    def _is_abort(self, chunk: Chunk, header: BatchHeader) -> bool:
+        try:
+            records = decode_records(chunk.data, chunk.at)
+            return bool(records) and (
+                decode_control_key(records[0].key).type is ControlRecordType.ABORT
+            )
+        except InvalidBatch as error:
+            raise self._corrupt(header, error) from error
+
+    def _pass_over(self, chunk: Chunk, header: BatchHeader) -> None:
+        """The batch at the front of the chunk is opened, or will never be."""
+        chunk.headers.popleft()
+        chunk.at += header.size_bytes
+        last = self._batches[-1] if self._batches else None
+        if last is not None:
+            last.next_offset = max(last.next_offset, header.next_offset)
+        else:
+            self._move(header.next_offset, header.partition_leader_epoch)
+        if chunk.at >= len(chunk.data):
+            self._chunks.popleft()
+            self._aborted_producers.clear()
+            if last is not None:
+                last.closes.append(chunk)
+            else:
+                self._let_go(chunk)
+
+    def _advance(self, batch: OpenBatch) -> None:
+        """Records of the first open batch were handed out; what is done with is let go."""
+        cursor = batch.cursor
+        if not cursor.is_exhausted:
+            if cursor.next_offset > self._position:
+                self._move(cursor.next_offset, batch.header.partition_leader_epoch)
+            return
+        self._batches.popleft()
+        for chunk in batch.closes:
+            self._let_go(chunk)
+        self._move(batch.next_offset, batch.header.partition_leader_epoch)
+        if not self._batches:
+            # Markers behind the last record move the position as well, without another poll.
+            try:
+                self._find_visible()
+            except CorruptRecords:
+                return
+
+    def _move(self, position: int, epoch: int) -> None:
+        if position > self._position:
+            self._position = position
+            if epoch != _UNKNOWN_EPOCH:
+                self._position_epoch = epoch
+
+    def _left_in_run(self) -> int:
+        assert self._run_iterator is not None
+        left: int = self._run_iterator.__length_hint__()  # type: ignore[attr-defined]
+        return left
+
+    def _settle_run(self) -> None:
+        """End the run; what it has not handed out goes back to its batch."""
+        if self._run_iterator is None:
+            return
+        batch = self._batches[0]
+        left = self._left_in_run()
+        position = self.position
+        if left:
+            batch.rewind(self._run[-left].offset)
+        self._run_iterator = None
+        self._run = []
+        self._move(position, batch.header.partition_leader_epoch)
+        if not left:
+            self._advance(batch)
+
+    def _let_go(self, chunk: Chunk) -> None:
+        self.held_bytes -= chunk.size_bytes
+        self._memory.release(chunk)
+
+    def _corrupt(self, header: BatchHeader | None, error: InvalidBatch) -> CorruptRecords:
+        """Where the next poll would go on, and what is behind it as far as that can be known."""
+        next_offset = self._position + 1
+        if header is not None and self._position < header.next_offset <= _MAX_OFFSET:
+            next_offset = header.next_offset
+        return CorruptRecords(self.topic_partition, self._position, next_offset, str(error))

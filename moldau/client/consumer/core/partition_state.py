@@ -1,0 +1,209 @@
+"""Where a consumer stands in one partition: what it waits for, and from where it reads next.
+
+Owns the fetch state machine of a partition: position, leader, preferred replica, pause, and the
+buffer of what was fetched and not handed out. Must not know topics' metadata, connections or time
+other than `now_ms`. Invariant: `generation` grows whenever what is in flight for the partition
+has become meaningless (a seek, a reset, another leader); a response of an older generation is
+dropped, so that no record is ever handed out twice or from another place than the position.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from moldau.client.consumer.core.offset_reset import OffsetReset
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.client.consumer.core.partition_records import PartitionRecords
+    from moldau.protocol.types import TopicPartition
+
+UNKNOWN_EPOCH: Final = -1
+NO_NODE: Final = -1
+NO_TURN: Final = -1
+
+
+class FetchState(Enum):
+    """What has to happen before records of a partition can be fetched."""
+
+    INITIALIZING = "no position yet: the committed one is to be asked for"
+    RESETTING = "an offset is to be looked up, by the reset strategy"
+    VALIDATING = "the leader is to be asked whether the position is still in its log (KIP-320)"
+    FETCHING = "records are fetched"
+
+
+LEGAL: Final[Mapping[FetchState, frozenset[FetchState]]] = MappingProxyType(
+    {
+        FetchState.INITIALIZING: frozenset(FetchState),
+        FetchState.RESETTING: frozenset(
+            (FetchState.RESETTING, FetchState.VALIDATING, FetchState.FETCHING)
+        ),
+        FetchState.VALIDATING: frozenset(
+            (FetchState.RESETTING, FetchState.VALIDATING, FetchState.FETCHING)
+        ),
+        FetchState.FETCHING: frozenset(
+            (FetchState.RESETTING, FetchState.VALIDATING, FetchState.FETCHING)
+        ),
+    }
+)
+"""From which state which may follow; a seek is FETCHING or VALIDATING from anywhere."""
+
+
+class Unsettled:
+    """Whether any partition of a consumer may have something to find out before it is fetched."""
+
+    __slots__ = ("any",)
+
+    def __init__(self) -> None:
+        self.any = False
+
+
+class PartitionState:
+    """One assigned partition. Transitions are those of `LEGAL`.
+
+    Attributes:
+        records: what was fetched; its `position` is the consumer's.
+        state: see `FetchState`.
+        reset: by which strategy, in RESETTING.
+        generation: see the module's invariant.
+        paused: by the user; what is buffered stays.
+        pending_revocation, pending_listener: by the group: nothing is handed out or fetched.
+        leader_id, leader_epoch: whom the position was last checked against.
+        preferred_node_id: the replica the leader sent us to (KIP-392), until
+            `preferred_until_ms`.
+        retry_at_ms: nothing is asked for this partition before.
+        high_watermark, last_stable_offset, log_start_offset: as last heard; -1 for not yet.
+        is_ready, turn_end: the fetch buffer's: whether it stands in line, and for how long it is
+            served.
+    """
+
+    __slots__ = (
+        "_unsettled",
+        "generation",
+        "high_watermark",
+        "is_ready",
+        "last_stable_offset",
+        "leader_epoch",
+        "leader_id",
+        "log_start_offset",
+        "paused",
+        "pending_listener",
+        "pending_revocation",
+        "preferred_node_id",
+        "preferred_until_ms",
+        "records",
+        "reset",
+        "retry_at_ms",
+        "state",
+        "topic_partition",
+        "turn_end",
+    )
+
+    def __init__(self, records: PartitionRecords, unsettled: Unsettled) -> None:
+        self.topic_partition: TopicPartition = records.topic_partition
+        self.records = records
+        self.state = FetchState.INITIALIZING
+        self._unsettled = unsettled
+        unsettled.any = True
+        self.reset: OffsetReset | None = None
+        self.generation = 0
+        self.paused = False
+        self.pending_revocation = False
+        self.pending_listener = False
+        self.leader_id = NO_NODE
+        self.leader_epoch = UNKNOWN_EPOCH
+        self.preferred_node_id = NO_NODE
+        self.preferred_until_ms = 0.0
+        self.retry_at_ms = 0.0
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.is_ready = False
+        self.turn_end = NO_TURN
+
+    @property
+    def has_position(self) -> bool:
+        """Whether the position is known, be it still to be validated."""
+        return self.state in (FetchState.FETCHING, FetchState.VALIDATING)
+
+    @property
+    def may_hand_out(self) -> bool:
+        """Whether records may be fetched, and buffered ones may go to the user."""
+        return not (self.paused or self.pending_revocation or self.pending_listener) and (
+            self.state is FetchState.FETCHING
+        )
+
+    def seek(self, offset: int, offset_epoch: int = UNKNOWN_EPOCH) -> None:
+        """Read on from `offset`. With the epoch of the record before it, it is validated first."""
+        self.forget_buffered()
+        self.records.restart(offset, offset_epoch)
+        self.reset = None
+        self.retry_at_ms = 0.0
+        self._become(
+            FetchState.FETCHING if offset_epoch == UNKNOWN_EPOCH else FetchState.VALIDATING
+        )
+
+    def request_reset(self, strategy: OffsetReset) -> None:
+        """Have the position looked up by `strategy`; there is none until then."""
+        self.forget_buffered()
+        self.reset = strategy
+        self.retry_at_ms = 0.0
+        self._become(FetchState.RESETTING)
+
+    def position_reset(self, strategy: OffsetReset, offset: int, leader_epoch: int) -> bool:
+        """The offset that was looked up; False when it is not wanted any more (a seek meanwhile,
+        or another reset).
+        """
+        if self.state is not FetchState.RESETTING or self.reset != strategy:
+            return False
+        self.forget_buffered()
+        self.records.restart(offset, leader_epoch)
+        self.reset = None
+        self._become(FetchState.FETCHING)
+        return True
+
+    def leader_seen(self, leader_id: int, leader_epoch: int) -> None:
+        """The cluster's metadata name this leader.
+
+        A position whose record's epoch is known is validated when the leader's epoch is new. What
+        was prefetched is fetched again then: it came from the log as it was before.
+        """
+        known_epoch = self.leader_epoch
+        if (leader_id, leader_epoch) == (self.leader_id, known_epoch) or known_epoch > leader_epoch:
+            return
+        self.leader_id = leader_id
+        self.leader_epoch = leader_epoch
+        self.retry_at_ms = 0.0
+        if self.state is not FetchState.FETCHING or leader_epoch <= known_epoch:
+            return
+        if known_epoch != UNKNOWN_EPOCH and self.records.position_epoch != UNKNOWN_EPOCH:
+            self.forget_buffered()
+            self._become(FetchState.VALIDATING)
+
+    def validated(self, generation: int) -> None:
+        """The position is in the leader's log (or nobody can tell, with an old broker)."""
+        if self.state is FetchState.VALIDATING and self.generation == generation:
+            self._become(FetchState.FETCHING)
+
+    def forget_buffered(self) -> None:
+        """Drop what was fetched and what is in flight; the position stays."""
+        self.generation += 1
+        self.records.clear()
+
+    def prefer(self, node_id: int, until_ms: float) -> None:
+        """Fetch from this replica until then (KIP-392)."""
+        self.preferred_node_id = node_id
+        self.preferred_until_ms = until_ms
+
+    def prefer_leader(self) -> None:
+        """Fetch from the leader again."""
+        self.preferred_node_id = NO_NODE
+
+    def _become(self, state: FetchState) -> None:
+        assert state in LEGAL[self.state], f"{self.topic_partition}: {self.state} to {state}"
+        self.state = state
+        if state is not FetchState.FETCHING:
+            self._unsettled.any = True

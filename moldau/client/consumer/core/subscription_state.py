@@ -1,0 +1,205 @@
+"""What a consumer is subscribed to, what is assigned to it, and where it stands in each partition.
+
+Owns the subscription, the assignment and its `PartitionState`s. Must not fetch, join groups or run
+listeners. Invariants: topics by name, a pattern, and partitions by hand exclude each other until
+`unsubscribe`; `subscription_version` grows with every change of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from moldau.client.consumer.core.faults import InvalidUse, NotAssigned
+from moldau.client.consumer.core.offset_reset import OffsetReset, ResetKind
+from moldau.client.consumer.core.partition_state import FetchState, PartitionState, Unsettled
+from moldau.client.records import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from moldau.client.consumer.core.partition_records import PartitionRecords
+
+Listener = TypeVar("Listener")
+
+
+class SubscriptionState(Generic[Listener]):
+    """States: nothing → topics, pattern or by hand → (unsubscribe) nothing.
+
+    Attributes:
+        topics: the topics subscribed to by name.
+        pattern: the regular expression subscribed to.
+        listener: the group's rebalance listener of the subscription.
+        subscription_version: see the module's invariant.
+        default_reset: `auto.offset.reset`.
+        matched_topics: what the pattern has matched, as the group says.
+        unsettled: whether a partition may be without a position that can be fetched from.
+    """
+
+    def __init__(
+        self,
+        default_reset: OffsetReset,
+        new_records: Callable[[TopicPartition], PartitionRecords],
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.topics: frozenset[str] = frozenset()
+        self.pattern: str | None = None
+        self.listener: Listener | None = None
+        self.subscription_version = 0
+        self.default_reset = default_reset
+        self.matched_topics: frozenset[str] = frozenset()
+        self.unsettled = Unsettled()
+        self._is_manual = False
+        self._states: dict[TopicPartition, PartitionState] = {}
+        self._new_records = new_records
+        self._on_change = on_change
+
+    # -- subscribing ----------------------------------------------------------------------------
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the group decides what is assigned."""
+        return bool(self.topics) or self.pattern is not None
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether anything has been subscribed to or assigned by hand."""
+        return self._is_manual or self.is_automatic
+
+    def subscribe(self, topics: Iterable[str], listener: Listener | None) -> None:
+        """Named topics, instead of those named before. None at all: unsubscribe."""
+        names = frozenset(topics)
+        if not names:
+            self.unsubscribe()
+            return
+        self._check_kind("topics", self._is_manual or self.pattern is not None)
+        self.topics = names
+        self.listener = listener
+        self.subscription_version += 1
+
+    def subscribe_pattern(self, pattern: str, listener: Listener | None) -> None:
+        """All topics whose names match, also those to come."""
+        self._check_kind("a pattern", self._is_manual or bool(self.topics))
+        self.pattern = pattern
+        self.matched_topics = frozenset()
+        self.listener = listener
+        self.subscription_version += 1
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions by hand, instead of those assigned before; positions of the rest are kept."""
+        wanted = list(dict.fromkeys(partitions))
+        if not wanted:
+            self.unsubscribe()
+            return
+        self._check_kind("partitions by hand", self.is_automatic)
+        self._is_manual = True
+        self.subscription_version += 1
+        self._replace(wanted)
+
+    def unsubscribe(self) -> None:
+        """From everything; nothing is assigned afterwards."""
+        self.topics = frozenset()
+        self.pattern = None
+        self.matched_topics = frozenset()
+        self.listener = None
+        self._is_manual = False
+        self.subscription_version += 1
+        self._replace([])
+
+    def subscription(self) -> set[str]:
+        """The topics: as named, or as the pattern has matched."""
+        return set(self.topics if self.pattern is None else self.matched_topics)
+
+    def subscribed_by_pattern(self, topics: Iterable[str]) -> None:
+        """What the pattern matches at the moment."""
+        self.matched_topics = frozenset(topics)
+
+    def _check_kind(self, wanted: str, in_the_way: bool) -> None:
+        if in_the_way:
+            raise InvalidUse(
+                "a consumer subscribes to topics, to a pattern, or is assigned partitions by "
+                f"hand, one of them at a time: unsubscribe() before {wanted}"
+            )
+
+    # -- the assignment -------------------------------------------------------------------------
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions assigned at the moment."""
+        return set(self._states)
+
+    def states(self) -> Iterator[PartitionState]:
+        """Every assigned partition's, in the order of fetching."""
+        return iter(self._states.values())
+
+    def get(self, topic_partition: TopicPartition) -> PartitionState | None:
+        """The state of a partition that may not be assigned."""
+        return self._states.get(topic_partition)
+
+    def state_of(self, topic_partition: TopicPartition) -> PartitionState:
+        """The state of an assigned partition. Raises: NotAssigned."""
+        state = self._states.get(topic_partition)
+        if state is None:
+            raise NotAssigned(topic_partition)
+        return state
+
+    def assign_from_group(self, partitions: Iterable[TopicPartition]) -> None:
+        """The group's new assignment: what stays keeps its position and pause, the rest goes."""
+        self._replace(list(dict.fromkeys(partitions)))
+
+    def _replace(self, partitions: list[TopicPartition]) -> None:
+        old = self._states
+        self._states = {}
+        for topic_partition in partitions:
+            state = old.pop(topic_partition, None)
+            if state is None:
+                state = PartitionState(self._new_records(topic_partition), self.unsettled)
+            state.pending_revocation = False
+            self._states[topic_partition] = state
+        for state in old.values():
+            state.forget_buffered()
+            state.pending_revocation = True
+        self._on_change()
+
+    def mark_pending_revocation(self, partitions: Iterable[TopicPartition]) -> None:
+        """Nothing more of these is handed out or fetched: they are about to be taken away."""
+        for topic_partition in partitions:
+            state = self._states.get(topic_partition)
+            if state is not None:
+                state.pending_revocation = True
+        self._on_change()
+
+    def mark_assigned_pending_listener(
+        self, partitions: Iterable[TopicPartition], pending: bool
+    ) -> None:
+        """Nothing of these is handed out or fetched before their listener has been called."""
+        for topic_partition in partitions:
+            state = self._states.get(topic_partition)
+            if state is not None:
+                state.pending_listener = pending
+        self._on_change()
+
+    def moved_back(self, topic_partition: TopicPartition) -> None:
+        """The partition was served: others are fetched before it next time."""
+        state = self._states.pop(topic_partition, None)
+        if state is not None:
+            self._states[topic_partition] = state
+
+    # -- positions ------------------------------------------------------------------------------
+
+    def all_consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions after what has been handed out so far; partitions without one left out."""
+        consumed = {}
+        for topic_partition, state in self._states.items():
+            if state.has_position:
+                epoch = state.records.position_epoch
+                consumed[topic_partition] = OffsetAndMetadata(
+                    state.records.position, "", epoch if epoch >= 0 else None
+                )
+        return consumed
+
+    def without_position(self, state: FetchState) -> list[PartitionState]:
+        """The partitions in one of the states in which there is something to find out."""
+        return [each for each in self._states.values() if each.state is state]
+
+    @property
+    def may_reset(self) -> bool:
+        """Whether `auto.offset.reset` names a place to begin at."""
+        return self.default_reset.kind is not ResetKind.NONE

@@ -1,0 +1,251 @@
+"""From where each partition is read: committed offsets, resets, and checks against new leaders.
+
+Owns the finding out, in one background task that runs while there is something to find out and was
+started by a poll. Must not fetch records. Invariants: a seek of the user's always wins over what
+is found out meanwhile; an error that the user must hear is raised by the next poll, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.consumer.core.faults import (
+    LogTruncated,
+    NoOffsetForPartition,
+)
+from moldau.client.consumer.core.offset_reset import LATEST, OffsetReset, ResetKind
+from moldau.client.consumer.core.partition_state import (
+    UNKNOWN_EPOCH,
+    FetchState,
+    PartitionState,
+)
+from moldau.client.consumer.core.subscription_state import SubscriptionState
+from moldau.client.consumer.epoch_ends import EpochEnd, EpochEnds
+from moldau.client.consumer.list_offsets import UNKNOWN_OFFSET, FoundOffset, OffsetLookup
+from moldau.client.consumer.signal import Signal
+from moldau.client.errors import KafkaError
+from moldau.client.records import OffsetAndMetadata
+from moldau.protocol.types import TopicPartition
+from moldau.runtime.clock import Clock
+
+
+class CommittedOffsets(Protocol):
+    """Who knows what a group has committed."""
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
+    ) -> Awaitable[Mapping[TopicPartition, OffsetAndMetadata | None]]:
+        """The committed position of each, None where there is none."""
+
+
+class Positions:
+    """Gives every assigned partition a position. States: idle ⇄ working → closed.
+
+    Args:
+        committed: None without a group: nothing is committed then.
+        retry_backoff_ms: the pause after a passing error.
+        on_news: called when something has been found out, or has gone wrong.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        subscription: SubscriptionState[Any],
+        lookup: OffsetLookup,
+        epochs: EpochEnds,
+        committed: CommittedOffsets | None,
+        clock: Clock,
+        *,
+        retry_backoff_ms: float,
+        on_news: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._subscription = subscription
+        self._lookup = lookup
+        self._epochs = epochs
+        self._committed = committed
+        self._clock = clock
+        self._retry_backoff_ms = retry_backoff_ms
+        self._on_news = on_news
+        self._signal = Signal(clock)
+        self._task: asyncio.Task[None] | None = None
+        self._error: KafkaError | None = None
+        self._closed = False
+
+    def kick(self) -> None:
+        """Find out what is missing, if anything is: called by every poll.
+
+        Raises: KafkaError, what went wrong since the last call.
+        """
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if not self._subscription.unsettled.any or self._closed:
+            return
+        if self._task is None:
+            self._task = asyncio.create_task(self._work(), name="find out positions")
+            self._task.add_done_callback(self._ended)
+        else:
+            self._signal.set()
+
+    def leaders_changed(self) -> None:
+        """The metadata have been updated: positions are checked where the leader is a new one."""
+        topics = self._client.metadata.topics
+        for state in self._subscription.states():
+            topic = topics.get(state.topic_partition.topic)
+            found = None if topic is None else topic.partitions.get(state.topic_partition.partition)
+            if found is not None:
+                state.leader_seen(found.leader, found.leader_epoch)
+        self._signal.set()
+
+    async def close(self) -> None:
+        """Wait until the task has ended: after the client has closed."""
+        self._closed = True
+        self._signal.set()
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        fault = None if task.cancelled() else task.exception()
+        if isinstance(fault, KafkaError):
+            self._error = fault
+        elif fault is not None and not self._closed:
+            self._error = KafkaError(f"finding out positions failed: {fault!r}", final=True)
+            self._error.__cause__ = fault
+        if not self._closed:
+            self._on_news()
+
+    async def _work(self) -> None:
+        while not self._closed:
+            self._subscription.unsettled.any = False
+            pending = [
+                state
+                for state in self._subscription.states()
+                if state.state is not FetchState.FETCHING
+            ]
+            if not pending:
+                return
+            self._subscription.unsettled.any = True
+            now_ms = self._clock.monotonic_ms()
+            due = [state for state in pending if state.retry_at_ms <= now_ms]
+            if not due:
+                await self._signal.wait(min(state.retry_at_ms for state in pending) - now_ms)
+                continue
+            await self._initialize([each for each in due if each.state is FetchState.INITIALIZING])
+            await self._reset([each for each in due if each.state is FetchState.RESETTING])
+            await self._validate([each for each in due if each.state is FetchState.VALIDATING])
+            self._on_news()
+
+    async def _initialize(self, states: list[PartitionState]) -> None:
+        if not states:
+            return
+        committed: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
+        if self._committed is not None:
+            try:
+                committed = await self._committed.committed(
+                    [state.topic_partition for state in states]
+                )
+            except KafkaError as error:
+                self._rest_or_raise(states, error)
+                return
+        missing = []
+        for state in states:
+            # The user may have sought, or the group taken it away, while the answer was under way.
+            if state.state is not FetchState.INITIALIZING:
+                continue
+            found = committed.get(state.topic_partition)
+            if found is not None:
+                epoch = UNKNOWN_EPOCH if found.leader_epoch is None else found.leader_epoch
+                state.seek(found.offset, epoch)
+            elif self._subscription.may_reset:
+                state.request_reset(self._subscription.default_reset)
+            else:
+                missing.append(state)
+        if missing:
+            for state in missing:
+                state.retry_at_ms = self._clock.monotonic_ms() + self._retry_backoff_ms
+            raise NoOffsetForPartition(state.topic_partition for state in missing)
+
+    async def _reset(self, states: list[PartitionState]) -> None:
+        wanted = {
+            state.topic_partition: (state, state.reset)
+            for state in states
+            if state.reset is not None
+        }
+        now_ms = self._clock.now_ms()
+        targets = {name: reset.timestamp_ms(now_ms) for name, (_, reset) in wanted.items()}
+        if not targets:
+            return
+        answers = await self._lookup.ask_once(targets)
+        beyond = {}
+        for name, answer in answers.items():
+            state, reset = wanted[name]
+            if isinstance(answer, KafkaError):
+                self._rest_or_raise([state], answer)
+            elif answer.offset == UNKNOWN_OFFSET and reset.kind is ResetKind.BY_DURATION:
+                beyond[name] = LATEST.timestamp_ms(now_ms)
+            else:
+                self._found(state, reset, answer)
+        # Nothing is that young: what comes from now on is.
+        for name, answer in (await self._lookup.ask_once(beyond) if beyond else {}).items():
+            state, reset = wanted[name]
+            if isinstance(answer, KafkaError):
+                self._rest_or_raise([state], answer)
+            else:
+                self._found(state, reset, answer)
+
+    def _found(self, state: PartitionState, reset: OffsetReset, found: FoundOffset) -> None:
+        state.position_reset(reset, max(found.offset, 0), found.leader_epoch)
+
+    async def _validate(self, states: list[PartitionState]) -> None:
+        asked = {}
+        for state in states:
+            epoch = state.records.position_epoch
+            if epoch == UNKNOWN_EPOCH:
+                state.validated(state.generation)
+            else:
+                asked[state.topic_partition] = (state, state.generation, epoch)
+        if not asked:
+            return
+        answers = await self._epochs.ask_once({name: each[2] for name, each in asked.items()})
+        truncated: LogTruncated | None = None
+        for name, answer in answers.items():
+            state, generation, _epoch = asked[name]
+            if state.generation != generation or state.state is not FetchState.VALIDATING:
+                continue
+            if isinstance(answer, KafkaError):
+                self._rest_or_raise([state], answer)
+            else:
+                truncated = self._compare(state, answer) or truncated
+        if truncated is not None:
+            raise truncated
+
+    def _compare(self, state: PartitionState, end: EpochEnd) -> LogTruncated | None:
+        """Whether the log still is what was read (KIP-320); else go to where it began to differ."""
+        position = state.records.position
+        if end.is_unsupported or (end.is_known and end.end_offset >= position):
+            state.validated(state.generation)
+            return None
+        if end.is_known and self._subscription.may_reset:
+            state.seek(end.end_offset, UNKNOWN_EPOCH)
+            return None
+        if self._subscription.may_reset:
+            state.request_reset(self._subscription.default_reset)
+            return None
+        # The position stays, unvalidated: without a seek the same is found out again.
+        state.retry_at_ms = self._clock.monotonic_ms() + self._retry_backoff_ms
+        return LogTruncated(
+            state.topic_partition, position, end.end_offset if end.is_known else None
+        )
+
+    def _rest_or_raise(self, states: list[PartitionState], error: KafkaError) -> None:
+        """Try again in a moment; what no retry helps against is the user's to hear."""
+        again_ms = self._clock.monotonic_ms() + self._retry_backoff_ms
+        for state in states:
+            state.retry_at_ms = again_ms
+        if not error.retriable:
+            raise error

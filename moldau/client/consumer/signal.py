@@ -1,0 +1,55 @@
+"""A flag to wait for, with a time limit by the client's own clock.
+
+Owns one flag. Must not start tasks. Invariant: a set that happens before the wait is not lost;
+cancelling a waiter leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from moldau.runtime.clock import Clock
+
+
+class Signal:
+    """Set from anywhere on the loop; waiting resets it. Several may wait: all wake."""
+
+    __slots__ = ("_clock", "_is_set", "_waiters")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._is_set = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def set(self) -> None:
+        """Wake whoever waits, or the next one to wait."""
+        if not self._waiters:
+            self._is_set = True
+            return
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self, timeout_ms: float | None) -> None:
+        """Until it is set, or the time is over (None: no limit)."""
+        if self._is_set:
+            self._is_set = False
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        timer = None
+        if timeout_ms is not None:
+            timer = self._clock.call_later(max(timeout_ms, 0.0), _expire, waiter)
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+
+def _expire(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
