@@ -7,11 +7,12 @@ whatever a user can do about it is in its text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import TopicPartition
 
 
 class KafkaError(Exception):
@@ -247,17 +248,45 @@ class OffsetOutOfRange(BrokerError):
 
 
 class NoOffsetForPartition(KafkaError):
-    """Nothing is committed for a partition, and `auto.offset.reset` is none."""
+    """Nothing is committed for a partition, and `auto.offset.reset` is none.
+
+    Attributes:
+        partitions: those without a position.
+    """
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def __init__(self, partitions: Iterable[TopicPartition]) -> None:
+        self.partitions: frozenset[TopicPartition] = frozenset(partitions)
+        names = ", ".join(sorted(map(str, self.partitions)))
+        super().__init__(
+            f"no committed offset for {names}, and auto.offset.reset is none: seek, commit an "
+            "offset, or set auto.offset.reset to earliest, latest or by_duration:PT…"
+        )
 
 
 class LogTruncated(KafkaError):
     """Records that were consumed are no longer in the log: an unclean election cut them off
     (KIP-320), and `auto.offset.reset` is none.
+
+    Attributes:
+        topic_partition, position: where the consumer stood.
+        divergent_offset: up to where the log is what was read; None when the leader cannot say.
     """
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def __init__(
+        self, topic_partition: TopicPartition, position: int, divergent_offset: int | None
+    ) -> None:
+        known = "it cannot say to where" if divergent_offset is None else f"to {divergent_offset}"
+        super().__init__(
+            f"{topic_partition}: the leader's log was cut below the position {position} ({known}), "
+            "and auto.offset.reset is none: seek to where reading shall go on"
+        )
+        self.topic_partition: TopicPartition = topic_partition
+        self.position: int = position
+        self.divergent_offset: int | None = divergent_offset
 
 
 class CommitFailed(KafkaError):

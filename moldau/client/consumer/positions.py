@@ -12,10 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.consumer.core.faults import (
-    LogTruncated,
-    NoOffsetForPartition,
-)
 from moldau.client.consumer.core.offset_reset import LATEST, OffsetReset, ResetKind
 from moldau.client.consumer.core.partition_state import (
     UNKNOWN_EPOCH,
@@ -26,7 +22,7 @@ from moldau.client.consumer.core.subscription_state import SubscriptionState
 from moldau.client.consumer.epoch_ends import EpochEnd, EpochEnds
 from moldau.client.consumer.list_offsets import UNKNOWN_OFFSET, FoundOffset, OffsetLookup
 from moldau.client.consumer.signal import Signal
-from moldau.client.errors import KafkaError
+from moldau.client.errors import KafkaError, LogTruncated, NoOffsetForPartition
 from moldau.client.records import OffsetAndMetadata
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock

@@ -22,8 +22,8 @@ from moldau.client.errors import ConfigurationError
 
 __all__ = [
     "ASSIGNORS",
-    "AssignorLike",
     "Assignments",
+    "AssignorLike",
     "ConsumerPartitionAssignor",
     "CooperativeStickyAssignor",
     "MemberAssignment",

@@ -405,8 +405,9 @@ class PartitionRecords:
         position = self.position
         if left:
             batch.rewind(self._run[-left].offset)
+        # Whoever holds the iterator finds it at its end.
+        self._run.clear()
         self._run_iterator = None
-        self._run = []
         self._move(position, batch.header.partition_leader_epoch)
         if not left:
             self._advance(batch)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from moldau.client.consumer.core.faults import InvalidUse, NotAssigned
+from moldau.client.consumer.core.faults import NotAssigned
 from moldau.client.consumer.core.offset_reset import OffsetReset, ResetKind
 from moldau.client.consumer.core.partition_state import FetchState, PartitionState, Unsettled
+from moldau.client.errors import InvalidSubscription
 from moldau.client.records import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class SubscriptionState(Generic[Listener]):
 
     def _check_kind(self, wanted: str, in_the_way: bool) -> None:
         if in_the_way:
-            raise InvalidUse(
+            raise InvalidSubscription(
                 "a consumer subscribes to topics, to a pattern, or is assigned partitions by "
                 f"hand, one of them at a time: unsubscribe() before {wanted}"
             )
