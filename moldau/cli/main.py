@@ -16,11 +16,13 @@ from moldau.cli import (
     bench,
     brokers,
     configs,
+    consume,
     dev,
     features,
     groups,
     log,
     metadata,
+    produce,
     quorum,
     server,
     storage,
@@ -49,6 +51,8 @@ app.add_typer(log.app, name="log")
 app.add_typer(metadata.app, name="metadata")
 app.add_typer(bench.app, name="bench")
 app.command("dev")(dev.dev)
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
 
 
 def _show_version(wanted: bool) -> None:

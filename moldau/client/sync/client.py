@@ -1,0 +1,93 @@
+"""What all blocking clients have: an asyncio client on the background loop, and its end.
+
+Owns the making and closing of that client. Must not add anything to it.
+Invariant: the asyncio client is touched by the loop's thread only; a client that its owner forgot
+is closed when it is collected, or at the interpreter's exit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from moldau.client.errors import ClientClosed
+from moldau.client.sync.background_loop import background_loop
+from moldau.client.sync.calls import GiveBack
+
+Result = TypeVar("Result")
+
+
+class BlockingClient:
+    """Base of the blocking clients; usable from any number of threads, as `with` or with `close`.
+
+    Calls block their thread and nothing else. Ctrl-C ends a call and leaves the client usable. In
+    the child of a fork a client raises KafkaError: make a new one there.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._closed = False
+        self._loop = background_loop()
+        self._inner: Any = self._loop.call(self._made, make)
+        self._finalizer = self._loop.finalizer(self, self._inner)
+
+    async def _made(self, make: Callable[[], Any]) -> Any:
+        inner = make()
+        self._loop.adopt(inner)
+        return inner
+
+    def _call(
+        self,
+        work: Callable[..., Coroutine[Any, Any, Result]],
+        /,
+        *arguments: Any,
+        give_back: GiveBack[Result] | None = None,
+        **keywords: Any,
+    ) -> Result:
+        if self._closed:
+            raise ClientClosed("the client has been closed")
+        return self._loop.call(work, *arguments, give_back=give_back, **keywords)
+
+    def _close(
+        self, work: Callable[..., Coroutine[Any, Any, None]], /, *arguments: Any, **keywords: Any
+    ) -> None:
+        """Close once. Interrupted, the thread goes on and the rest is done in the background."""
+        if self._closed:
+            return
+        self._loop.check()
+        self._closed = True
+        if self._finalizer.detach() is None:
+            return
+        self._loop.call(self._ended, work, arguments, keywords)
+
+    async def _ended(
+        self,
+        work: Callable[..., Coroutine[Any, Any, None]],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> None:
+        closing = asyncio.ensure_future(work(*arguments, **keywords))
+        closing.add_done_callback(_look_at_error)
+        self._loop.closing(self._inner, closing)
+        await asyncio.shield(closing)
+
+    def close(self) -> None:
+        """End the client; twice is fine."""
+        self._close(self._inner.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _look_at_error(closing: asyncio.Future[None]) -> None:
+    if not closing.cancelled():
+        closing.exception()  # whoever still waits is told; if nobody does, nobody can be

@@ -1,0 +1,307 @@
+"""The thread and loop behind blocking clients: calls, interruptions, listeners, forks, exits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from moldau.client.errors import ClientClosed, KafkaError
+from moldau.client.sync.background_loop import BackgroundLoop, background_loop
+from moldau.client.sync.calls import run_in_caller, tell_caller
+
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def loop() -> BackgroundLoop:
+    """The process's one."""
+    return background_loop()
+
+
+async def _thread_of_work() -> int:
+    return threading.get_ident()
+
+
+async def _fail(error: BaseException) -> None:
+    raise error
+
+
+def _interrupt_main_thread() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_work_runs_in_one_other_thread_for_everybody(loop: BackgroundLoop):
+    def ask() -> None:
+        idents.append(loop.call(_thread_of_work))
+
+    idents: list[int] = []
+    threads = [threading.Thread(target=ask) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert len(idents) == 5
+    assert len({*idents, loop.call(_thread_of_work)}) == 1
+    assert threading.get_ident() not in idents
+    assert background_loop() is loop
+
+
+async def test_it_works_while_a_loop_runs_in_the_calling_thread(loop: BackgroundLoop):
+    assert loop.call(_thread_of_work) != threading.get_ident()
+
+
+def test_an_error_of_the_work_is_the_callers(loop: BackgroundLoop):
+    error = ValueError("wrong")
+    with pytest.raises(ValueError, match="wrong") as raised:
+        loop.call(_fail, error)
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_nothing_that_work_raises_ends_the_loop(loop: BackgroundLoop, kind: type[BaseException]):
+    with pytest.raises(kind):
+        loop.call(_fail, kind("from the work"))
+    assert loop.call(_thread_of_work)
+
+
+def test_work_that_is_cancelled_from_inside_is_a_closed_client(loop: BackgroundLoop):
+    with pytest.raises(ClientClosed):
+        loop.call(_fail, asyncio.CancelledError())
+
+
+def test_an_interruption_cancels_the_work_and_waits_for_its_end(loop: BackgroundLoop):
+    events: list[str] = []
+
+    async def work() -> None:
+        try:
+            _interrupt_main_thread()
+            await asyncio.sleep(DEADLINE_S)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            events.append("cleaned up")
+            raise
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.call(work)
+    assert events == ["cleaned up"]
+    assert loop.call(_thread_of_work)
+
+
+def test_a_result_that_crosses_an_interruption_is_given_back(loop: BackgroundLoop):
+    given_back: list[str] = []
+
+    async def work() -> str:
+        try:
+            _interrupt_main_thread()
+            await asyncio.sleep(DEADLINE_S)
+        except asyncio.CancelledError:
+            return "records"
+        return "not reached"
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.call(work, give_back=given_back.append)
+    loop.call(_thread_of_work)  # whatever was given back was so before this
+    assert given_back == ["records"]
+
+
+def test_a_result_that_was_ready_before_the_interruption_is_given_back(loop: BackgroundLoop):
+    """The signal comes while the thread runs the last thing that the work wanted of it."""
+    given_back: list[str] = []
+
+    async def work() -> str:
+        tell_caller(_interrupt_main_thread)
+        return "records"
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.call(work, give_back=given_back.append)
+    loop.call(_thread_of_work)
+    assert given_back == ["records"]
+
+
+def test_listeners_run_in_the_calling_thread_and_may_call(loop: BackgroundLoop):
+    def listener(number: int) -> tuple[int, int]:
+        return threading.get_ident() + 0 * loop.call(_thread_of_work), number
+
+    async def work() -> object:
+        return await run_in_caller(listener, 3)
+
+    assert loop.call(work) == (threading.get_ident(), 3)
+
+
+def test_a_listeners_error_is_the_works(loop: BackgroundLoop):
+    def listener() -> None:
+        raise ValueError("in the listener")
+
+    async def work() -> str:
+        try:
+            await run_in_caller(listener)
+        except ValueError as error:
+            return str(error)
+        return "no error"
+
+    assert loop.call(work) == "in the listener"
+
+
+def test_an_async_listener_is_refused(loop: BackgroundLoop):
+    async def listener() -> None:
+        raise AssertionError("never run")
+
+    async def work() -> None:
+        await run_in_caller(listener)
+
+    with pytest.raises(TypeError, match="is async"):
+        loop.call(work)
+
+
+def test_an_interrupted_listener_cancels_the_work(loop: BackgroundLoop):
+    ends: list[str] = []
+
+    def listener() -> None:
+        raise KeyboardInterrupt
+
+    async def work() -> None:
+        try:
+            await run_in_caller(listener)
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.call(work)
+    loop.call(_thread_of_work)
+    assert ends == ["cancelled"]
+
+
+def test_after_an_interruption_listeners_are_refused(loop: BackgroundLoop):
+    refusals: list[str] = []
+
+    async def work() -> None:
+        try:
+            _interrupt_main_thread()
+            await asyncio.sleep(DEADLINE_S)
+        except asyncio.CancelledError:
+            try:
+                await run_in_caller(refusals.append, "was called")
+            except KafkaError as error:
+                refusals.append(str(error))
+            raise
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.call(work)
+    assert len(refusals) == 1
+    assert "interrupted" in refusals[0]
+
+
+def test_what_nobody_waits_for_runs_on_the_loop(loop: BackgroundLoop):
+    idents: list[int] = []
+
+    async def work() -> int:
+        return threading.get_ident()
+
+    ident = loop.call(work)
+    done = threading.Event()
+
+    def callback() -> None:
+        tell_caller(lambda: idents.append(threading.get_ident()))
+        done.set()
+
+    loop.post(callback)
+    assert done.wait(DEADLINE_S)
+    assert idents == [ident]
+
+
+def test_a_blocking_call_on_the_loops_own_thread_is_refused(loop: BackgroundLoop):
+    async def work() -> None:
+        loop.call(_thread_of_work)
+
+    with pytest.raises(KafkaError, match="would wait for itself"):
+        loop.call(work)
+
+
+def _in_a_fork(check: Callable[[], bool]) -> bool:
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if check() else 1)
+        finally:
+            os._exit(2)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_gets_a_clear_error_and_a_loop_of_its_own(loop: BackgroundLoop):
+    loop.call(_thread_of_work)
+
+    def check() -> bool:
+        try:
+            loop.call(_thread_of_work)
+        except KafkaError as error:
+            refused = "before a fork" in str(error)
+        else:
+            refused = False
+        own = background_loop()
+        return refused and own is not loop and own.call(_thread_of_work) > 0
+
+    assert _in_a_fork(check)
+    assert loop.call(_thread_of_work)
+
+
+EXITING = """
+import sys, threading
+from moldau.client.sync.background_loop import background_loop
+
+class Client:
+    async def close(self):
+        import asyncio
+        await asyncio.sleep(0)
+        print("closed", flush=True)
+
+loop = background_loop()
+client = Client()
+
+async def adopt():
+    loop.adopt(client)
+
+async def forever():
+    import asyncio
+    await asyncio.Event().wait()
+
+loop.call(adopt)
+if "{how}" == "abandoned":
+    class Owner: pass
+    owner = Owner()
+    finalizer = loop.finalizer(owner, client)
+    del owner
+if "{how}" == "waiting":
+    def wait():
+        try:
+            loop.call(forever)
+        except Exception as error:
+            print(type(error).__name__, flush=True)
+    threading.Thread(target=wait, daemon=True).start()
+if "{how}" == "error":
+    raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [("plain", 0), ("error", 3), ("abandoned", 0), ("waiting", 0)]
+)
+def test_the_interpreters_exit_closes_what_is_open(how: str, status: int):
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", EXITING.replace("{how}", how)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (status, "")
+    assert done.stdout.split().count("closed") == 1

@@ -1,0 +1,280 @@
+"""Records from many threads to one loop: order, room, wake-ups, what becomes of each."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from moldau.client.errors import BufferFull, ClientClosed, DeliveryTimeout, KafkaError
+from moldau.client.sync.background_loop import BackgroundLoop, background_loop
+from moldau.client.sync.handover import Delivery, Handover
+from moldau.testing import wait_until
+
+DEADLINE_S = 10.0
+SIZE_BYTES = 10
+
+
+class FakeDelivery:
+    """Done when somebody says so."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.outcome: int | Exception | None = None
+        self.changed = asyncio.Event()
+
+    def done(self) -> bool:
+        return self.outcome is not None
+
+    def exception(self) -> Exception | None:
+        return self.outcome if isinstance(self.outcome, Exception) else None
+
+    def result(self) -> int | None:
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    def settle(self, outcome: int | Exception) -> None:
+        self.outcome = outcome
+        self.changed.set()
+
+    def __await__(self) -> Any:
+        yield from self.changed.wait().__await__()
+        return self.result()
+
+
+class FakeProducer:
+    """Takes `room` records, then raises BufferFull until there is more."""
+
+    def __init__(self) -> None:
+        self.room = 1_000_000
+        self.taken: list[tuple[str, Any]] = []
+        self.deliveries: list[FakeDelivery] = []
+        self.callbacks: list[Any] = []
+        self.refuse: Callable[[Any], Exception | None] = lambda value: None
+        self.room_error: KafkaError | None = None
+        self._more = asyncio.Event()
+
+    def send_nowait(self, topic: str, value: Any, **keywords: Any) -> FakeDelivery:
+        error = self.refuse(value)
+        if error is not None:
+            raise error
+        if not self.room:
+            raise BufferFull("full")
+        self.room -= 1
+        self.taken.append((topic, value))
+        self.callbacks.append(keywords["on_delivery"])
+        self.deliveries.append(FakeDelivery(len(self.deliveries)))
+        return self.deliveries[-1]
+
+    async def wait_for_room(self) -> None:
+        while not self.room:
+            if self.room_error is not None:
+                raise self.room_error
+            self._more.clear()
+            await self._more.wait()
+
+    def give_room(self, count: int) -> None:
+        self.room += count
+        self._more.set()
+
+    def fail_waiters(self, error: KafkaError) -> None:
+        self.room_error = error
+        self._more.set()
+
+
+class Setting:
+    """A handover on the real background loop, before a fake producer."""
+
+    def __init__(self, **changed: Any) -> None:
+        self.loop: BackgroundLoop = background_loop()
+
+        async def make() -> tuple[FakeProducer, Handover]:
+            producer = FakeProducer()
+            settings = {
+                "limit_bytes": 100 * SIZE_BYTES,
+                "max_block_ms": DEADLINE_S * 1000,
+                "delivery_timeout_ms": DEADLINE_S * 1000,
+                **changed,
+            }
+            return producer, Handover(self.loop, producer, **settings)  # type: ignore[arg-type]
+
+        self.producer, self.handover = self.loop.call(make)
+
+    def put(self, value: Any, on_delivery: Any = None) -> Delivery:
+        record = ("t", value, None, (), None, None, on_delivery, SIZE_BYTES)
+        return self.handover.put(record, SIZE_BYTES)
+
+    def on_loop(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        async def run() -> Any:
+            return function(*arguments)
+
+        return self.loop.call(run)
+
+    def settled(self) -> None:
+        """Whatever was posted before has been done."""
+        self.on_loop(lambda: None)
+
+    def emptied(self) -> None:
+        self.loop.call(self.handover.emptied)
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return Setting()
+
+
+def test_records_of_each_thread_arrive_in_its_order(setting: Setting):
+    def send(name: int) -> None:
+        for number in range(2_000):
+            while True:
+                try:
+                    setting.put((name, number))
+                    break
+                except BufferFull:
+                    setting.loop.call(setting.handover.room)
+
+    threads = [threading.Thread(target=send, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    setting.emptied()
+    numbers: dict[int, list[int]] = defaultdict(list)
+    for _, (name, number) in setting.producer.taken:
+        numbers[name].append(number)
+    assert numbers == {name: list(range(2_000)) for name in range(4)}
+
+
+def test_many_records_cost_one_wake_up(setting: Setting, monkeypatch: pytest.MonkeyPatch):
+    """While the loop is busy with something else, a hundred records wake it once."""
+    wake_ups = []
+    post = setting.loop.post
+    busy, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        busy.set()
+        go_on.wait(DEADLINE_S)
+
+    setting.loop.post(hold)
+    assert busy.wait(DEADLINE_S)
+
+    def counting(callback: Any, *arguments: Any) -> None:
+        wake_ups.append(callback)
+        post(callback, *arguments)
+
+    monkeypatch.setattr(setting.loop, "post", counting)
+    for number in range(100):
+        setting.put(number)
+    monkeypatch.undo()
+    go_on.set()
+    setting.settled()
+    assert len(setting.producer.taken) == 100
+    assert len(wake_ups) == 1
+
+
+def test_a_result_waits_for_the_acknowledgement(setting: Setting):
+    delivery = setting.put("value")
+    setting.settled()
+    assert not delivery.done()
+    setting.loop.post(setting.producer.deliveries[0].settle, 42)
+    assert delivery.result() == 42
+    assert delivery.done()
+    assert delivery.exception() is None
+
+
+def test_a_failed_delivery_raises_and_tells(setting: Setting):
+    delivery = setting.put("value")
+    setting.settled()
+    error = DeliveryTimeout("too late")
+    setting.loop.post(setting.producer.deliveries[0].settle, error)
+    assert delivery.exception() is error
+    with pytest.raises(DeliveryTimeout):
+        delivery.result()
+
+
+def test_a_record_that_the_producer_refuses_fails_alone(setting: Setting):
+    told: list[Any] = []
+    error = KafkaError("refused")
+    setting.on_loop(
+        setattr, setting.producer, "refuse", lambda value: error if value == 1 else None
+    )
+    deliveries = [setting.put(number, lambda *outcome: told.append(outcome)) for number in range(3)]
+    setting.emptied()
+    assert [value for _, value in setting.producer.taken] == [0, 2]
+    assert deliveries[1].exception() is error
+    assert told == [(None, error)]
+    assert not deliveries[2].done()
+
+
+def test_without_room_records_wait_and_then_threads_do(setting: Setting):
+    setting.on_loop(setattr, setting.producer, "room", 5)
+    for number in range(100):
+        setting.put(number)
+    setting.settled()
+    # Five have left: there is room for as many again, after the loop has looked.
+    for number in range(100, 105):
+        setting.put(number)
+    with pytest.raises(BufferFull):
+        setting.put(105)
+    assert not setting.handover.has_room
+    assert [value for _, value in setting.producer.taken] == list(range(5))
+    setting.on_loop(setting.producer.give_room, 200)
+    setting.loop.call(setting.handover.room)
+    setting.put(105)
+    setting.emptied()
+    assert [value for _, value in setting.producer.taken] == list(range(106))
+
+
+def test_one_record_larger_than_the_bound_is_taken(setting: Setting):
+    delivery = setting.handover.put(("t", 1, None, (), None, None, None, 10**9), 10**9)
+    setting.emptied()
+    assert setting.handover.has_room
+    assert not delivery.done()
+
+
+def test_room_that_never_comes_is_one_error():
+    setting = Setting(max_block_ms=10)
+    setting.on_loop(setattr, setting.producer, "room", 0)
+    for number in range(100):
+        setting.put(number)
+    with pytest.raises(BufferFull, match=r"max\.block\.ms"):
+        setting.loop.call(setting.handover.room)
+
+
+def test_records_that_get_no_room_in_time_fail():
+    setting = Setting(delivery_timeout_ms=10)
+    setting.on_loop(setattr, setting.producer, "room", 1)
+    deliveries = [setting.put(number) for number in range(3)]
+    assert isinstance(deliveries[2].exception(), DeliveryTimeout)
+    assert isinstance(deliveries[1].exception(), DeliveryTimeout)
+    assert not deliveries[0].done()
+    assert setting.handover.has_room
+
+
+def test_a_closed_producer_fails_what_still_waits(setting: Setting):
+    setting.on_loop(setattr, setting.producer, "room", 0)
+    deliveries = [setting.put(number) for number in range(3)]
+    setting.settled()
+    setting.on_loop(setting.producer.fail_waiters, ClientClosed("closed"))
+    assert [type(each.exception()) for each in deliveries] == [ClientClosed] * 3
+
+
+def test_what_is_withdrawn_in_time_is_not_sent(setting: Setting):
+    setting.on_loop(setattr, setting.producer, "room", 0)
+    kept, withdrawn = setting.put("kept"), setting.put("withdrawn")
+    setting.settled()
+    setting.handover.withdraw(withdrawn)
+    setting.on_loop(setting.producer.give_room, 10)
+    setting.emptied()
+    wait_until(lambda: len(setting.producer.taken) == 1, what="the kept record")
+    assert setting.producer.taken == [("t", "kept")]
+    assert withdrawn.done()
+    assert isinstance(withdrawn.exception(), KafkaError)
+    setting.handover.withdraw(kept)
+    assert not kept.done()
+    assert setting.handover.has_room
