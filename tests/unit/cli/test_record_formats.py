@@ -1,0 +1,244 @@
+"""Records in and out of text and JSON lines, without a cluster."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.cli.record_input import (
+    InputProblem,
+    InputRecord,
+    JsonFormat,
+    TextFormat,
+    lines,
+    unescaped,
+    whole,
+)
+from moldau.cli.record_output import Formatter, json_formatter, raw_value, text_formatter
+from moldau.client.records import ConsumerRecord, TimestampType
+
+LIMIT = 1_000
+data = st.none() | st.binary(max_size=20) | st.text(max_size=10).map(str.encode)
+
+
+class Pieces:
+    """A stream that hands out its bytes in pieces of any size."""
+
+    def __init__(self, content: bytes, seed: int = 1) -> None:
+        self._content = io.BytesIO(content)
+        self._random = random.Random(seed)
+
+    def read1(self, size: int, /) -> bytes:
+        return self._content.read(self._random.randint(1, 7))
+
+
+def consumed(
+    value: bytes | None,
+    key: bytes | None = None,
+    headers: tuple[tuple[str, bytes | None], ...] = (),
+    timestamp_ms: int = 1_234,
+) -> ConsumerRecord:
+    return ConsumerRecord("t", 2, 7, timestamp_ms, TimestampType.CREATE_TIME, key, value, headers)
+
+
+def split(content: bytes, delimiter: bytes = b"\n", limit: int = LIMIT) -> list[bytes]:
+    return list(lines(Pieces(content), delimiter, limit))
+
+
+@pytest.mark.parametrize(
+    ("content", "delimiter", "expected"),
+    [
+        (b"", b"\n", []),
+        (b"one\ntwo\n", b"\n", [b"one", b"two"]),
+        (b"one\ntwo", b"\n", [b"one", b"two"]),
+        (b"\n\nx", b"\n", [b"", b"", b"x"]),
+        (b"one\r\ntwo\r\n", b"\n", [b"one", b"two"]),
+        (b"one\r\0two\0", b"\0", [b"one\r", b"two"]),
+        (b"one--two--three", b"--", [b"one", b"two", b"three"]),
+        (b"one---two", b"--", [b"one", b"-two"]),
+    ],
+)
+def test_input_is_split_at_delimiters(content: bytes, delimiter: bytes, expected: list[bytes]):
+    assert split(content, delimiter) == expected
+
+
+@given(st.lists(st.binary(max_size=9).filter(lambda each: b"ab" not in each + b"a"), max_size=8))
+def test_pieces_do_not_depend_on_how_they_are_read(parts: list[bytes]):
+    content = b"".join(part + b"ab" for part in parts)
+    assert split(content, b"ab") == content.split(b"ab")[:-1]
+
+
+def test_a_piece_may_be_as_long_as_the_limit_and_no_longer():
+    assert split(b"x" * LIMIT + b"\n") == [b"x" * LIMIT]
+    with pytest.raises(InputProblem, match=r"longer than 1000 bytes.*max\.request\.size"):
+        split(b"x" * (LIMIT + 1))
+    with pytest.raises(InputProblem, match="longer than"):
+        split(b"x" * (LIMIT + 1) + b"\n")
+
+
+def test_a_whole_file_is_one_piece_up_to_the_limit():
+    assert whole(Pieces(b"a\nb\0"), 4) == b"a\nb\0"
+    with pytest.raises(InputProblem, match="longer than 4 bytes"):
+        whole(Pieces(b"a\nb\0c"), 4)
+
+
+def test_text_with_keys_and_tombstones():
+    form = TextFormat(b":", b"NULL")
+    assert form.record(b"k:v:w") == InputRecord(b"v:w", b"k")
+    assert form.record(b"k:NULL") == InputRecord(None, b"k")
+    assert form.record(b"NULL:") == InputRecord(b"", None)
+    assert TextFormat().record(b"k:v") == InputRecord(b"k:v")
+    with pytest.raises(InputProblem, match="no key separator ':'"):
+        form.record(b"no key")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b'{"value": "v"}', InputRecord(b"v")),
+        (b'{"value": null, "key": "k"}', InputRecord(None, b"k")),
+        (b'{"value": {"a": 1}}', InputRecord(b'{"a":1}')),
+        (b'{"value": [1, 2.5]}', InputRecord(b"[1,2.5]")),
+        (b'{"value": "\xc3\xa9"}', InputRecord("é".encode())),
+        (b'{"value_base64": "AP8="}', InputRecord(b"\x00\xff")),
+        (b'{"value": "v", "partition": 3}', InputRecord(b"v", partition=3)),
+        (b'{"value": "v", "timestamp": 5}', InputRecord(b"v", timestamp_ms=5)),
+        (
+            b'{"value": "v", "timestamp": "1970-01-01T00:00:01Z"}',
+            InputRecord(b"v", timestamp_ms=1_000),
+        ),
+        (
+            b'{"value": "v", "headers": {"a": "1", "b": null}}',
+            InputRecord(b"v", headers=[("a", b"1"), ("b", None)]),
+        ),
+        (
+            b'{"value": "v", "headers": [["a", "1"], {"key": "a", "value_base64": "AA=="}]}',
+            InputRecord(b"v", headers=[("a", b"1"), ("a", b"\x00")]),
+        ),
+        (b'{"value": "v", "topic": "x", "offset": 9}', InputRecord(b"v")),
+        (b"  ", None),
+    ],
+)
+def test_json_lines(line: bytes, expected: InputRecord | None):
+    assert JsonFormat().record(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b"{", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b"{}", 'no "value"'),
+        (b'{"valeu": "v"}', "did you mean 'value'"),
+        (b'{"value": "v", "value_base64": "AA=="}', "both"),
+        (b'{"value_base64": "A"}', "not base64"),
+        (b'{"value_base64": 1}', "must be a string"),
+        (b'{"value": "v", "partition": -1}', "from 0 to"),
+        (b'{"value": "v", "partition": true}', "from 0 to"),
+        (b'{"value": "v", "timestamp": "yesterday"}', "ISO 8601"),
+        (b'{"value": "v", "headers": 3}', "headers"),
+        (b'{"value": "v", "headers": [{"value": "x"}]}', "headers"),
+    ],
+)
+def test_json_that_is_no_record_says_why(line: bytes, complaint: str):
+    with pytest.raises(InputProblem, match=complaint):
+        JsonFormat().record(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("\\t", b"\t"), (":", b":"), ("\\0", b"\0"), ("\\x1f", b"\x1f"), ("\\\\", b"\\"), (" ", b" ")],
+)
+def test_separators_may_be_escaped(text: str, expected: bytes):
+    assert unescaped(text, "--delimiter") == expected
+
+
+def test_separators_beyond_ascii():
+    assert unescaped("→", "--delimiter") == "→".encode()
+
+
+@pytest.mark.parametrize("text", ["", "\\", "\\x1"])
+def test_separators_that_are_none(text: str):
+    with pytest.raises(InputProblem, match="--delimiter"):
+        unescaped(text, "--delimiter")
+
+
+def text(fields: str) -> Formatter:
+    return text_formatter(fields.split(","), b"|", b"\n", b"NULL")
+
+
+def test_text_output_has_the_fields_asked_for():
+    record = consumed(b"v", b"k", (("a", b"1"), ("b", None)))
+    assert text("value")(record) == b"v\n"
+    assert text("key,value")(record) == b"k|v\n"
+    assert text("topic,partition,offset,timestamp,headers")(record) == b"t|2|7|1234|a:1,b:NULL\n"
+    assert text("value,key")(consumed(None)) == b"NULL|NULL\n"
+    assert text("value")(consumed(None)) == b"NULL\n"
+
+
+def test_raw_output_is_the_bytes():
+    assert raw_value(consumed(b"a\n\0")) == b"a\n\0"
+    assert raw_value(consumed(None)) == b""
+
+
+def test_json_output_names_everything():
+    line = json_formatter()(consumed(b"v", b"\xff", (("h", b"1"),)))
+    assert json.loads(line) == {
+        "topic": "t",
+        "partition": 2,
+        "offset": 7,
+        "timestamp": 1234,
+        "timestamp_type": "create",
+        "key_base64": "/w==",
+        "value": "v",
+        "headers": [{"key": "h", "value": "1"}],
+    }
+    assert json.loads(json_formatter(always_base64=True)(consumed(b"v")))["value_base64"] == "dg=="
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b'{"a":1}', {"a": 1}),
+        (b"[1]", [1]),
+        (b'{"a": 1}', '{"a": 1}'),  # other bytes would come back
+        (b'"x"', '"x"'),
+        (b"null", "null"),
+        (b"x", "x"),
+    ],
+)
+def test_json_values_appear_as_such_when_they_come_back_the_same(value: bytes, shown: object):
+    line = json_formatter(json_values=True)(consumed(value))
+    assert json.loads(line)["value"] == shown
+    again = JsonFormat().record(line)
+    assert again is not None
+    assert again.value == value
+
+
+@given(
+    value=data,
+    key=data,
+    headers=st.lists(st.tuples(st.text(max_size=5), data), max_size=3),
+    timestamp_ms=st.integers(0, 2**53),
+    always_base64=st.booleans(),
+    json_values=st.booleans(),
+)
+def test_what_consume_writes_produce_reads_as_the_same_record(
+    value: bytes | None,
+    key: bytes | None,
+    headers: list[tuple[str, bytes | None]],
+    timestamp_ms: int,
+    always_base64: bool,
+    json_values: bool,
+):
+    record = consumed(value, key, tuple(headers), timestamp_ms)
+    line = json_formatter(always_base64=always_base64, json_values=json_values)(record)
+    again = JsonFormat().record(line)
+    assert again is not None
+    assert again == InputRecord(value, key, again.headers, 2, timestamp_ms)
+    assert list(again.headers) == headers
