@@ -16,7 +16,16 @@ _NATIVE = "moldau.protocol.records._native"
 _SOURCE = "moldau/protocol/records/_native.pyx"
 _PARTS = [
     f"moldau/protocol/records/_native_{part}.pxi"
-    for part in ("read", "write", "columns", "rows", "keys")
+    for part in (
+        "read",
+        "write",
+        "buffer",
+        "columns",
+        "cursor",
+        "rows",
+        "keys",
+        "partitions",
+    )
 ]
 _BUILD_ERRORS = (BaseError, CCompilerError, OSError)
 

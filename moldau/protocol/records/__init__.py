@@ -3,8 +3,25 @@
 Everything public is named here. Codec libraries load on first compressed use only.
 """
 
-from moldau.protocol.records._implementation import IMPLEMENTATION
-from moldau.protocol.records.batch import decode_records, encode_batch, recompress
+from moldau.protocol.records._implementation import (
+    IMPLEMENTATION,
+    RecordBuffer,
+    RecordCursor,
+    RecordMaker,
+    group_rows,
+    murmur2,
+    murmur2_partition,
+    partition_rows,
+)
+from moldau.protocol.records.batch import (
+    append_time_ms,
+    compress_batch,
+    decode_records,
+    encode_batch,
+    finish_batch,
+    recompress,
+    records_section,
+)
 from moldau.protocol.records.builder import (
     RecordBatchBuilder,
     batch_size_bound,
@@ -12,9 +29,13 @@ from moldau.protocol.records.builder import (
 )
 from moldau.protocol.records.columns import (
     BytesColumn,
+    ColumnEncoder,
     RecordColumns,
     decode_columns,
     encode_columns,
+    split_encoded,
+    string_buffers,
+    take_columns,
 )
 from moldau.protocol.records.compression import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
@@ -45,6 +66,7 @@ from moldau.protocol.records.header import (
     patch_producer_state,
     read_batch_header,
     verify_crc,
+    write_header,
 )
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
 from moldau.protocol.records.record import Record, RecordHeaders
@@ -64,6 +86,7 @@ __all__ = [
     "BatchHeader",
     "BytesColumn",
     "Codec",
+    "ColumnEncoder",
     "ControlKey",
     "ControlRecordType",
     "EndTxnMarker",
@@ -71,12 +94,17 @@ __all__ = [
     "InvalidBatchReason",
     "Record",
     "RecordBatchBuilder",
+    "RecordBuffer",
     "RecordColumns",
+    "RecordCursor",
     "RecordHeaders",
+    "RecordMaker",
     "RecordSummary",
     "TimestampType",
+    "append_time_ms",
     "batch_size_bound",
     "compress",
+    "compress_batch",
     "decode_columns",
     "decode_control_key",
     "decode_end_txn_marker",
@@ -87,16 +115,26 @@ __all__ = [
     "encode_control_batch",
     "encode_control_key",
     "encode_end_txn_batch",
+    "finish_batch",
+    "group_rows",
     "increment_sequence",
     "iter_batches",
+    "murmur2",
+    "murmur2_partition",
+    "partition_rows",
     "patch_batch",
     "patch_log_append_time",
     "patch_producer_state",
     "read_batch_header",
     "recompress",
     "record_size_bound",
+    "records_section",
     "scan_keys",
+    "split_encoded",
+    "string_buffers",
+    "take_columns",
     "validate_header",
     "validate_records",
     "verify_crc",
+    "write_header",
 ]

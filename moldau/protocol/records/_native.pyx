@@ -17,9 +17,19 @@ from cpython.bytearray cimport (
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport (
+    INT32_MAX,
+    INT64_MAX,
+    INT64_MIN,
+    int32_t,
+    int64_t,
+    uint8_t,
+    uint32_t,
+    uint64_t,
+)
 from libc.string cimport memcpy, memset
 
+from moldau.protocol.records.cursor_pure import RECORD_SLOTS, check_slots
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
 from moldau.protocol.records.pure import check_consumed, check_plausible_count
 from moldau.protocol.records.record import Record
@@ -62,8 +72,14 @@ cdef enum:
     NO_ROOM = 5
 
 
+# Known to `_implementation` too: both change when a function is added or changes its arguments.
+REVISION = 2
+
 include "_native_read.pxi"
 include "_native_write.pxi"
+include "_native_buffer.pxi"
 include "_native_columns.pxi"
+include "_native_cursor.pxi"
 include "_native_rows.pxi"
 include "_native_keys.pxi"
+include "_native_partitions.pxi"

@@ -10,6 +10,10 @@ cdef class _Section:
     cdef int64_t base_timestamp_ms
     cdef bint has_append_time
     cdef int64_t append_time_ms
+    cdef Py_ssize_t position
+    cdef Py_ssize_t index
+    cdef Py_ssize_t first_position
+    cdef Py_ssize_t taken
 
     def __cinit__(self, section, record_count, base_offset, base_timestamp_ms, append_time_ms):
         PyObject_GetBuffer(section, &self.view, PyBUF_SIMPLE)
@@ -126,12 +130,6 @@ def decode_column_sections(list sections):
     cdef Py_ssize_t total_count = 0
     cdef Py_ssize_t total_bytes = 0
     cdef _Section section
-    cdef Columns columns
-    cdef _SectionFacts facts
-    cdef Py_ssize_t position, index
-    cdef int status
-    cdef const uint8_t *data
-    cdef Py_ssize_t size
     for batch_position, *arguments in sections:
         try:
             section = _Section(*arguments)
@@ -144,16 +142,34 @@ def decode_column_sections(list sections):
         raise InvalidBatch(
             InvalidBatchReason.TOO_LARGE, f"{total_bytes} bytes do not fit 32-bit columns"
         )
+    fault, columns = _decode_held(held, total_count, total_bytes)
+    if fault is not None:
+        number, error = fault
+        raise error.at(sections[number][0])
+    return columns
+
+
+cdef tuple _decode_held(list held, Py_ssize_t row_limit, Py_ssize_t total_bytes):
+    """Rows from where the sections stand, up to the limit or the first fault.
+
+    Returns (None or (number of the section, its error), columns); the sections are where the
+    reading has stopped, and know from where they were read and how many rows they gave.
+    """
+    cdef _Section section
+    cdef Columns columns
+    cdef _SectionFacts facts
+    cdef int status
+    cdef object fault = None
     memset(&columns, 0, sizeof(Columns))
-    columns.capacity = total_count
+    columns.capacity = row_limit
     columns.data_capacity = total_bytes
-    offsets = _uninitialized(8 * total_count)
-    timestamps = _uninitialized(8 * total_count)
-    key_ends = _uninitialized(4 * (total_count + 1))
-    value_ends = _uninitialized(4 * (total_count + 1))
-    header_ends = _uninitialized(4 * (total_count + 1))
-    key_validity = _all_valid(total_count)
-    value_validity = _all_valid(total_count)
+    offsets = _uninitialized(8 * row_limit)
+    timestamps = _uninitialized(8 * row_limit)
+    key_ends = _uninitialized(4 * (row_limit + 1))
+    value_ends = _uninitialized(4 * (row_limit + 1))
+    header_ends = _uninitialized(4 * (row_limit + 1))
+    key_validity = _all_valid(row_limit)
+    value_validity = _all_valid(row_limit)
     key_data = _uninitialized(total_bytes)
     value_data = _uninitialized(total_bytes)
     columns.offsets = <int64_t *>PyByteArray_AS_STRING(offsets)
@@ -166,33 +182,76 @@ def decode_column_sections(list sections):
     columns.key_data = <uint8_t *>PyByteArray_AS_STRING(key_data)
     columns.value_data = <uint8_t *>PyByteArray_AS_STRING(value_data)
     columns.key_ends[0] = columns.value_ends[0] = columns.header_ends[0] = 0
+    for section in held:
+        section.first_position = section.position
+        section.taken = 0
     for number, section in enumerate(held):
-        facts.count = section.count
+        section.taken = -section.index
+        facts.count = min(section.count, section.index + (row_limit - columns.row))
         facts.base_offset = section.base_offset
         facts.base_timestamp_ms = section.base_timestamp_ms
         facts.has_append_time = section.has_append_time
         facts.append_time_ms = section.append_time_ms
-        data = <const uint8_t *>section.view.buf
-        size = section.view.len
-        position = index = 0
         with nogil:
-            status = _read_columns(data, size, facts, &columns, &position, &index)
+            status = _read_columns(
+                <const uint8_t *>section.view.buf,
+                section.view.len,
+                facts,
+                &columns,
+                &section.position,
+                &section.index,
+            )
+        section.taken += section.index
         try:
             if status == MALFORMED or status == NO_ROOM:
-                raise _malformed(index)
-            check_consumed(index, section.count, size - position)
+                raise _malformed(section.index)
+            if facts.count == section.count or status == EXHAUSTED:
+                check_consumed(
+                    section.index, section.count, section.view.len - section.position
+                )
         except InvalidBatch as error:
-            raise error.at(sections[number][0])
+            fault = number, error
+            break
+    if columns.row < row_limit:
+        _trim(offsets, timestamps, key_ends, value_ends, header_ends, columns.row)
+        _trim_validity(key_validity, columns.row)
+        _trim_validity(value_validity, columns.row)
     PyByteArray_Resize(key_data, columns.key_bytes)
     PyByteArray_Resize(value_data, columns.value_bytes)
-    return (
-        total_count,
+    return fault, (
+        columns.row,
         offsets,
         timestamps,
         (key_ends, key_validity if columns.null_keys else None, key_data),
         (value_ends, value_validity if columns.null_values else None, value_data),
         _decode_header_columns(held, header_ends, &columns) if columns.header_count else None,
     )
+
+
+cdef int _trim(
+    bytearray offsets,
+    bytearray timestamps,
+    bytearray key_ends,
+    bytearray value_ends,
+    bytearray header_ends,
+    Py_ssize_t count,
+) except -1:
+    PyByteArray_Resize(offsets, 8 * count)
+    PyByteArray_Resize(timestamps, 8 * count)
+    PyByteArray_Resize(key_ends, 4 * (count + 1))
+    PyByteArray_Resize(value_ends, 4 * (count + 1))
+    PyByteArray_Resize(header_ends, 4 * (count + 1))
+    return 0
+
+
+cdef int _trim_validity(bytearray bitmap, Py_ssize_t count) except -1:
+    """Cut the bitmap to `count` bits, the padding bits zero."""
+    cdef uint8_t *bits
+    PyByteArray_Resize(bitmap, (count + 7) // 8)
+    if count & 7:
+        bits = <uint8_t *>PyByteArray_AS_STRING(bitmap)
+        bits[count >> 3] &= <uint8_t>((1 << (count & 7)) - 1)
+    return 0
 
 
 cdef tuple _decode_header_columns(list held, bytearray header_ends, Columns *columns):
@@ -221,8 +280,8 @@ cdef tuple _decode_header_columns(list held, bytearray header_ends, Columns *col
     key_end[0] = value_end[0] = 0
     for section in held:
         data = <const uint8_t *>section.view.buf
-        position = 0
-        for record in range(section.count):
+        position = section.first_position
+        for record in range(section.taken):
             fits = (
                 _read_record(data, section.view.len, &position, section.base_timestamp_ms, &span)
                 == OK

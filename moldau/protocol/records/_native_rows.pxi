@@ -40,6 +40,8 @@ cdef struct Rows:
     Strings header_keys
     Strings header_values
     int64_t timestamp_ms
+    bint is_selected
+    Flat selection
 
 
 cdef inline Flat _flat(_Flat buffer):
@@ -148,9 +150,21 @@ cdef struct Row:
     int64_t body_size
 
 
-cdef inline int _row_at(Rows *rows, int64_t index, int64_t offset_delta, int64_t base, Row *row) \
+cdef inline int64_t _selected(Rows *rows, int64_t at) noexcept nogil:
+    """The number of the row at a place of the selection, if there is one; -1 outside of it."""
+    if not rows.is_selected:
+        return at
+    if 4 * (at + 1) > rows.selection.size:
+        return -1
+    return _int32_at(&rows.selection, at)
+
+
+cdef inline int _row_at(Rows *rows, int64_t at, int64_t offset_delta, int64_t base, Row *row) \
         noexcept nogil:
-    """Everything about row `index` as a record with that offset delta and base timestamp."""
+    """Everything about the row at a place, as a record with that offset delta and base time."""
+    cdef int64_t index = _selected(rows, at)
+    if index < 0:
+        return MALFORMED
     if _timestamp_at(rows, index, &row.timestamp_ms) != OK:
         return MALFORMED
     if (base > 0 and row.timestamp_ms < INT64_MIN + base) or (
@@ -258,6 +272,7 @@ def encode_rows(
     int64_t max_bytes,
     Py_ssize_t header_space,
     int64_t timestamp_ms,
+    selection=None,
 ):
     """See `columns_pure.encode_rows`."""
     cdef Rows rows
@@ -283,7 +298,18 @@ def encode_rows(
     _fill_strings(&rows.values, held, values)
     _fill_strings(&rows.header_keys, held, header_keys)
     _fill_strings(&rows.header_values, held, header_values)
-    if start < 0 or start >= stop or _timestamp_at(&rows, start, &base) != OK:
+    if selection is not None:
+        flat = _Flat(selection)
+        held.append(flat)
+        rows.is_selected = True
+        rows.selection = _flat(flat)
+    if (
+        start < 0
+        or start >= stop
+        or (selection is not None and 4 * stop > rows.selection.size)
+        or _selected(&rows, start) < 0
+        or _timestamp_at(&rows, _selected(&rows, start), &base) != OK
+    ):
         raise ValueError(f"no rows {start}..{stop} in these columns")
     with nogil:
         status = _measure_rows(&rows, start, stop, base, max_bytes, &size, &count)

@@ -159,6 +159,15 @@ def finish_batch(
 
     An empty batch is never compressed, as Kafka writes it.
     """
+    compress_batch(out, header, compression_level)
+    write_header(out, header)
+    return out
+
+
+def compress_batch(
+    out: bytearray, header: BatchHeader, compression_level: int | None = None
+) -> None:
+    """Compress what follows the header space in `out` as `header` says, and write no header."""
     codec = header.codec
     if codec is not Codec.NONE:
         if len(out) == BATCH_HEADER_SIZE:
@@ -167,8 +176,6 @@ def finish_batch(
             with memoryview(out) as view, view[BATCH_HEADER_SIZE:] as section:
                 compressed = compress(section, codec, compression_level)
             out[BATCH_HEADER_SIZE:] = compressed
-    write_header(out, header)
-    return out
 
 
 def recompress(

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.records import _implementation
-from moldau.protocol.records.batch import append_time_ms, finish_batch, records_section
+from moldau.protocol.records.batch import append_time_ms, compress_batch, records_section
+from moldau.protocol.records.columns_pure import DecodedColumns, RowBuffers, StringColumn
 from moldau.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from moldau.protocol.records.crc import Buffer
 from moldau.protocol.records.header import (
@@ -30,7 +31,11 @@ from moldau.protocol.records.header import (
     increment_sequence,
     iter_batches,
     read_batch_header,
+    write_header,
 )
+
+if TYPE_CHECKING:
+    from moldau.protocol.records._implementation import RecordCursor
 
 _MAX_BATCH_BYTES: Final = 2**31 - 1
 
@@ -97,9 +102,24 @@ def decode_columns(
                 append_time_ms(header),
             )
         )
-    count, offsets, timestamps, keys, values, headers_found = (
-        _implementation.decode_column_sections(sections)
-    )
+    return columns_of(_implementation.decode_column_sections(sections))
+
+
+def take_columns(
+    cursors: Sequence[RecordCursor], max_records: int | None = None
+) -> tuple[list[int], RecordColumns]:
+    """Take up to `max_records` records (None: all) from the cursors, in order, into columns.
+
+    Returns (records taken from each cursor, columns). A record that cannot be read ends it before
+    that record; when it is the first one, InvalidBatch is raised.
+    """
+    counts, columns = _implementation.decode_cursors(cursors, max_records)
+    return counts, columns_of(columns)
+
+
+def columns_of(decoded: DecodedColumns) -> RecordColumns:
+    """The raw buffers of `decode_column_sections` with their names and types."""
+    count, offsets, timestamps, keys, values, headers_found = decoded
     columns = RecordColumns(
         count,
         memoryview(offsets).cast("q"),
@@ -149,56 +169,129 @@ def encode_columns(
     stop = columns.row_count if row_count is None else start + row_count
     if not 0 <= start <= stop <= columns.row_count:
         raise ValueError(f"rows {start}..{stop} of {columns.row_count}")
-    buffers = _row_buffers(columns)
-    max_batch_bytes = min(max_batch_bytes, _MAX_BATCH_BYTES)
+    encoder = ColumnEncoder(columns)
     batches = []
     while start < stop:
-        out, next_row, base_ms, max_ms = _implementation.encode_rows(
-            buffers, start, stop, max_batch_bytes, BATCH_HEADER_SIZE, timestamp_ms
+        out, header, start = encoder.next_batch(
+            start,
+            stop,
+            max_batch_bytes=max_batch_bytes,
+            timestamp_ms=timestamp_ms,
+            codec=codec,
+            compression_level=compression_level,
         )
-        count = next_row - start
-        header = BatchHeader(
-            base_offset=base_offset,
-            batch_length=0,
-            partition_leader_epoch=partition_leader_epoch,
-            magic=CURRENT_MAGIC,
-            crc=0,
-            attributes=codec | (TRANSACTIONAL_BIT if is_transactional else 0),
-            last_offset_delta=count - 1,
-            base_timestamp_ms=base_ms,
-            max_timestamp_ms=max_ms,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            record_count=count,
-        )
-        batches.append(finish_batch(out, header, compression_level))
-        base_offset += count
+        header.base_offset = base_offset
+        header.partition_leader_epoch = partition_leader_epoch
+        header.attributes |= TRANSACTIONAL_BIT if is_transactional else 0
+        header.producer_id = producer_id
+        header.producer_epoch = producer_epoch
+        header.base_sequence = base_sequence
+        write_header(out, header)
+        batches.append(out)
+        base_offset += header.record_count
         if base_sequence != NO_SEQUENCE:
-            base_sequence = increment_sequence(base_sequence, count)
-        start = next_row
+            base_sequence = increment_sequence(base_sequence, header.record_count)
     return batches
 
 
-def _row_buffers(
-    columns: RecordColumns,
-) -> tuple[
-    Buffer | None,
-    tuple[Buffer | None, Buffer | None, Buffer | None],
-    tuple[Buffer | None, Buffer | None, Buffer | None],
-    Buffer | None,
-    tuple[Buffer | None, Buffer | None, Buffer | None],
-    tuple[Buffer | None, Buffer | None, Buffer | None],
-]:
+class ColumnEncoder:
+    """Batches from columns one by one, for who wants to wait between them or stamps them later.
+
+    `selection`: int32 row numbers in native order; `start` and `stop` then count its entries, and
+    the rows lie in the batch in their order. None: all rows of the columns.
+    """
+
+    __slots__ = ("_buffers", "_selection")
+
+    def __init__(self, columns: RecordColumns, selection: Buffer | None = None) -> None:
+        self._buffers = _row_buffers(columns)
+        self._selection = selection
+
+    def next_batch(
+        self,
+        start: int,
+        stop: int,
+        *,
+        max_batch_bytes: int = _MAX_BATCH_BYTES,
+        timestamp_ms: int = NO_TIMESTAMP,
+        codec: Codec = Codec.NONE,
+        compression_level: int | None = None,
+    ) -> tuple[bytearray, BatchHeader, int]:
+        """One batch of as many rows from `start` on as fit, one at least.
+
+        Returns (space for the header and the compressed records, the header that belongs there,
+        where the next batch starts). The header names no producer and has no offset; whoever has
+        filled that in calls `write_header`. Raises: as `encode_columns`.
+        """
+        out, next_row, base_ms, max_ms = _implementation.encode_rows(
+            self._buffers,
+            start,
+            stop,
+            min(max_batch_bytes, _MAX_BATCH_BYTES),
+            BATCH_HEADER_SIZE,
+            timestamp_ms,
+            self._selection,
+        )
+        count = next_row - start
+        header = BatchHeader(
+            base_offset=0,
+            batch_length=0,
+            partition_leader_epoch=NO_PARTITION_LEADER_EPOCH,
+            magic=CURRENT_MAGIC,
+            crc=0,
+            attributes=int(codec),
+            last_offset_delta=count - 1,
+            base_timestamp_ms=base_ms,
+            max_timestamp_ms=max_ms,
+            producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_PRODUCER_EPOCH,
+            base_sequence=NO_SEQUENCE,
+            record_count=count,
+        )
+        compress_batch(out, header, compression_level)
+        return out, header, next_row
+
+
+def split_encoded(
+    batch: Buffer,
+    max_batch_bytes: int,
+    *,
+    codec: Codec = Codec.NONE,
+    compression_level: int | None = None,
+) -> list[tuple[bytearray, BatchHeader]]:
+    """The records of one whole batch in smaller ones, unstamped as by `ColumnEncoder`.
+
+    The limit counts uncompressed bytes; a record that exceeds it gets a batch of its own.
+    Raises: InvalidBatch when the batch cannot be read.
+    """
+    columns = decode_columns(batch, [0])
+    encoder = ColumnEncoder(columns)
+    pieces = []
+    start = 0
+    while start < columns.row_count:
+        out, header, start = encoder.next_batch(
+            start,
+            columns.row_count,
+            max_batch_bytes=max_batch_bytes,
+            codec=codec,
+            compression_level=compression_level,
+        )
+        pieces.append((out, header))
+    return pieces
+
+
+def string_buffers(column: BytesColumn) -> StringColumn:
+    """The column as the functions of `_implementation` take it."""
+    return column.offsets, column.validity, column.data
+
+
+def _row_buffers(columns: RecordColumns) -> RowBuffers:
     none = BytesColumn()
-    header_keys = columns.header_keys or none
-    header_values = columns.header_values or none
-    keys, values = columns.keys, columns.values
     return (
         columns.timestamps_ms,
-        (keys.offsets, keys.validity, keys.data),
-        (values.offsets, values.validity, values.data),
+        string_buffers(columns.keys),
+        string_buffers(columns.values),
         columns.header_offsets,
-        (header_keys.offsets, header_keys.validity, header_keys.data),
-        (header_values.offsets, header_values.validity, header_values.data),
+        string_buffers(columns.header_keys or none),
+        string_buffers(columns.header_values or none),
     )

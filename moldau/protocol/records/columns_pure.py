@@ -7,11 +7,13 @@ and same errors as `_native` for the same input.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 from moldau.protocol.records.crc import Buffer
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
 from moldau.protocol.records.pure import decode_records, encode_record_parts, encode_varint
+from moldau.protocol.records.record import Record
 
 MAX_INT32: Final = 2**31 - 1
 
@@ -64,11 +66,7 @@ def decode_column_sections(sections: list[Section]) -> DecodedColumns:
         raise InvalidBatch(
             InvalidBatchReason.TOO_LARGE, f"{total_bytes} bytes do not fit 32-bit columns"
         )
-    offsets = array("q")
-    timestamps = array("q")
-    keys, values = _StringWriter(), _StringWriter()
-    header_ends = array("i", (0,))
-    header_keys, header_values = _StringWriter(), _StringWriter()
+    columns = ColumnWriter()
     for position, section, count, base_offset, base_timestamp_ms, append_time_ms in sections:
         try:
             records = decode_records(
@@ -76,37 +74,66 @@ def decode_column_sections(sections: list[Section]) -> DecodedColumns:
             )
         except InvalidBatch as error:
             raise error.at(position) from None
+        columns.extend(records)
+    return columns.finish()
+
+
+class ColumnWriter:
+    """All columns being filled from records whose header keys are bytes."""
+
+    __slots__ = ("_header_ends", "_header_keys", "_header_values", "_keys", "_offsets", "_times",
+                 "_values")  # fmt: skip
+
+    def __init__(self) -> None:
+        self._offsets = array("q")
+        self._times = array("q")
+        self._keys, self._values = _StringWriter(), _StringWriter()
+        self._header_ends = array("i", (0,))
+        self._header_keys, self._header_values = _StringWriter(), _StringWriter()
+
+    def extend(self, records: Iterable[Record]) -> None:
+        """Add rows."""
         for record in records:
-            offsets.append(record.offset)
-            timestamps.append(record.timestamp_ms)
-            keys.append(record.key)
-            values.append(record.value)
+            self._offsets.append(record.offset)
+            self._times.append(record.timestamp_ms)
+            self._keys.append(record.key)
+            self._values.append(record.value)
             for header_key, header_value in record.headers:
-                header_keys.append(header_key)  # type: ignore[arg-type]  # bytes here, see key_of
-                header_values.append(header_value)
-            header_ends.append(len(header_keys.ends) - 1)
-    headers = None
-    if header_ends[-1]:
-        key_ends, _, key_data = header_keys.finish()
-        headers = bytearray(header_ends), key_ends, key_data, header_values.finish()
-    return (
-        len(offsets),
-        bytearray(offsets),
-        bytearray(timestamps),
-        keys.finish(),
-        values.finish(),
-        headers,
-    )
+                # Bytes here, see `key_of`.
+                self._header_keys.append(header_key)  # type: ignore[arg-type]
+                self._header_values.append(header_value)
+            self._header_ends.append(len(self._header_keys.ends) - 1)
+
+    @property
+    def row_count(self) -> int:
+        """Rows so far."""
+        return len(self._offsets)
+
+    def finish(self) -> DecodedColumns:
+        """The columns, as `decode_column_sections` returns them."""
+        headers = None
+        if self._header_ends[-1]:
+            key_ends, _, key_data = self._header_keys.finish()
+            values = self._header_values.finish()
+            headers = bytearray(self._header_ends), key_ends, key_data, values
+        return (
+            len(self._offsets),
+            bytearray(self._offsets),
+            bytearray(self._times),
+            self._keys.finish(),
+            self._values.finish(),
+            headers,
+        )
 
 
-class _Strings:
+class StringReader:
     """Checked reading of a column of nullable bytes."""
 
     __slots__ = ("data", "ends", "validity")
 
     def __init__(self, column: StringColumn) -> None:
         ends, validity, data = column
-        self.ends = None if ends is None else _int32s(ends)
+        self.ends = None if ends is None else int32s(ends)
         self.validity = None if validity is None else memoryview(validity).cast("B")
         self.data = memoryview(b"" if data is None else data).cast("B")
 
@@ -119,7 +146,7 @@ class _Strings:
         return self.data[begin:end]
 
 
-def _int32s(buffer: Buffer) -> memoryview:
+def int32s(buffer: Buffer) -> memoryview:
     raw = memoryview(buffer).cast("B")
     return raw[: len(raw) & ~3].cast("i")
 
@@ -131,7 +158,9 @@ def _range_at(ends: memoryview, index: int, limit: int) -> tuple[int, int]:
     return begin, end
 
 
-def _headers_at(ends: memoryview | None, index: int, keys: _Strings, values: _Strings) -> bytes:
+def _headers_at(
+    ends: memoryview | None, index: int, keys: StringReader, values: StringReader
+) -> bytes:
     if ends is None:
         return b"\x00"
     first, last = _range_at(ends, index, MAX_INT32)
@@ -153,45 +182,53 @@ def encode_rows(
     max_bytes: int,
     header_space: int,
     timestamp_ms: int,
+    selection: Buffer | None = None,
 ) -> tuple[bytearray, int, int, int]:
     """Encode rows from `start` up to `stop`, as many as fit into `max_bytes`, at least one.
 
+    `selection`: int32 row numbers; `start` and `stop` then count its entries, and so does the
+    returned next row.
     `buffers`: timestamps, keys, values, header list offsets, header keys, header values.
     `header_space`: zero bytes left in front. `timestamp_ms`: for all when there is no timestamp
     column. Returns (buffer, next row, base timestamp, largest timestamp). Raises: ValueError on
     offsets that lead outside the buffers, OverflowError on a batch of more than 2 GB.
     """
     timestamps, keys_column, values_column, header_ends, header_keys, header_values = buffers
-    keys, values = _Strings(keys_column), _Strings(values_column)
-    names, contents = _Strings(header_keys), _Strings(header_values)
-    ends = None if header_ends is None else _int32s(header_ends)
+    keys, values = StringReader(keys_column), StringReader(values_column)
+    names, contents = StringReader(header_keys), StringReader(header_values)
+    ends = None if header_ends is None else int32s(header_ends)
     times = None
     if timestamps is not None:
         raw = memoryview(timestamps).cast("B")
         times = raw[: len(raw) & ~7].cast("q")
-    if start < 0 or start >= stop or (times is not None and start >= len(times)):
+    chosen = range(stop) if selection is None else int32s(selection)
+    if not 0 <= start < stop <= len(chosen) or (
+        times is not None and not 0 <= chosen[start] < len(times)
+    ):
         raise ValueError(f"no rows {start}..{stop} in these columns")
     out = bytearray(header_space)
-    base_ms = highest_ms = timestamp_ms if times is None else times[start]
-    row = start
+    base_ms = highest_ms = timestamp_ms if times is None else times[chosen[start]]
+    at = start
     try:
-        for row in range(start, stop):
+        for at in range(start, stop):
+            if (row := chosen[at]) < 0:
+                raise IndexError("negative row number")
             row_ms = timestamp_ms if times is None else times[row]
             if not -(2**63) <= row_ms - base_ms < 2**63:
                 raise IndexError("timestamps too far apart")
             encoded = encode_record_parts(
-                row - start,
+                at - start,
                 row_ms - base_ms,
                 keys.at(row),
                 values.at(row),
                 _headers_at(ends, row, names, contents),
             )
-            if row > start and len(out) + len(encoded) > max_bytes:
-                return out, row, base_ms, highest_ms
+            if at > start and len(out) + len(encoded) > max_bytes:
+                return out, at, base_ms, highest_ms
             out += encoded
             highest_ms = max(highest_ms, row_ms)
     except IndexError:
-        raise ValueError(f"row {row}: offsets outside the column's buffers") from None
+        raise ValueError(f"row {at}: offsets outside the column's buffers") from None
     if len(out) > MAX_INT32:
-        raise OverflowError(f"row {row}: a batch of more than 2 GB")
+        raise OverflowError(f"row {at}: a batch of more than 2 GB")
     return out, stop, base_ms, highest_ms

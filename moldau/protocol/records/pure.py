@@ -23,7 +23,7 @@ _MAX_INT64: Final = 2**63 - 1
 _CACHED_VARINT_LIMIT: Final = 8192
 
 
-class _Malformed(ValueError):
+class MalformedRecord(ValueError):
     """Inside one record something does not add up."""
 
 
@@ -69,7 +69,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
             if value > 0xFFFFFFFF:
                 break
             return (value >> 1) ^ -(value & 1), position
-    raise _Malformed("a varint exceeds 32 bits")
+    raise MalformedRecord("a varint exceeds 32 bits")
 
 
 def read_varlong(data: bytes, position: int) -> tuple[int, int]:
@@ -83,10 +83,11 @@ def read_varlong(data: bytes, position: int) -> tuple[int, int]:
             if value > 0xFFFFFFFFFFFFFFFF:
                 break
             return (value >> 1) ^ -(value & 1), position
-    raise _Malformed("a varint exceeds 64 bits")
+    raise MalformedRecord("a varint exceeds 64 bits")
 
 
-def _header_key_text(raw: bytes) -> str:
+def header_key_text(raw: bytes) -> str:
+    """A header's key as text, whatever its bytes."""
     # As Kafka's own clients do: one odd key must not make the record unreadable.
     return raw.decode("utf-8", "replace")
 
@@ -95,12 +96,12 @@ def _read_headers(
     data: bytes, position: int, count: int, key_of: Callable[[bytes], Any]
 ) -> tuple[tuple[Any, ...], int]:
     if count < 0:
-        raise _Malformed("negative header count")
+        raise MalformedRecord("negative header count")
     headers: list[tuple[Any, bytes | None]] = []
     for _ in range(count):
         size, position = read_varint(data, position)
         if size < 0:
-            raise _Malformed("null header key")
+            raise MalformedRecord("null header key")
         key = key_of(data[position : position + size])
         position += size
         size, position = read_varint(data, position)
@@ -110,7 +111,7 @@ def _read_headers(
         elif size == -1:
             headers.append((key, None))
         else:
-            raise _Malformed("header value length below -1")
+            raise MalformedRecord("header value length below -1")
     return tuple(headers), position
 
 
@@ -122,7 +123,7 @@ def _read_nullable(data: bytes, position: int) -> tuple[bytes | None, int]:
         end = position + size
         return data[position:end], end
     if size != -1:
-        raise _Malformed("key or value length below -1")
+        raise MalformedRecord("key or value length below -1")
     return None, position
 
 
@@ -132,7 +133,7 @@ def decode_records(
     base_offset: int,
     base_timestamp_ms: int,
     append_time_ms: int | None,
-    key_of: Callable[[bytes], Any] = _header_key_text,
+    key_of: Callable[[bytes], Any] = header_key_text,
 ) -> list[Record]:
     """Decode exactly `record_count` records from the uncompressed records section of a batch.
 
@@ -143,12 +144,9 @@ def decode_records(
     check_plausible_count(len(data), record_count)
     records: list[Record] = []
     try:
-        position = _decode_into(records, data, record_count, base_offset, base_timestamp_ms, key_of)
-    except (IndexError, _Malformed) as error:
-        detail = error if isinstance(error, _Malformed) else "the record ends early"
-        raise InvalidBatch(
-            InvalidBatchReason.BAD_RECORD, str(detail), record_index=len(records)
-        ) from None
+        position = decode_into(records, data, record_count, base_offset, base_timestamp_ms, key_of)
+    except (IndexError, MalformedRecord) as error:
+        raise bad_record(error, len(records)) from None
     check_consumed(len(records), record_count, len(data) - position)
     if append_time_ms is not None:
         for record in records:
@@ -156,20 +154,27 @@ def decode_records(
     return records
 
 
-def _decode_into(
+def bad_record(error: Exception, record_index: int) -> InvalidBatch:
+    """What `decode_into` has met, as the error that callers raise."""
+    detail = str(error) if isinstance(error, MalformedRecord) else "the record ends early"
+    return InvalidBatch(InvalidBatchReason.BAD_RECORD, detail, record_index=record_index)
+
+
+def decode_into(
     records: list[Record],
     data: bytes,
     record_count: int,
     base_offset: int,
     base_timestamp_ms: int,
-    key_of: Callable[[bytes], Any],
+    key_of: Callable[[bytes], Any] = header_key_text,
+    position: int = 0,
 ) -> int:
     """Append up to `record_count` records, fewer when the data ends between two; where it stopped.
 
     Varints of one and two bytes are spelled out where they are common: a call costs more than the
-    parse. Reading on past a record's end does no harm (the data is bytes), it ends in _Malformed.
+    parse. Reading on past a record's end does no harm (the data is bytes): it ends in an error.
+    Raises: IndexError or MalformedRecord, the records before the bad one appended.
     """
-    position = 0
     size = len(data)
     key: bytes | None
     value: bytes | None
@@ -186,7 +191,7 @@ def _decode_into(
             length, position = read_varint(data, position)
         end = position + length
         if length < 0 or end > size:
-            raise _Malformed("the record's length exceeds the batch")
+            raise MalformedRecord("the record's length exceeds the batch")
         position += 1  # the record's attributes: no bit is defined
         if (byte := data[position]) < 0x80:
             timestamp_ms = base_timestamp_ms + ((byte >> 1) ^ -(byte & 1))
@@ -223,7 +228,7 @@ def _decode_into(
         else:
             position += 1
         if position != end or not _MIN_INT64 <= timestamp_ms <= _MAX_INT64:
-            raise _Malformed("the record's fields do not end where its length says")
+            raise MalformedRecord("the record's fields do not end where its length says")
         records.append(Record(offset, timestamp_ms, key, value, headers))
     return position
 
