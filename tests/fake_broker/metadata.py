@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from moldau.protocol import ZERO_UUID, ApiKey, ErrorCode
+from moldau.protocol.messages import p75_describe_topic_partitions as topics_75
 from moldau.protocol.messages.p03_metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -192,7 +193,55 @@ async def describe_cluster(
     )
 
 
+async def describe_topic_partitions(
+    context: Context, request: topics_75.DescribeTopicPartitionsRequest
+) -> topics_75.DescribeTopicPartitionsResponse:
+    """Topics in the order of their names, page by page (KIP-966)."""
+    cluster = context.cluster
+    names = sorted({each.name for each in request.topics} or cluster.topics)
+    response = topics_75.DescribeTopicPartitionsResponse()
+    left_count = request.response_partition_limit
+    for name in names:
+        if request.cursor is not None and name < request.cursor.topic_name:
+            continue
+        topic = cluster.topics.get(name)
+        if topic is None:
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            response.topics.append(
+                topics_75.DescribeTopicPartitionsResponseTopic(error_code=unknown, name=name)
+            )
+            continue
+        whole = _described(context, topic)
+        answer = topics_75.DescribeTopicPartitionsResponseTopic(
+            error_code=whole.error_code or context.refusal("top"), name=name
+        )
+        answer.topic_id = whole.topic_id
+        response.topics.append(answer)
+        is_first = request.cursor is not None and name == request.cursor.topic_name
+        first = request.cursor.partition_index if is_first and request.cursor else 0
+        for each in whole.partitions[first:]:
+            if left_count <= 0:
+                response.next_cursor = topics_75.Cursor(
+                    topic_name=name, partition_index=each.partition_index
+                )
+                return response
+            left_count -= 1
+            answer.partitions.append(
+                topics_75.DescribeTopicPartitionsResponsePartition(
+                    error_code=each.error_code,
+                    partition_index=each.partition_index,
+                    leader_id=each.leader_id,
+                    leader_epoch=each.leader_epoch,
+                    replica_nodes=each.replica_nodes,
+                    isr_nodes=each.isr_nodes,
+                    offline_replicas=each.offline_replicas,
+                )
+            )
+    return response
+
+
 HANDLERS: dict[ApiKey, Handler] = {
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
     ApiKey.METADATA: metadata,
     ApiKey.FIND_COORDINATOR: find_coordinator,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,

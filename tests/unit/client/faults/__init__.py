@@ -1,0 +1,1 @@
+"""The client under every fault that brokers and networks have."""
