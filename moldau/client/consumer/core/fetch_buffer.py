@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from moldau.client.consumer.core.chunks import Chunk, FrameMemory, OpenBatch
 from moldau.client.consumer.core.partition_state import NO_TURN, PartitionState
 from moldau.client.errors import KafkaError
 from moldau.client.records import ConsumerRecord, TopicPartition
+from moldau.protocol.records import InvalidBatch
 
 
 class FetchBuffer:
@@ -128,12 +130,39 @@ class FetchBuffer:
                 self._next_turn(state)
         return opened
 
+    @contextmanager
+    def taking(self, opened: list[tuple[PartitionState, list[OpenBatch]]]) -> Iterator[None]:
+        """While rows are taken off the cursors of `open_batches`: afterwards positions follow.
+
+        Whatever is raised meanwhile, nothing has been taken. Raises: CorruptRecords in place of
+        InvalidBatch.
+        """
+        try:
+            yield
+        except InvalidBatch as error:
+            for state, _ in opened:
+                state.records.rewind()
+            state = next(state for state, _ in opened if not state.records.is_empty)
+            corrupt = state.records.unreadable(error)
+            self._drop(state)
+            raise corrupt from error
+        except BaseException:
+            for state, _ in opened:
+                state.records.rewind()
+            raise
+        self.batches_taken(opened)
+
     def batches_taken(self, opened: list[tuple[PartitionState, list[OpenBatch]]]) -> None:
         """Rows were taken off the cursors: positions follow, partitions read out make room."""
         for state, batches in opened:
             state.records.batches_taken()
             if batches[-1].cursor.is_exhausted:
                 self._next_turn(state)
+
+    def progress(self) -> object:
+        """Differs whenever something has been handed out since."""
+        state = self._line[0] if self._line else None
+        return None if state is None else (state.topic_partition, state.records.position)
 
     def _first(self) -> PartitionState | None:
         """Whose turn it is; those that may not be served now leave the line."""

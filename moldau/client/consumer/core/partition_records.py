@@ -243,9 +243,17 @@ class PartitionRecords:
             if self._batches and self._batches[0] is batch:
                 return
 
+    def rewind(self) -> None:
+        """Rows taken off the cursors of `open_batches` were not handed out after all."""
+        for batch in self._batches:
+            batch.rewind(self._position)
+
     def unreadable(self, error: InvalidBatch) -> CorruptRecords:
         """The error of taking rows off the cursors when none came."""
-        return self._corrupt(self._batches[0].header, error)
+        for batch in self._batches:
+            if batch.cursor.remaining:
+                return self._corrupt(batch.header, error)
+        return self._corrupt(self._batches[-1].header, error)
 
     def _read(self, batch: OpenBatch, max_records: int) -> list[ConsumerRecord]:
         header = batch.header

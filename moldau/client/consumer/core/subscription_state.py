@@ -33,13 +33,13 @@ class SubscriptionState(Generic[Listener]):
         default_reset: `auto.offset.reset`.
         matched_topics: what the pattern has matched, as the group says.
         unsettled: whether a partition may be without a position that can be fetched from.
+        on_change: called when what is assigned, or what may be fetched of it, has changed.
     """
 
     def __init__(
         self,
         default_reset: OffsetReset,
         new_records: Callable[[TopicPartition], PartitionRecords],
-        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.topics: frozenset[str] = frozenset()
         self.pattern: str | None = None
@@ -48,10 +48,10 @@ class SubscriptionState(Generic[Listener]):
         self.default_reset = default_reset
         self.matched_topics: frozenset[str] = frozenset()
         self.unsettled = Unsettled()
+        self.on_change: Callable[[], None] = lambda: None
         self._is_manual = False
         self._states: dict[TopicPartition, PartitionState] = {}
         self._new_records = new_records
-        self._on_change = on_change
 
     # -- subscribing ----------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class SubscriptionState(Generic[Listener]):
         for state in old.values():
             state.forget_buffered()
             state.pending_revocation = True
-        self._on_change()
+        self.on_change()
 
     def mark_pending_revocation(self, partitions: Iterable[TopicPartition]) -> None:
         """Nothing more of these is handed out or fetched: they are about to be taken away."""
@@ -165,7 +165,7 @@ class SubscriptionState(Generic[Listener]):
             state = self._states.get(topic_partition)
             if state is not None:
                 state.pending_revocation = True
-        self._on_change()
+        self.on_change()
 
     def mark_assigned_pending_listener(
         self, partitions: Iterable[TopicPartition], pending: bool
@@ -175,7 +175,7 @@ class SubscriptionState(Generic[Listener]):
             state = self._states.get(topic_partition)
             if state is not None:
                 state.pending_listener = pending
-        self._on_change()
+        self.on_change()
 
     def moved_back(self, topic_partition: TopicPartition) -> None:
         """The partition was served: others are fetched before it next time."""

@@ -1,0 +1,154 @@
+"""What the machines of group membership tell their driver: requests to send, and what the user's
+next poll has to do.
+
+Owns these values, and the watch over `max.poll.interval.ms` that both machines share. Must not send
+or call anything. Invariant: everything that takes partitions from a user's hands is a step, and
+steps are carried out inside polls only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+from moldau.client.records import TopicPartition
+from moldau.protocol.errors import ErrorCode
+
+Partitions: TypeAlias = frozenset[TopicPartition]
+NOTHING: Final[Partitions] = frozenset()
+NEVER_MS: Final = float("inf")
+
+NO_GENERATION: Final = -1
+"""Generation of a member that is in none (its commits are those of no group member)."""
+
+
+class GroupRequest(Enum):
+    """A request that membership needs sent; the driver makes the message."""
+
+    JOIN = auto()
+    LEAD = auto()
+    """Not a request: the group's leader is to work out the assignment."""
+    SYNC = auto()
+    HEARTBEAT = auto()
+    LEAVE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Commit if that is automatic, tell the listener that these go, take them away. Then say
+    `revoked`. May name no partitions: then only the commit is due, before joining again.
+    """
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """These have gone already, others may own them: no commit; `on_partitions_lost`. Then say
+    `lost`.
+    """
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """From now on `partitions` is all that is owned; tell the listener of `added`. Then say
+    `assigned`.
+    """
+
+    partitions: Partitions
+    added: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Raise this to the user."""
+
+    code: ErrorCode
+    message: str | None
+
+
+Step: TypeAlias = Revoke | Lose | Assign | Fail
+
+
+class Standing(Enum):
+    """How a member stands when it wants to commit."""
+
+    MEMBER = auto()
+    REBALANCING = auto()
+    """Between two generations: poll first."""
+    OUT = auto()
+    """Not in the group (any more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """With what a commit is signed."""
+
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+
+
+class Backoff:
+    """Pauses between tries: exponential, with jitter (KIP-580).
+
+    Args:
+        first_ms, most_ms: `retry.backoff.ms`, `retry.backoff.max.ms`.
+        jitter: a factor around 1 for each pause.
+    """
+
+    def __init__(self, first_ms: float, most_ms: float, jitter: Callable[[], float]) -> None:
+        self._first_ms = first_ms
+        self._most_ms = most_ms
+        self._jitter = jitter
+        self._failure_count = 0
+
+    def next_ms(self) -> float:
+        """The pause after one more failure."""
+        pause_ms = min(self._most_ms, self._first_ms * 2.0 ** min(self._failure_count, 20))
+        self._failure_count += 1
+        return pause_ms * self._jitter()
+
+    def reset(self) -> None:
+        """It went well."""
+        self._failure_count = 0
+
+
+class PollWatch:
+    """Whether the user still polls (`max.poll.interval.ms`, KIP-62).
+
+    Invariant: while a poll is under way the interval does not run.
+    """
+
+    def __init__(self, interval_ms: float, now_ms: float) -> None:
+        self.interval_ms: Final = interval_ms
+        self._last_ms = now_ms
+        self._under_way = 0
+
+    def begin(self, now_ms: float) -> None:
+        """A poll waits for the group; polls that `noted` are over when they return."""
+        self._under_way += 1
+        self._last_ms = now_ms
+
+    def end(self, now_ms: float) -> None:
+        """It has returned."""
+        self._under_way -= 1
+        self._last_ms = now_ms
+
+    def note(self, now_ms: float) -> None:
+        """The user has polled."""
+        self._last_ms = now_ms
+
+    @property
+    def deadline_ms(self) -> float:
+        """When the member has to leave unless the user polls before."""
+        return NEVER_MS if self._under_way else self._last_ms + self.interval_ms
+
+    @property
+    def ask_at_ms(self) -> float:
+        """When to look whether the user waits in a poll: well before the deadline."""
+        return NEVER_MS if self._under_way else self._last_ms + self.interval_ms / 2
