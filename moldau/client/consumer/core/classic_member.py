@@ -9,11 +9,16 @@ and the next join, with that assignment's generation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from enum import Enum, auto
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Final
 
+from moldau.client.consumer.core.classic_states import (
+    FATAL_CODES,
+    MOVED_CODES,
+    REFUSED_CODES,
+    TRANSITIONS,
+    ClassicState,
+)
 from moldau.client.consumer.core.rebalance_steps import (
     NEVER_MS,
     NO_GENERATION,
@@ -31,89 +36,6 @@ from moldau.client.consumer.core.rebalance_steps import (
     Step,
 )
 from moldau.protocol.errors import ErrorCode
-
-
-class ClassicState(Enum):
-    """Where the member is between two assignments."""
-
-    OUT = auto()
-    """In no generation; the next poll prepares a join."""
-    READY_TO_JOIN = auto()
-    """Given up what had to be; JoinGroup is to be sent, or under way."""
-    LEADING = auto()
-    """Joined as the leader; the assignment is being worked out."""
-    READY_TO_SYNC = auto()
-    """SyncGroup is to be sent, or under way."""
-    STABLE = auto()
-    """In a generation, with heartbeats."""
-    FATAL = auto()
-    """Fenced or refused for good; only a new subscription begins anew."""
-
-
-TRANSITIONS: Final[Mapping[ClassicState, frozenset[ClassicState]]] = MappingProxyType(
-    {
-        ClassicState.OUT: frozenset(
-            {ClassicState.OUT, ClassicState.READY_TO_JOIN, ClassicState.FATAL}
-        ),
-        ClassicState.READY_TO_JOIN: frozenset(
-            {
-                ClassicState.READY_TO_JOIN,
-                ClassicState.LEADING,
-                ClassicState.READY_TO_SYNC,
-                ClassicState.OUT,
-                ClassicState.FATAL,
-            }
-        ),
-        ClassicState.LEADING: frozenset(
-            {
-                ClassicState.READY_TO_SYNC,
-                ClassicState.READY_TO_JOIN,
-                ClassicState.OUT,
-                ClassicState.FATAL,
-            }
-        ),
-        ClassicState.READY_TO_SYNC: frozenset(
-            {
-                ClassicState.STABLE,
-                ClassicState.READY_TO_JOIN,
-                ClassicState.OUT,
-                ClassicState.FATAL,
-            }
-        ),
-        ClassicState.STABLE: frozenset(
-            {
-                ClassicState.STABLE,
-                ClassicState.READY_TO_JOIN,
-                ClassicState.OUT,
-                ClassicState.FATAL,
-            }
-        ),
-        ClassicState.FATAL: frozenset({ClassicState.FATAL, ClassicState.OUT}),
-    }
-)
-"""The legal transitions."""
-
-_FATAL_CODES: Final = frozenset(
-    {
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.UNSUPPORTED_VERSION,
-        ErrorCode.INVALID_GROUP_ID,
-        ErrorCode.INVALID_SESSION_TIMEOUT,
-        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-    }
-)
-"""Trying again with the same settings cannot help."""
-
-_REFUSED_CODES: Final = frozenset(
-    {
-        ErrorCode.GROUP_AUTHORIZATION_FAILED,
-        ErrorCode.GROUP_MAX_SIZE_REACHED,
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    }
-)
-"""The user is told; the poll after that tries again."""
-
-_MOVED_CODES: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 
 class ClassicMember:
@@ -182,23 +104,30 @@ class ClassicMember:
 
     # -- the user's side ------------------------------------------------------------------------
 
-    def subscribe(self, topics: frozenset[str]) -> None:
-        """What to consume from now on; another set than before leads to a rebalance."""
-        begins = not self._subscribed
-        if self.state is ClassicState.FATAL and (begins or topics != self._topics):
+    def subscribe(self, topics: frozenset[str], *, anew: bool = False) -> None:
+        """What to consume from now on; another set than before leads to a rebalance.
+
+        Args:
+            anew: the user has said so just now (after a fatal error: begin anew).
+        """
+        if self.state is ClassicState.FATAL and anew:
             self._reset(forget_member=True)
+        begins = not self._subscribed
         if begins or topics != self._topics:
             self._subscribed = True
             self._topics = topics
-            self.request_rejoin("the subscription has changed" if not begins else None)
+            self.request_rejoin(None if begins else "the subscription has changed")
 
-    def unsubscribe(self, reason: str) -> None:
-        """Leave the group; what is owned is to be given up by the next steps."""
+    def unsubscribe(self, reason: str) -> tuple[Partitions, bool]:
+        """Leave the group. Nothing is owned any more; returns what was, and whether it had been
+        lost already.
+        """
+        owned, was_lost = self.owned, self._is_lost or self.state is ClassicState.FATAL
+        self.owned = NOTHING
         if self._subscribed:
             self._subscribed = False
             self._leave(reason)
-            self._rejoin_wanted = True
-            self._on_attention()
+        return owned, was_lost
 
     def request_rejoin(self, reason: str | None) -> None:
         """The next poll joins again."""
@@ -427,9 +356,9 @@ class ClassicMember:
         """The coordinator answered with an error. `member_id` is that of a MEMBER_ID_REQUIRED."""
         if not self._answered(attempt) or self.state in (ClassicState.OUT, ClassicState.FATAL):
             return
-        if code in _FATAL_CODES:
+        if code in FATAL_CODES:
             self._fail(code, message)
-        elif code in _REFUSED_CODES:
+        elif code in REFUSED_CODES:
             self._lose(forget_member=False)
             self._failure = Fail(code, message)
         elif code is ErrorCode.MEMBER_ID_REQUIRED:
@@ -440,8 +369,8 @@ class ClassicMember:
             self._unknown_to_coordinator(now_ms, request, forget_member=False)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
             self._rebalance_announced(now_ms, request)
-        elif code in _MOVED_CODES or code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            self.needs_coordinator = self.needs_coordinator or code in _MOVED_CODES
+        elif code in MOVED_CODES or code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            self.needs_coordinator = self.needs_coordinator or code in MOVED_CODES
             self._try_again(now_ms)
         elif code.retriable:
             self._try_again(now_ms)

@@ -1,0 +1,482 @@
+"""A member of a consumer group of the new protocol, as a machine (KIP-848, KIP-1082).
+
+Owns: the member's epoch, what it owns and what the coordinator wants it to own, which heartbeat is
+sent when and with what in it, and what each answer means. Must not: send, read clocks, know topics'
+metadata (names of topic ids are given to it). Invariants: one heartbeat is under way at a time, an
+answer to an older one changes nothing; what is owned changes only when the driver says that a step
+was carried out; after the epoch is lost nothing owned under it is ever acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from moldau.client.consumer.core.consumer_states import (
+    ACTIVE,
+    FENCED_CODES,
+    IN_GROUP,
+    PASSING_CODES,
+    TRANSITIONS,
+    ConsumerState,
+)
+from moldau.client.consumer.core.rebalance_steps import (
+    NEVER_MS,
+    NO_GENERATION,
+    NOTHING,
+    Assign,
+    Backoff,
+    Fail,
+    GroupRequest,
+    Identity,
+    Lose,
+    Partitions,
+    PollWatch,
+    Revoke,
+    Standing,
+    Step,
+)
+from moldau.client.records import TopicPartition
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p68_consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    TopicPartitions,
+)
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+LEAVE_FOR_A_WHILE_EPOCH: Final = -2
+"""A static member goes and will be back."""
+
+Target: TypeAlias = frozenset[tuple[UUID, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the member subscribes to: names, or a regular expression that the broker matches."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: str | None = None
+
+
+class ConsumerMember:
+    """One member's life in one group. Legal transitions: `TRANSITIONS`.
+
+    Args:
+        group_id: the group.
+        member_id: made up by the client, for good (KIP-1082).
+        group_instance_id: the static name, or None.
+        rack_id: `client.rack`, or None.
+        server_assignor: `group.remote.assignor`, None for the broker's choice.
+        poll_watch: the user's polls; its interval is the member's rebalance timeout too.
+        backoff: pauses after failures.
+        name_of: the name of a topic id, None when it is not known (yet).
+        on_attention: called when a poll has something to do.
+
+    Attributes:
+        state: see the transitions.
+        member_epoch: -1 outside of the group.
+        owned: what the user may consume at the moment.
+        needs_coordinator: whether the coordinator is to be looked for anew; the driver resets it.
+        needs_topic_names: whether the coordinator wants topics whose names are not known.
+    """
+
+    def __init__(
+        self,
+        *,
+        group_id: str,
+        member_id: str,
+        group_instance_id: str | None,
+        rack_id: str | None,
+        server_assignor: str | None,
+        poll_watch: PollWatch,
+        backoff: Backoff,
+        name_of: Callable[[UUID], str | None],
+        on_attention: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.group_id: Final = group_id
+        self.member_id = member_id
+        self.group_instance_id: Final = group_instance_id
+        self.state = ConsumerState.UNSUBSCRIBED
+        self.member_epoch = NO_GENERATION
+        self.owned: Partitions = NOTHING
+        self.needs_coordinator = False
+        self._rack_id = rack_id
+        self._server_assignor = server_assignor
+        self._watch = poll_watch
+        self._backoff = backoff
+        self._name_of = name_of
+        self._on_attention = on_attention
+        self._wish: Wish | None = None
+        self._told: dict[str, object] = {}
+        self._telling: dict[str, object] = {}
+        self._acknowledged: object = {}
+        self._owned_ids: dict[TopicPartition, UUID] = {}
+        self._target: Target = frozenset()
+        self._failure: Fail | None = None
+        self._in_flight = False
+        self._attempt = 0
+        self._interval_ms = 0.0
+        self._heartbeat_at_ms = 0.0
+        self._not_before_ms = 0.0
+        self._leave_epoch: int | None = None
+
+    # -- the user's side ------------------------------------------------------------------------
+
+    def subscribe(self, wish: Wish, *, anew: bool = False) -> None:
+        """What to consume from now on. `anew`: the user has said so just now."""
+        if self.state is ConsumerState.FATAL and anew:
+            self._move(ConsumerState.UNSUBSCRIBED)
+            self._failure = None
+        changed = wish != self._wish
+        self._wish = wish
+        if self.state is ConsumerState.UNSUBSCRIBED:
+            if not self.owned:
+                self._join()
+        elif changed and self.state in ACTIVE:
+            self._heartbeat_at_ms = 0.0
+
+    def unsubscribe(self) -> tuple[Partitions, bool]:
+        """Leave the group. Nothing is owned any more; returns what was, and whether it had been
+        lost already.
+        """
+        owned, was_lost = self.owned, self._has_lost()
+        self._wish = None
+        self._own(NOTHING, {})
+        self._failure = None
+        self._leave()
+        self._move(ConsumerState.UNSUBSCRIBED)
+        return owned, was_lost
+
+    def next_step(self, now_ms: float) -> Step | None:
+        """What a poll has to do now; None when that is nothing, or waiting for the group."""
+        if self._has_lost() and self.owned:
+            return Lose(self.owned)
+        if self._failure is not None:
+            failure = self._failure
+            if self.state is not ConsumerState.FATAL:
+                self._failure = None
+            return failure
+        if self.state in (ConsumerState.FENCED, ConsumerState.STALE):
+            self._join()
+            return None
+        if self.state is not ConsumerState.RECONCILING:
+            return None
+        wanted_ids = self._target
+        gone = frozenset(
+            each
+            for each, topic_id in self._owned_ids.items()
+            if (topic_id, each.partition) not in wanted_ids
+        )
+        if gone:
+            return Revoke(gone)
+        wanted = frozenset(self._resolved())
+        if self._waits_for_names(wanted):
+            return None
+        return Assign(wanted, wanted - self.owned)
+
+    def has_step(self) -> bool:
+        """Whether `next_step` has something to say or to do."""
+        if self._failure is not None or (self._has_lost() and self.owned):
+            return True
+        if self.state in (ConsumerState.FENCED, ConsumerState.STALE):
+            return True
+        if self.state is not ConsumerState.RECONCILING:
+            return False
+        return not self._waits_for_names(frozenset(self._resolved()))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a poll need not wait for the group: it has its assignment, or wants none."""
+        return self._wish is None or (
+            self.state in (ConsumerState.STABLE, ConsumerState.ACKNOWLEDGING)
+        )
+
+    @property
+    def needs_topic_names(self) -> bool:
+        """See the class."""
+        return self.state is ConsumerState.RECONCILING and self._unresolved()
+
+    def revoked(self, partitions: Partitions, now_ms: float) -> None:
+        """A `Revoke` has been carried out."""
+        self._own(self.owned - partitions, self._owned_ids)
+
+    def lost(self, partitions: Partitions, now_ms: float) -> None:
+        """A `Lose` has been carried out."""
+        self._own(self.owned - partitions, self._owned_ids)
+        if self.state is ConsumerState.UNSUBSCRIBED and self._wish is not None and not self.owned:
+            self._join()
+
+    def assigned(self, partitions: Partitions, now_ms: float) -> None:
+        """An `Assign` has been carried out."""
+        ids = {TopicPartition(*each): topic_id for each, topic_id in self._resolved().items()}
+        self._own(partitions, {**self._owned_ids, **ids})
+        if self.state is ConsumerState.RECONCILING and self._matches_resolved():
+            self._move(ConsumerState.ACKNOWLEDGING)
+            self._heartbeat_at_ms = now_ms
+
+    def names_changed(self) -> None:
+        """Metadata has been updated: maybe what was wanted can be taken over now."""
+        if self.state is ConsumerState.RECONCILING and self.has_step():
+            self._on_attention()
+
+    # -- commits --------------------------------------------------------------------------------
+
+    def standing(self) -> Standing:
+        """Whether commits are the group's business now."""
+        if self.state in IN_GROUP:
+            return Standing.MEMBER
+        return Standing.REBALANCING if self.state is ConsumerState.JOINING else Standing.OUT
+
+    def identity(self) -> Identity:
+        """Who this member is at the moment."""
+        member_id = self.member_id if self.member_epoch >= 0 else ""
+        return Identity(self.member_epoch, member_id, self.group_instance_id)
+
+    def commit_refused(self, identity: Identity, code: ErrorCode) -> None:
+        """A commit signed with `identity` was refused: what that says about the membership."""
+        if code is ErrorCode.FENCED_INSTANCE_ID:
+            self._fail(code, None)
+        elif code is ErrorCode.STALE_MEMBER_EPOCH:
+            self._heartbeat_at_ms = 0.0
+        elif code is ErrorCode.UNKNOWN_MEMBER_ID and identity == self.identity():
+            self._fence()
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def next_request(self, now_ms: float) -> GroupRequest | None:
+        """What to send now, if anything; say `sent` when it goes out."""
+        if self.state in ACTIVE and now_ms >= self._watch.deadline_ms:
+            # A user that does not poll makes no progress: others shall have the partitions.
+            self._leave()
+            self._move(ConsumerState.STALE)
+            self._on_attention()
+        if self._leave_epoch is not None:
+            return GroupRequest.LEAVE
+        if self._in_flight or self.state not in ACTIVE or now_ms < self._not_before_ms:
+            return None
+        return GroupRequest.HEARTBEAT if now_ms >= self._heartbeat_at_ms else None
+
+    def due_ms(self) -> float:
+        """When `next_request` is to be asked at the latest, if nothing happens before."""
+        if self._leave_epoch is not None:
+            return 0.0
+        if self.state not in ACTIVE:
+            return NEVER_MS
+        due = self._watch.deadline_ms
+        if not self._in_flight:
+            due = min(due, max(self._not_before_ms, self._heartbeat_at_ms))
+        return due
+
+    def sent(self, now_ms: float) -> tuple[int, ConsumerGroupHeartbeatRequest]:
+        """A heartbeat goes out: its number, to be given with the answer, and the message."""
+        assert self._wish is not None, "nobody heartbeats without a subscription"
+        self._attempt += 1
+        self._in_flight = True
+        self._heartbeat_at_ms = NEVER_MS
+        joins = self.state is ConsumerState.JOINING
+        if joins:
+            self._told = {}
+        wish = self._wish
+        saying: dict[str, object] = {
+            "subscribed_topic_names": None if wish.pattern is not None else sorted(wish.topics),
+            "subscribed_topic_regex": wish.pattern,
+            "server_assignor": self._server_assignor,
+            "rebalance_timeout_ms": min(int(self._watch.interval_ms), 2**31 - 1),
+            "rack_id": self._rack_id,
+            "topic_partitions": self._owned_by_topic(),
+        }
+        if wish.pattern is None and self._told.get("subscribed_topic_regex"):
+            saying["subscribed_topic_regex"] = ""  # takes back the one before
+        elif wish.pattern is not None and self._told.get("subscribed_topic_names"):
+            saying["subscribed_topic_names"] = []
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=JOIN_EPOCH if joins else self.member_epoch,
+            instance_id=self.group_instance_id,
+        )
+        for name, value in saying.items():
+            if name not in self._told or self._told[name] != value:
+                if name == "topic_partitions":
+                    value = _topic_partitions(value)
+                setattr(request, name, value)
+        self._telling = saying
+        if self.state is ConsumerState.ACKNOWLEDGING:
+            self._move(ConsumerState.RECONCILING if self._differs() else ConsumerState.STABLE)
+        return self._attempt, request
+
+    def take_leave(self) -> ConsumerGroupHeartbeatRequest | None:
+        """The heartbeat with which the member goes; None when there is nobody to leave."""
+        epoch, self._leave_epoch = self._leave_epoch, None
+        if epoch is None:
+            return None
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            instance_id=self.group_instance_id,
+        )
+
+    def failed(self, attempt: int, now_ms: float) -> None:
+        """No answer: nobody knows what of the heartbeat has arrived, so the next one says all."""
+        if self._answered(attempt):
+            self.needs_coordinator = True
+            self._try_again(now_ms)
+
+    def answered(
+        self,
+        attempt: int,
+        now_ms: float,
+        *,
+        member_id: str | None,
+        member_epoch: int,
+        heartbeat_interval_ms: int,
+        target: Iterable[tuple[UUID, int]] | None,
+    ) -> None:
+        """A heartbeat succeeded; `target` is None when that has not changed."""
+        if not self._answered(attempt) or self.state not in ACTIVE:
+            return
+        self._backoff.reset()
+        self._told = self._telling
+        self._acknowledged = self._told["topic_partitions"]
+        if member_id:
+            self.member_id = member_id
+        self.member_epoch = member_epoch
+        self._interval_ms = float(heartbeat_interval_ms)
+        # Sooner when something to tell has come up meanwhile.
+        self._heartbeat_at_ms = min(self._heartbeat_at_ms, now_ms + self._interval_ms)
+        if target is not None:
+            self._target = frozenset(target)
+        if self.state is ConsumerState.JOINING:
+            # An empty target is one as well: the listener hears of it.
+            self._move(ConsumerState.RECONCILING if target is not None else ConsumerState.STABLE)
+        elif self.state is ConsumerState.STABLE and self._differs():
+            self._move(ConsumerState.RECONCILING)
+        if self.state is ConsumerState.RECONCILING:
+            self._on_attention()
+
+    def refused(
+        self, attempt: int, now_ms: float, code: ErrorCode, message: str | None = None
+    ) -> None:
+        """A heartbeat was answered with an error."""
+        if not self._answered(attempt) or self.state not in ACTIVE:
+            return
+        if code in FENCED_CODES:
+            self._fence()
+        elif code in PASSING_CODES:
+            if code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                self.needs_coordinator = True
+            self._try_again(now_ms)
+        elif code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            self._failure = Fail(code, message)
+            self._try_again(now_ms)
+            self._on_attention()
+        elif code.retriable:
+            self._try_again(now_ms)
+        else:
+            self._fail(code, message)
+
+    # -- inner workings -------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        self._move(ConsumerState.JOINING)
+        self._forget_epoch()
+        self._heartbeat_at_ms = 0.0
+        self._not_before_ms = 0.0
+
+    def _leave(self) -> None:
+        """Say good-bye unless the coordinator has never heard of this member."""
+        static = self.group_instance_id is not None
+        if self.state in ACTIVE:
+            self._leave_epoch = LEAVE_FOR_A_WHILE_EPOCH if static else LEAVE_EPOCH
+        self._forget_epoch()
+
+    def _forget_epoch(self) -> None:
+        self.member_epoch = NO_GENERATION
+        self._in_flight = False
+        self._attempt += 1
+        self._told = {}
+        self._acknowledged = {}
+        self._target = frozenset()
+
+    def _fence(self) -> None:
+        self._forget_epoch()
+        self._move(ConsumerState.FENCED)
+        self._on_attention()
+
+    def _fail(self, code: ErrorCode, message: str | None) -> None:
+        self._forget_epoch()
+        if self.state is not ConsumerState.FATAL:
+            self._move(ConsumerState.FATAL)
+        self._failure = Fail(code, message)
+        self._on_attention()
+
+    def _has_lost(self) -> bool:
+        return self.state not in ACTIVE
+
+    def _own(self, partitions: Partitions, ids: dict[TopicPartition, UUID]) -> None:
+        self.owned = partitions
+        self._owned_ids = {each: ids[each] for each in partitions}
+
+    def _resolved(self) -> dict[TopicPartition, UUID]:
+        """What the coordinator wants, as far as the names are known (or owned already)."""
+        names = {topic_id: each.topic for each, topic_id in self._owned_ids.items()}
+        found: dict[TopicPartition, UUID] = {}
+        for topic_id, partition in self._target:
+            name = names.get(topic_id) or self._name_of(topic_id)
+            if name is not None:
+                names[topic_id] = name
+                found[TopicPartition(name, partition)] = topic_id
+        return found
+
+    def _waits_for_names(self, resolved: Partitions) -> bool:
+        """Whether all that can be done about the target is done and told."""
+        return (
+            resolved == self.owned
+            and self._unresolved()
+            and self._acknowledged == self._owned_by_topic()
+        )
+
+    def _unresolved(self) -> bool:
+        return len(self._resolved()) < len(self._target)
+
+    def _matches_resolved(self) -> bool:
+        return self._owned_ids == self._resolved()
+
+    def _differs(self) -> bool:
+        return self._target != {
+            (topic_id, each.partition) for each, topic_id in self._owned_ids.items()
+        }
+
+    def _owned_by_topic(self) -> dict[UUID, list[int]]:
+        by_topic: dict[UUID, list[int]] = {}
+        for each in sorted(self._owned_ids):
+            by_topic.setdefault(self._owned_ids[each], []).append(each.partition)
+        return by_topic
+
+    def _try_again(self, now_ms: float) -> None:
+        self._told = {}
+        self._not_before_ms = now_ms + self._backoff.next_ms()
+        self._heartbeat_at_ms = now_ms
+
+    def _answered(self, attempt: int) -> bool:
+        """Whether this is the heartbeat under way; if so it is no more."""
+        if attempt != self._attempt or not self._in_flight:
+            return False
+        self._in_flight = False
+        return True
+
+    def _move(self, state: ConsumerState) -> None:
+        assert state is self.state or state in TRANSITIONS[self.state], f"{self.state} → {state}"
+        self.state = state
+
+
+def _topic_partitions(by_topic: object) -> list[TopicPartitions]:
+    assert isinstance(by_topic, dict)
+    return [
+        TopicPartitions(topic_id=topic_id, partitions=partitions)
+        for topic_id, partitions in by_topic.items()
+    ]
