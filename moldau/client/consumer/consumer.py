@@ -10,9 +10,9 @@ the user's own calls.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
 from moldau.client.consumer.consumer_parts import ConsumerParts, Ports, build
@@ -25,11 +25,7 @@ from moldau.client.records import ConsumerRecord, TopicPartition
 from moldau.client.serialization import DeserializerLike
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     import pyarrow as pa
-
-Result = TypeVar("Result")
 
 GROUP_TURN_MS: Final = 100.0
 """While some partitions are assigned, joining a group waits at most this long before records are
@@ -74,7 +70,7 @@ class Consumer(GroupCalls, PositionCalls):
 
     def __init__(
         self,
-        bootstrap_servers: str = "",
+        bootstrap_servers: str | Sequence[str] = "",
         *,
         config: ConsumerConfig | Mapping[str, object] | None = None,
         key_deserializer: DeserializerLike | None = None,
@@ -82,7 +78,7 @@ class Consumer(GroupCalls, PositionCalls):
         ports: Ports | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
-        self._config: ConsumerConfig = ConsumerConfig.of(bootstrap_servers, config, settings)
+        self._config: ConsumerConfig = ConsumerConfig.resolve(bootstrap_servers, config, settings)
         self._parts: ConsumerParts = build(
             self._config, key_deserializer, value_deserializer, ports or Ports(), self._interrupt
         )

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.config.consumer import ConsumerConfig
+from moldau.client.config.consumer import BY_DURATION, ConsumerConfig, duration_ms
 from moldau.client.consumer.coordinator import GroupCoordinator
 from moldau.client.consumer.core.chunks import Deserialize, ReadOptions
 from moldau.client.consumer.core.faults import RecordDeserializationError
 from moldau.client.consumer.core.fetch_buffer import FetchBuffer
-from moldau.client.consumer.core.offset_reset import OffsetReset
+from moldau.client.consumer.core.offset_reset import OffsetReset, ResetKind
 from moldau.client.consumer.core.partition_records import PartitionRecords
 from moldau.client.consumer.core.subscription_state import SubscriptionState
 from moldau.client.consumer.epoch_ends import EpochEnds
@@ -30,7 +30,7 @@ from moldau.client.consumer.positions import Positions
 from moldau.client.consumer.rebalance_listener import RebalanceListener
 from moldau.client.consumer.signal import Signal
 from moldau.client.errors import KafkaError, error_for
-from moldau.client.records import ConsumerRecord, TopicPartition
+from moldau.client.records import ConsumerRecord
 from moldau.client.serialization import DeserializerLike, deserialize_function
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.clock import Clock, SystemClock
@@ -80,7 +80,7 @@ class ConsumerParts:
         self.is_closed = False
         memory = self.buffer.memory
         self.subscription: SubscriptionState[RebalanceListener] = SubscriptionState(
-            OffsetReset.parse(config.auto_offset_reset),
+            offset_reset(config.auto_offset_reset),
             lambda name: PartitionRecords(name, options, memory),
         )
         self.lookup = OffsetLookup(self.client, read_committed=options.read_committed)
@@ -205,6 +205,15 @@ def build(
     return ConsumerParts(config, options, ports, on_attention)
 
 
+def offset_reset(text: str) -> OffsetReset:
+    """The strategy that `auto.offset.reset` names."""
+    if text.startswith(BY_DURATION):
+        duration = duration_ms(text.removeprefix(BY_DURATION))
+        assert duration is not None, "the settings are checked"
+        return OffsetReset(ResetKind.BY_DURATION, duration)
+    return OffsetReset(ResetKind(text))
+
+
 def fetch_settings(config: ConsumerConfig) -> FetchSettings:
     """The keys that fetches are made of."""
     return FetchSettings(
@@ -213,7 +222,7 @@ def fetch_settings(config: ConsumerConfig) -> FetchSettings:
         max_wait_ms=config.fetch_max_wait_ms,
         max_partition_bytes=config.max_partition_fetch_bytes,
         read_committed=config.isolation_level == "read_committed",
-        rack_id=config.client_rack or "",
+        rack_id=config.client_rack,
         request_timeout_ms=config.request_timeout_ms,
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,
@@ -242,6 +251,3 @@ def _deserialize(
             raise RecordDeserializationError(record, part, error) from error
 
     return deserialize
-
-
-__all__ = ["ConsumerParts", "Ports", "TopicPartition", "build", "fetch_settings"]

@@ -310,12 +310,15 @@ class PartitionRecords:
         self._pass_over(chunk, header)
         return batch
 
-    def _find_visible(self) -> BatchHeader | None:
-        """The header of the next batch to read, which then lies at `_chunks[0].at`."""
+    def _find_visible(self, *, is_wanted: bool = True) -> BatchHeader | None:
+        """The header of the next batch to read, which then lies at `_chunks[0].at`.
+
+        A fault is raised only when somebody wants what comes next.
+        """
         while self._visible is None and self._chunks:
             chunk = self._chunks[0]
             if chunk.fault is not None:
-                if self._batches:
+                if self._batches or not is_wanted:
                     return None
                 chunk.fault()
                 continue
@@ -389,7 +392,7 @@ class PartitionRecords:
         if not self._batches:
             # Markers behind the last record move the position as well, without another poll.
             try:
-                self._find_visible()
+                self._find_visible(is_wanted=False)
             except CorruptRecords:
                 return
 
