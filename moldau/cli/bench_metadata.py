@@ -45,7 +45,8 @@ from moldau.cli.bench_metadata_load import BROKER, CONTROLLER, SNAPSHOT, LoadFig
 from moldau.client import Admin
 from moldau.client.admin.cluster import CLIENT_SOFTWARE
 from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient
-from moldau.client.config.client import ClientConfig, parse_address
+from moldau.client.config import AdminConfig, ClientConfig
+from moldau.client.config.client import parse_address
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.raft import METADATA_DIRECTORY
 from moldau.testing import Cluster
@@ -111,9 +112,9 @@ def measure(plan: MetadataPlan, show: ShowPhase = show_nothing) -> MetadataFigur
 async def _measure_cluster(
     cluster: Cluster, plan: MetadataPlan, show: ShowPhase, figures: MetadataFigures
 ) -> None:
-    brokers = ClusterClient(ClientConfig.of(cluster.bootstrap_server))
+    brokers = ClusterClient(ClientConfig(cluster.bootstrap_server))
     controllers = ClusterClient(
-        ClientConfig.of(
+        AdminConfig(
             bootstrap_controllers=cluster.bootstrap_controllers,
             request_timeout_ms=2_000,
             socket_connection_setup_timeout_ms=1_000,

@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from moldau.cli.output import fail
-from moldau.client import Admin, ClientConfig, ConfigurationError, KafkaError
+from moldau.client import Admin, AdminConfig, ClientConfig, ConfigurationError, KafkaError
 from moldau.config import ConfigError
 
 Result = TypeVar("Result")
@@ -57,18 +57,18 @@ def client_config(
     """The client's configuration from a command's options; exits with status 2 when it is wrong."""
     try:
         if command_config is not None:
-            config = ClientConfig.from_file(command_config, bootstrap_server, bootstrap_controller)
+            config = AdminConfig.from_file(command_config, bootstrap_server, bootstrap_controller)
         elif bootstrap_controller is not None:
-            config = ClientConfig.of(bootstrap_controllers=bootstrap_controller)
+            config = AdminConfig(bootstrap_controllers=bootstrap_controller)
         else:
-            config = ClientConfig.of(bootstrap_server or DEFAULT_BOOTSTRAP_SERVER)
-        return ClientConfig.of(
-            config.bootstrap_servers,
-            bootstrap_controllers=config.bootstrap_controllers,
-            client_id=config.client_id,
-            request_timeout_ms=min(config.request_timeout_ms, timeout_ms),
-            default_api_timeout_ms=timeout_ms,
-            security_protocol=config.security_protocol,
+            config = AdminConfig(bootstrap_server or DEFAULT_BOOTSTRAP_SERVER)
+        return AdminConfig.resolve(
+            None,
+            config,
+            {
+                "request_timeout_ms": min(config.request_timeout_ms, timeout_ms),
+                "default_api_timeout_ms": timeout_ms,
+            },
         )
     except (ConfigurationError, ConfigError) as error:
         fail(str(error), status=2)

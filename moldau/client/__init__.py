@@ -47,7 +47,13 @@ from moldau.client.admin.types import (
     UpgradeType,
 )
 from moldau.client.cluster.coordinators import KeyType
-from moldau.client.config.client import ClientConfig
+from moldau.client.config import (
+    AdminConfig,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    UnusedSetting,
+)
 from moldau.client.errors import (
     AuthorizationFailed,
     BrokerError,
@@ -67,6 +73,7 @@ from moldau.client.errors import (
 __all__ = [
     "AbortTransaction",
     "Admin",
+    "AdminConfig",
     "AuthorizationFailed",
     "Broker",
     "BrokerError",
@@ -81,6 +88,7 @@ __all__ = [
     "ConfigResourceType",
     "ConfigSource",
     "ConfigurationError",
+    "ConsumerConfig",
     "ElectionType",
     "FeatureUpdate",
     "Features",
@@ -99,6 +107,7 @@ __all__ = [
     "OffsetSpec",
     "PartitionDescription",
     "PartitionOffset",
+    "ProducerConfig",
     "ProducerIdAndEpoch",
     "ProducerState",
     "QuorumDescription",
@@ -117,5 +126,6 @@ __all__ = [
     "TransactionListing",
     "UnknownTopicOrPartition",
     "UnsupportedByBroker",
+    "UnusedSetting",
     "UpgradeType",
 ]

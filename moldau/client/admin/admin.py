@@ -9,9 +9,9 @@ an error beside the values instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.client.admin.groups import GroupCalls
@@ -23,6 +23,7 @@ from moldau.client.admin.topics import TopicCalls
 from moldau.client.admin.transactions import TransactionCalls
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.coordinators import Coordinators
+from moldau.client.config.admin import AdminConfig, AdminSettings
 from moldau.client.config.client import ClientConfig
 
 
@@ -40,8 +41,8 @@ class Admin(
 
     Args:
         bootstrap_servers: `HOST:PORT,…` or a list of these.
-        config: a whole configuration instead.
-        settings: keyword settings of `ClientConfig`; with `bootstrap_controllers` and no
+        config: a whole configuration, or a mapping of dotted keys; keyword settings win over it.
+        settings: keyword settings of `AdminConfig`; with `bootstrap_controllers` and no
             bootstrap servers the controllers are asked directly (KIP-919).
 
     Raises:
@@ -52,12 +53,11 @@ class Admin(
         self,
         bootstrap_servers: str | Sequence[str] = (),
         *,
-        config: ClientConfig | None = None,
-        **settings: Any,
+        config: ClientConfig | Mapping[str, object] | None = None,
+        **settings: Unpack[AdminSettings],
     ) -> None:
-        if config is None:
-            config = ClientConfig.of(bootstrap_servers, **settings)
-        self._client = ClusterClient(config)
+        resolved = AdminConfig.resolve(bootstrap_servers, config, settings)
+        self._client = ClusterClient(resolved)
         self._coordinators = Coordinators(self._client)
 
     async def close(self) -> None:

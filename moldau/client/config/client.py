@@ -1,147 +1,97 @@
-"""Settings of a client: Kafka's dotted names in files and mappings, typed keyword arguments in
-code.
+"""Settings that every client has, and addresses.
 
-Owns parsing, ranges and defaults (those of Kafka's clients). Invariant: an existing `ClientConfig`
-is usable as it is; what cannot be used is one clear error that names the key.
+Owns the common keys with the ranges and defaults of Kafka's Java clients. Invariant: an existing
+configuration is usable as it is; what cannot be used is one clear error that names the key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, Self
+from collections.abc import Sequence
+from typing import Final, Literal, Unpack
 
+from moldau.client.config import keys
+from moldau.client.config.security import SecurityConfig, SecuritySettings
 from moldau.client.errors import ConfigurationError
-from moldau.config import parse_properties
 
 DEFAULT_PORT: Final = 9092
-MAX_INT: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientConfig:
+class ClientSettings(SecuritySettings, total=False):
+    """Keyword settings of every client; times in milliseconds."""
+
+    client_id: str
+    request_timeout_ms: int
+    default_api_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    socket_connection_setup_timeout_ms: int
+    socket_connection_setup_timeout_max_ms: int
+    connections_max_idle_ms: int
+    send_buffer_bytes: int
+    receive_buffer_bytes: int
+    metadata_max_age_ms: int
+    metadata_recovery_strategy: Literal["rebootstrap", "none"]
+    metadata_recovery_rebootstrap_trigger_ms: int
+
+
+class ClientConfig(SecurityConfig):
     """What every client needs; times in milliseconds.
 
-    Instead of brokers (`bootstrap_servers`) an admin client may be given the cluster's controllers
-    (`bootstrap_controllers`, KIP-919).
+    Args:
+        bootstrap_servers: `HOST:PORT,…` or a list of these.
+        settings: the keys of Kafka's clients, with underscores instead of dots.
+
+    Raises:
+        ConfigurationError: an unknown name, with the nearest known one, or a bad value.
     """
 
-    bootstrap_servers: Sequence[str] = ()
-    bootstrap_controllers: Sequence[str] = ()
-    client_id: str = "moldau"
-    request_timeout_ms: int = 30_000
-    default_api_timeout_ms: int = 60_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    reconnect_backoff_ms: int = 50
-    reconnect_backoff_max_ms: int = 1_000
-    socket_connection_setup_timeout_ms: int = 10_000
-    metadata_max_age_ms: int = 300_000
-    security_protocol: str = "PLAINTEXT"
+    bootstrap_servers: tuple[str, ...] = keys.texts(())
+    client_id: str = keys.text("moldau")
+    request_timeout_ms: int = keys.milliseconds(30_000)
+    default_api_timeout_ms: int = keys.milliseconds(60_000)
+    retry_backoff_ms: int = keys.long_milliseconds(100)
+    retry_backoff_max_ms: int = keys.long_milliseconds(1_000)
+    reconnect_backoff_ms: int = keys.long_milliseconds(50)
+    reconnect_backoff_max_ms: int = keys.long_milliseconds(1_000)
+    socket_connection_setup_timeout_ms: int = keys.long_milliseconds(10_000)
+    socket_connection_setup_timeout_max_ms: int = keys.long_milliseconds(30_000)
+    connections_max_idle_ms: int = keys.long_milliseconds(540_000, lowest=-(2**63))
+    # Not Kafka's 128 and 32 or 64 KB: what the system chooses by itself is faster.
+    send_buffer_bytes: int = keys.byte_count(-1, lowest=-1)
+    receive_buffer_bytes: int = keys.byte_count(-1, lowest=-1)
+    metadata_max_age_ms: int = keys.long_milliseconds(300_000)
+    metadata_recovery_strategy: Literal["rebootstrap", "none"] = keys.choice(
+        "rebootstrap", "rebootstrap", "none", any_case=True
+    )
+    metadata_recovery_rebootstrap_trigger_ms: int = keys.long_milliseconds(300_000)
 
-    def __post_init__(self) -> None:
-        if self.bootstrap_servers and self.bootstrap_controllers:
-            raise ConfigurationError(
-                "bootstrap.servers and bootstrap.controllers exclude each other"
-            )
-        if not self.bootstrap_servers and not self.bootstrap_controllers:
-            raise ConfigurationError("bootstrap.servers: at least one HOST:PORT is needed")
-        for server in self.addresses:
-            parse_address(server)
-        if self.security_protocol != "PLAINTEXT":
-            raise ConfigurationError(
-                f"security.protocol={self.security_protocol}: only PLAINTEXT is served so far"
-            )
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name.endswith("_ms") and (
-                not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_INT
-            ):
-                name = field.name.replace("_", ".")
-                raise ConfigurationError(f"{name}={value!r}: a number of ms from 0 to {MAX_INT}")
+    def __init__(
+        self, bootstrap_servers: str | Sequence[str] = (), **settings: Unpack[ClientSettings]
+    ) -> None:
+        self._load({"bootstrap_servers": bootstrap_servers, **settings})
 
     @property
     def addresses(self) -> Sequence[str]:
-        """Whom to ask first: brokers, or controllers."""
-        return self.bootstrap_servers or self.bootstrap_controllers
+        """Whom to ask first."""
+        return self.bootstrap_servers
 
     @property
     def asks_controllers(self) -> bool:
         """Whether the addresses are those of controllers."""
-        return bool(self.bootstrap_controllers)
+        return False
 
-    @classmethod
-    def of(cls, bootstrap_servers: str | Sequence[str] = (), **settings: Any) -> Self:
-        """From a comma-separated string or a list of addresses, and keyword arguments.
-
-        Raises:
-            ConfigurationError: an unknown name, with the nearest known one, or a bad value.
-        """
-        addresses = _addresses(bootstrap_servers)
-        known = {field.name for field in fields(cls)}
-        for name in settings:
-            if name not in known:
-                raise ConfigurationError(f"{name}: no such setting{_nearest(name, known)}")
-        if "bootstrap_controllers" in settings:
-            settings["bootstrap_controllers"] = _addresses(settings["bootstrap_controllers"])
-        return cls(bootstrap_servers=addresses, **settings)
-
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> Self:
-        """From dotted keys with text values, as in a client's `.properties` file.
-
-        Raises:
-            ConfigurationError: as `of`, and for text that is not a number where one is needed.
-        """
-        settings: dict[str, Any] = {}
-        types = {field.name.replace("_", "."): field for field in fields(cls)}
-        for key, text in properties.items():
-            field = types.get(key)
-            if field is None:
-                raise ConfigurationError(f"{key}: no such setting{_nearest(key, types)}")
-            if field.name.endswith("_ms"):
-                try:
-                    settings[field.name] = int(text)
-                except ValueError:
-                    raise ConfigurationError(f"{key}={text}: a whole number of ms") from None
-            else:
-                settings[field.name] = text
-        servers = settings.pop("bootstrap_servers", "")
-        return cls.of(servers, **settings)
-
-    @classmethod
-    def from_file(
-        cls,
-        path: str,
-        bootstrap_servers: str | None = None,
-        bootstrap_controllers: str | None = None,
-    ) -> Self:
-        """From a `.properties` file; addresses, when given, win over the file's.
-
-        Raises:
-            ConfigurationError: the file cannot be read, or as `from_properties`.
-        """
-        try:
-            with open(path, encoding="utf-8") as opened:
-                properties = dict(parse_properties(opened.read()))
-        except OSError as error:
-            raise ConfigurationError(f"{path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise ConfigurationError(f"{path}: byte {error.start} is not UTF-8 text") from error
-        for key, others, given in (
-            ("bootstrap.servers", "bootstrap.controllers", bootstrap_servers),
-            ("bootstrap.controllers", "bootstrap.servers", bootstrap_controllers),
-        ):
-            if given is not None:
-                properties[key] = given
-                properties.pop(others, None)
-        return cls.from_properties(properties)
-
-
-def _addresses(given: str | Sequence[str]) -> list[str]:
-    if isinstance(given, str):
-        return [part.strip() for part in given.split(",") if part.strip()]
-    return list(given)
+    def _check(self) -> None:
+        if not self.addresses:
+            raise ConfigurationError("bootstrap.servers: at least one HOST:PORT is needed")
+        for server in self.addresses:
+            parse_address(server)
+        # As in Java: the longest pause is at least the first one.
+        self._settle(
+            reconnect_backoff_max_ms=max(self.reconnect_backoff_ms, self.reconnect_backoff_max_ms),
+            retry_backoff_max_ms=max(self.retry_backoff_ms, self.retry_backoff_max_ms),
+        )
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -172,10 +122,3 @@ def parse_address(address: str) -> tuple[str, int]:
     except UnicodeError:
         raise problem from None
     return host, port
-
-
-def _nearest(name: str, known: Any) -> str:
-    from difflib import get_close_matches
-
-    matches = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {matches[0]}?" if matches else f"; known are {', '.join(sorted(known))}"

@@ -43,7 +43,7 @@ async def begin_behind_the_coordinator(bootstrap: str, topic: str) -> None:
             )
         ],
     )
-    client = ClusterClient(ClientConfig.of(bootstrap))
+    client = ClusterClient(ClientConfig(bootstrap))
     try:
         leader_id = await client.leader_of(topic, 1)
         response = await client.ask_node(leader_id, request, versions=EXPLICIT_ADD)

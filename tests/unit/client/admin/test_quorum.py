@@ -10,8 +10,8 @@ import pytest
 
 from moldau.client import (
     Admin,
+    AdminConfig,
     BrokerError,
-    ClientConfig,
     ConfigurationError,
     ElectionType,
     FeatureUpdate,
@@ -226,12 +226,12 @@ async def test_controllers_are_asked_directly(broker: ScriptedBroker):
 
 
 def test_either_brokers_or_controllers():
-    config = ClientConfig.from_properties({"bootstrap.controllers": "a:1, b:2"})
-    assert (config.addresses, config.asks_controllers) == (["a:1", "b:2"], True)
+    config = AdminConfig.from_properties({"bootstrap.controllers": "a:1, b:2"})
+    assert (config.addresses, config.asks_controllers) == (("a:1", "b:2"), True)
     with pytest.raises(ConfigurationError, match="exclude each other"):
-        ClientConfig.of("a:1", bootstrap_controllers="b:2")
+        AdminConfig("a:1", bootstrap_controllers="b:2")
     with pytest.raises(ConfigurationError, match="at least one HOST:PORT"):
-        ClientConfig.of(bootstrap_controllers="")
+        AdminConfig(bootstrap_controllers="")
 
 
 async def test_feature_levels(broker: ScriptedBroker, admin: Admin):
