@@ -1,0 +1,40 @@
+"""Where pyarrow comes from: an optional library, imported when it is first needed.
+
+Owns the one import and the error of its absence. Everything else of this package asks here, so that
+a client without Arrow neither needs nor loads it. Invariant: importing `moldau.client.arrow` never
+imports pyarrow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from moldau.client.errors import KafkaError
+
+
+class ArrowMissing(KafkaError, ImportError):
+    """A call that takes or gives Arrow data, and pyarrow is not installed."""
+
+
+def pyarrow() -> Any:
+    """The library.
+
+    Raises:
+        ArrowMissing: it is not installed, or cannot be loaded.
+    """
+    return _load("pyarrow")
+
+
+def pyarrow_compute() -> Any:
+    """Its compute functions. Raises: ArrowMissing."""
+    return _load("pyarrow.compute")
+
+
+def _load(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ArrowMissing(
+            f"send_arrow and poll_arrow need pyarrow: pip install 'moldau[arrow]' ({error})"
+        ) from error

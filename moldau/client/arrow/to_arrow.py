@@ -1,0 +1,131 @@
+"""Columns of the record codec to an Arrow record batch.
+
+Owns the schema that `poll_arrow` gives, which is that of Spark's Kafka source (with headers). Must
+not fetch, nor decide what is visible. Invariant: keys, values, offsets and headers are Arrow arrays
+around the codec's own buffers; nothing is done row by row in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from moldau.client.arrow.library import pyarrow, pyarrow_compute
+from moldau.client.records import TimestampType
+from moldau.protocol.records import BytesColumn, RecordColumns
+
+
+@dataclass(frozen=True, slots=True)
+class RowRun:
+    """Rows that stand together: `row_count` of one partition, with one kind of timestamp."""
+
+    topic: str
+    partition: int
+    timestamp_type: TimestampType
+    row_count: int
+
+
+@cache
+def polled_schema() -> Any:
+    """The `pyarrow.Schema` of every batch that `poll_arrow` gives."""
+    pa = pyarrow()
+    return pa.schema(
+        [
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", tz="UTC")),
+            ("timestampType", pa.int32()),
+            ("headers", _headers_type()),
+        ]
+    )
+
+
+@cache
+def _headers_type() -> Any:
+    pa = pyarrow()
+    return pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def to_arrow(runs: Sequence[RowRun], columns: RecordColumns) -> Any:
+    """A `pyarrow.RecordBatch` of decoded columns; the runs cover their rows, in order."""
+    pa = pyarrow()
+    count = columns.row_count
+    runs = [run for run in runs if run.row_count]
+    assert sum(run.row_count for run in runs) == count, "every row is in one run"
+    if not runs:
+        return pa.RecordBatch.from_pylist([], schema=polled_schema())
+    timestamps = _fixed(pa.int64(), count, columns.timestamps_ms)
+    return pa.RecordBatch.from_arrays(
+        [
+            _strings(pa.binary(), count, columns.keys),
+            _strings(pa.binary(), count, columns.values),
+            _repeated([run.topic for run in runs], runs, pa.string()),
+            _repeated([run.partition for run in runs], runs, pa.int32()),
+            _fixed(pa.int64(), count, columns.offsets),
+            timestamps.view(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+            _repeated([int(run.timestamp_type) for run in runs], runs, pa.int32()),
+            _headers(count, columns),
+        ],
+        schema=polled_schema(),
+    )
+
+
+def _fixed(kind: Any, count: int, buffer: Any) -> Any:
+    pa = pyarrow()
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(buffer)])
+
+
+def _strings(kind: Any, count: int, column: BytesColumn) -> Any:
+    pa = pyarrow()
+    buffers = [
+        None if column.validity is None else pa.py_buffer(column.validity),
+        pa.py_buffer(column.offsets),
+        pa.py_buffer(column.data),
+    ]
+    return pa.Array.from_buffers(kind, count, buffers)
+
+
+def _repeated(values: list[Any], runs: Sequence[RowRun], kind: Any) -> Any:
+    """Each run's value as often as it has rows."""
+    pa, pc = pyarrow(), pyarrow_compute()
+    if len(set(values)) == 1:
+        return pa.repeat(pa.scalar(values[0], kind), sum(run.row_count for run in runs))
+    ends = []
+    end = 0
+    for run in runs:
+        end += run.row_count
+        ends.append(end)
+    encoded = pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int64()), pa.array(values, kind))
+    return pc.run_end_decode(encoded)
+
+
+def _headers(count: int, columns: RecordColumns) -> Any:
+    """Lists of headers; null where a record has none, as Spark has it."""
+    pa, pc = pyarrow(), pyarrow_compute()
+    header_keys, header_values = columns.header_keys, columns.header_values
+    if columns.header_offsets is None or header_keys is None or header_values is None:
+        return pa.nulls(count, _headers_type())
+    ends = _fixed(pa.int32(), count + 1, columns.header_offsets)
+    total = ends[count].as_py()
+    entries = pa.StructArray.from_arrays(
+        [_header_keys(total, header_keys), _strings(pa.binary(), total, header_values)],
+        fields=list(_headers_type().value_type),
+    )
+    has_headers = pc.not_equal(ends.slice(1), ends.slice(0, count))
+    buffers = [has_headers.buffers()[1], ends.buffers()[1]]
+    return pa.ListArray.from_buffers(_headers_type(), count, buffers, children=[entries])
+
+
+def _header_keys(count: int, column: BytesColumn) -> Any:
+    """As strings; what is not UTF-8 is replaced, as in `ConsumerRecord`."""
+    pa = pyarrow()
+    raw = _strings(pa.binary(), count, column)
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", "replace") for key in raw.to_pylist()], pa.string())
