@@ -180,6 +180,15 @@ class TransactionAnswers:
         self._under_way = None
         return Step(Pause.BACK_OFF, look_up=True)
 
+    def not_let_through(self, ask: Ask, problem: Problem) -> Pause:
+        """The coordinator cannot be found or reached, and not because of a passing fault."""
+        assert self._under_way is None
+        verdict = verdict_of(ask.kind, problem.code)
+        if verdict.is_passing:
+            return Pause.BACK_OFF
+        self._apply(verdict, problem)
+        return Pause.NONE
+
     def cannot_be_asked(self, ask: Ask, message: str) -> None:
         """The broker serves no version that can say it."""
         self._under_way = None

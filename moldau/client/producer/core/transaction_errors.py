@@ -112,6 +112,8 @@ _VERDICTS: Final[Mapping[RequestKind, Mapping[ErrorCode, Verdict]]] = MappingPro
                 _E.CLUSTER_AUTHORIZATION_FAILED: Verdict.RESTART,
                 _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.RESTART,
                 _E.UNSUPPORTED_VERSION: Verdict.RESTART,
+                _E.SASL_AUTHENTICATION_FAILED: Verdict.RESTART,
+                _E.UNSUPPORTED_SASL_MECHANISM: Verdict.RESTART,
                 # There is no transaction yet that could be aborted.
                 **dict.fromkeys(_ABORTABLE, Verdict.FATAL),
                 _E.TRANSACTION_ABORTABLE: Verdict.RETRY,

@@ -58,6 +58,8 @@ _IS_CLOSED_TO_RECORDS: Final[Mapping[TransactionState, str]] = MappingProxyType(
     }
 )
 
+_AWAITING_BATCHES: Final = frozenset({_S.PREPARING, _S.COMMITTING, _S.ABORTING})
+
 
 class TransactionManager(TransactionAnswers):
     """The transactional half of a producer, or the idempotent one's producer id.
@@ -99,9 +101,14 @@ class TransactionManager(TransactionAnswers):
         return Problem(ErrorCode.INVALID_TXN_STATE, _IS_CLOSED_TO_RECORDS[self._state])
 
     @property
+    def awaits_batches(self) -> bool:
+        """Whether `batches_settled` has to be called before it can go on."""
+        return not self._is_settled and self._state in _AWAITING_BATCHES
+
+    @property
     def is_outcome_asked(self) -> bool:
-        """Whether a coordinator may have heard the outcome, which cannot be changed then."""
-        return self._was_asked_to_end
+        """Whether a coordinator may have been told to commit, so that nobody may abort any more."""
+        return self._state is _S.COMMITTING and self._was_asked_to_end
 
     # -- what the application does ---------------------------------------------------------------
 
@@ -170,7 +177,7 @@ class TransactionManager(TransactionAnswers):
         """Give up the transaction. Not after a coordinator may have been told to commit it."""
         if self._state is _S.ABORTING:
             return None
-        if self._state is _S.COMMITTING and self._was_asked_to_end:
+        if self.is_outcome_asked:
             return Problem(
                 ErrorCode.INVALID_TXN_STATE,
                 "abort_transaction(): the cluster may have committed the transaction already; "
@@ -210,6 +217,7 @@ class TransactionManager(TransactionAnswers):
         """Whether a batch for the partition may be sent now; if not, what it needs is noted."""
         if not self.is_transactional:
             if self._state is _S.UNINITIALIZED:
+                self.problem = None
                 self._move_to(_S.INITIALIZING)
             return self._state is _S.READY
         if self._state not in SENDING_STATES or self._is_settled:

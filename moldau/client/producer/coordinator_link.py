@@ -1,0 +1,132 @@
+"""How a producer's requests reach the coordinators they are for.
+
+Owns which broker coordinates the transactional id and each group, as last heard, and the choice of
+the version that can say a request. Must not know what requests mean, or try again. Invariant: a
+request whose `ask` raises `NotSent` has not left; after `AnswerLost` it may have been served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, describe_fault
+from moldau.client.cluster.coordinators import Coordinators, KeyType
+from moldau.client.errors import KafkaError, NoBrokerAvailable
+from moldau.client.producer.core.transaction_requests import Ask, Destination
+from moldau.protocol.api_keys import ApiKey
+from moldau.runtime.connection import Connection, UnsupportedByPeer
+
+TRANSACTION_VERSION: Final = "transaction.version"
+
+_KEY_TYPES: Final = {
+    Destination.TRANSACTION_COORDINATOR: KeyType.TRANSACTION,
+    Destination.GROUP_COORDINATOR: KeyType.GROUP,
+}
+
+
+class NotSent(Exception):
+    """The broker cannot be reached now; the request has not left."""
+
+
+class AnswerLost(Exception):
+    """The connection ended before the answer; the request may have been served."""
+
+
+class CannotSay(Exception):
+    """The broker serves no version of the request that can say this."""
+
+
+class CoordinatorFeatures(NamedTuple):
+    """What the transaction coordinator's broker says that it can."""
+
+    init_producer_id_version: int
+    features_epoch: int
+    transaction_version: int
+
+
+OnSending = Callable[[CoordinatorFeatures | None], None]
+
+
+class CoordinatorLink:
+    """Requests to the coordinators of one producer.
+
+    Args:
+        client: opens connections and finds coordinators, each within its own time limits.
+    """
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._coordinators = Coordinators(client)
+        self._known: dict[tuple[KeyType, str], int] = {}
+
+    def forget(self, ask: Ask) -> None:
+        """Another broker coordinates that now, or this one is gone."""
+        key_type = _KEY_TYPES.get(ask.destination)
+        if key_type is not None:
+            self._known.pop((key_type, ask.key), None)
+
+    async def ask(self, ask: Ask, sending: OnSending) -> Any:
+        """Send a request and return the response.
+
+        Args:
+            sending: called when the request is about to leave, with what the broker can, if it is
+                the transaction coordinator's.
+
+        Raises:
+            NotSent, AnswerLost: worth another try.
+            CannotSay: the broker is too old, or too new.
+            KafkaError: the cluster does not let us find or reach the coordinator.
+        """
+        try:
+            connection = await self._connection(ask)
+        except PASSING_FAULTS as fault:
+            self.forget(ask)
+            raise NotSent(describe_fault(fault)) from fault
+        api_key = ApiKey(ask.request.API_KEY)
+        try:
+            version = connection.best_version(
+                api_key, type(ask.request), max_version=ask.highest_version
+            )
+        except UnsupportedByPeer as error:
+            raise CannotSay(f"{ask.kind.value}: {error}") from None
+        if version < ask.lowest_version:
+            where = f"{connection.host}:{connection.port}"
+            raise CannotSay(
+                f"{ask.kind.value}: {where} serves {api_key.name} up to version {version}, and "
+                f"this needs {ask.lowest_version}"
+            )
+        is_coordinator = ask.destination is Destination.TRANSACTION_COORDINATOR
+        sending(features_of(connection) if is_coordinator else None)
+        try:
+            return await connection.send(ask.request, api_version=version)
+        except PASSING_FAULTS as fault:
+            raise AnswerLost(describe_fault(fault)) from fault
+
+    async def _connection(self, ask: Ask) -> Connection:
+        key_type = _KEY_TYPES.get(ask.destination)
+        if key_type is None:
+            return await self._client.any_connection()
+        node_id = self._known.get((key_type, ask.key))
+        if node_id is None:
+            found = (await self._coordinators.find(key_type, [ask.key]))[ask.key]
+            if isinstance(found, KafkaError):
+                if found.retriable:
+                    raise NoBrokerAvailable(str(found)) from found
+                raise found
+            node_id = self._known[key_type, ask.key] = found.node_id
+        return await self._client.connection(node_id, purpose="coordinator")
+
+
+def features_of(connection: Connection) -> CoordinatorFeatures:
+    """What the other end said when versions were negotiated (KIP-584)."""
+    served = connection.versions.get(ApiKey.INIT_PRODUCER_ID)
+    answer = connection.api_versions
+    level = 1
+    features_epoch = -1
+    if answer is not None:
+        features_epoch = answer.finalized_features_epoch
+        for feature in answer.finalized_features:
+            if feature.name == TRANSACTION_VERSION:
+                level = feature.max_version_level
+    return CoordinatorFeatures(-1 if served is None else served[1], features_epoch, level)

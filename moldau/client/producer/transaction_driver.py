@@ -1,0 +1,313 @@
+"""The task that brings a transaction forward, and the waiting for it.
+
+Owns the one driver task of a producer: it sends what the manager asks for, one request at a time,
+with pauses in between, and empties the accumulator of a transaction that failed. Must not decide
+what is sent. Invariants: the task is told to stop, never cancelled while it matters; whoever waits
+for a state may be cancelled without an effect on it; a request that may have been served is asked
+again until it is answered, for as long as the producer lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from moldau.client.errors import (
+    ClientClosed,
+    InvalidTransactionState,
+    KafkaError,
+    ProducerFenced,
+    TransactionAbortable,
+    TransactionAborted,
+    error_for,
+)
+from moldau.client.producer.coordinator_link import (
+    AnswerLost,
+    CannotSay,
+    CoordinatorFeatures,
+    NotSent,
+    OnSending,
+)
+from moldau.client.producer.core.transaction_errors import RequestKind, Verdict, verdict_of
+from moldau.client.producer.core.transaction_manager import Pause, TransactionManager
+from moldau.client.producer.core.transaction_requests import Ask
+from moldau.client.producer.core.transaction_states import Problem, TransactionState
+from moldau.protocol.errors import ErrorCode
+
+logger = logging.getLogger("moldau.client.producer")
+
+SHORT_PAUSE_MS: Final = 20.0
+"""While the transaction before is being completed, which takes a few milliseconds."""
+
+_S = TransactionState
+_GIVEN_UP: Final = frozenset({_S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR})
+
+
+class Batches(Protocol):
+    """What the driver needs of the accumulator and the sender."""
+
+    def wake(self) -> None:
+        """Look again at what may be sent."""
+
+    async def flush(self) -> None:
+        """Wait until everything appended so far is acknowledged or has failed."""
+
+    def fail_waiting(self, error: KafkaError) -> None:
+        """Fail every batch that is not on the wire, those that wait for a retry too."""
+
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether a batch is on the wire."""
+
+    async def in_flight_done(self) -> None:
+        """Wait until no batch is on the wire."""
+
+    @property
+    def needs_new_epoch(self) -> bool:
+        """Whether sequence numbers were left out somewhere."""
+
+
+class Link(Protocol):
+    """What the driver needs of the network; `CoordinatorLink` is the real one."""
+
+    async def ask(self, ask: Ask, sending: OnSending) -> Any: ...
+
+    def forget(self, ask: Ask) -> None: ...
+
+
+class TransactionDriver:
+    """Brings `manager` forward.
+
+    Attributes:
+        refusal: why no record may be added now.
+
+    Args:
+        retry_backoff_ms, retry_backoff_max_ms: between tries, with jitter.
+    """
+
+    def __init__(
+        self,
+        manager: TransactionManager,
+        link: Link,
+        batches: Batches,
+        *,
+        source: random.Random,
+        retry_backoff_ms: float,
+        retry_backoff_max_ms: float,
+    ) -> None:
+        self.manager = manager
+        self.refusal: Problem | None = None
+        self._link = link
+        self._batches = batches
+        self._source = source
+        self._retry_backoff_ms = retry_backoff_ms
+        self._retry_backoff_max_ms = retry_backoff_max_ms
+        self._work = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._watchers: set[asyncio.Future[None]] = set()
+        self._cause: BaseException | None = None
+        self._refused_in: tuple[TransactionState, Problem | None] | None = None
+        self.changed()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """There may be something to send."""
+        if self._task is None and not self._stopping.is_set():
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(), name="moldau-producer-transactions"
+            )
+        self._work.set()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Let the request under way end, for so long; what is under way then is given up."""
+        self._stopping.set()
+        self._work.set()
+        self.changed()
+        task = self._task
+        if task is not None and not task.done():
+            await asyncio.wait({task}, timeout=max(0.0, timeout_s))
+            task.cancel()
+            await asyncio.wait({task})
+
+    def changed(self) -> None:
+        """Tell everybody of the manager's state as it is now."""
+        manager = self.manager
+        if self._refused_in != (manager.state, manager.problem):
+            self._refused_in = (manager.state, manager.problem)
+            self.refusal = manager.refusal
+            if manager.state in _GIVEN_UP or self._is_not_permitted:
+                self._batches.fail_waiting(self._reason())
+        watchers, self._watchers = self._watchers, set()
+        for watcher in watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+
+    # -- errors ----------------------------------------------------------------------------------
+
+    def caused_by(self, error: BaseException) -> None:
+        """What the next problem comes from, to be shown as its cause."""
+        if self.manager.problem is None:
+            self._cause = error
+
+    @property
+    def _is_not_permitted(self) -> bool:
+        """An idempotent producer was refused an id; it asks again for the next record."""
+        manager = self.manager
+        return manager.state is _S.UNINITIALIZED and manager.problem is not None
+
+    def forget_cause(self) -> None:
+        """Another transaction has begun."""
+        self._cause = None
+
+    def error_of(self, problem: Problem) -> KafkaError:
+        """The exception for a refusal of the manager."""
+        manager = self.manager
+        error: KafkaError
+        if problem is not manager.problem:
+            if problem.code is ErrorCode.INVALID_TXN_STATE:
+                return InvalidTransactionState(problem.message, code=problem.code)
+            return error_for(problem.code, problem.message, "transaction", final=True)
+        if manager.state is _S.ABORTABLE_ERROR:
+            error = TransactionAbortable(
+                f"the transaction can only be aborted: {problem.message}", code=problem.code
+            )
+        elif verdict_of(RequestKind.END, problem.code) is Verdict.FENCED:
+            error = ProducerFenced(
+                f"{problem.message}. Another producer uses the transactional id "
+                f"{manager.transactional_id!r} now, or the transaction took longer than "
+                "transaction.timeout.ms; close this producer",
+                code=problem.code,
+            )
+        else:
+            error = error_for(problem.code, problem.message, "producer", final=True)
+        error.__cause__ = self._cause
+        return error
+
+    def _reason(self) -> KafkaError:
+        """Why batches that have not been sent never will be."""
+        problem = self.manager.problem
+        if problem is None or self.manager.state is _S.ABORTING:
+            return TransactionAborted(
+                "the transaction was aborted before this record was sent",
+                code=ErrorCode.TRANSACTION_ABORTABLE,
+            )
+        return self.error_of(problem)
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    async def until(self, is_reached: Callable[[], bool]) -> None:
+        """Wait for a state. Raises ClientClosed when it cannot be reached any more."""
+        while not is_reached():
+            if self._stopping.is_set():
+                raise ClientClosed("the producer is closed")
+            watcher = asyncio.get_running_loop().create_future()
+            self._watchers.add(watcher)
+            try:
+                await watcher
+            finally:
+                self._watchers.discard(watcher)
+
+    async def flushed(self, is_overtaken: Callable[[], bool]) -> None:
+        """Wait for the batches of the transaction, or until that has become pointless."""
+        flush = asyncio.ensure_future(self._batches.flush())
+        overtaken = asyncio.ensure_future(self.until(is_overtaken))
+        try:
+            await asyncio.wait({flush, overtaken}, return_when=asyncio.FIRST_COMPLETED)
+            if flush.done():
+                flush.result()
+            else:
+                overtaken.result()
+        finally:
+            for each in (flush, overtaken):
+                each.cancel()
+            await asyncio.wait({flush, overtaken})
+            for each in (flush, overtaken):
+                if not each.cancelled():
+                    each.exception()
+
+    # -- the task --------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        failure_count = 0
+        while not self._stopping.is_set():
+            if self.manager.state in _GIVEN_UP and await self._emptied():
+                continue
+            ask = self.manager.next_ask()
+            if ask is None:
+                failure_count = 0
+                self._work.clear()
+                await self._work.wait()
+                continue
+            pause = await self._carry_out(ask)
+            self.changed()
+            self._batches.wake()
+            if pause is Pause.BACK_OFF:
+                failure_count += 1
+                await self._pause(self._backoff_ms(failure_count))
+            elif pause is Pause.SHORT:
+                await self._pause(SHORT_PAUSE_MS)
+            else:
+                failure_count = 0
+
+    async def _emptied(self) -> bool:
+        """Fail what has not been sent; True if something was on the wire and has to be awaited."""
+        manager = self.manager
+        self._batches.fail_waiting(self._reason())
+        if self._batches.has_in_flight:
+            await self._batches.in_flight_done()
+            return True
+        if manager.awaits_batches and manager.state is _S.ABORTING:
+            manager.batches_settled(needs_new_epoch=self._batches.needs_new_epoch)
+            self.changed()
+        return False
+
+    async def _carry_out(self, ask: Ask) -> Pause:
+        manager = self.manager
+
+        def sending(features: CoordinatorFeatures | None) -> None:
+            if features is not None:
+                manager.met_coordinator(
+                    init_producer_id_version=features.init_producer_id_version,
+                    features_epoch=features.features_epoch,
+                    transaction_version=features.transaction_version,
+                )
+            manager.sending(ask)
+
+        try:
+            response = await self._link.ask(ask, sending)
+        except NotSent as fault:
+            logger.debug("%s: %s", ask.kind.value, fault)
+            return Pause.BACK_OFF
+        except AnswerLost as fault:
+            logger.info("%s: %s; asking again", ask.kind.value, fault)
+            step = manager.unanswered(ask)
+        except CannotSay as error:
+            manager.cannot_be_asked(ask, str(error))
+            return Pause.NONE
+        except ClientClosed:
+            self._stopping.set()
+            return Pause.NONE
+        except KafkaError as error:
+            self.caused_by(error)
+            return manager.not_let_through(ask, Problem(error.code, str(error)))
+        else:
+            step = manager.answered(ask, response)
+        if step.look_up:
+            self._link.forget(ask)
+        return step.pause
+
+    def _backoff_ms(self, failure_count: int) -> float:
+        full = self._retry_backoff_ms * 2.0 ** min(failure_count - 1, 20)
+        return min(full, self._retry_backoff_max_ms) * self._source.uniform(0.8, 1.2)
+
+    async def _pause(self, pause_ms: float) -> None:
+        try:
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
