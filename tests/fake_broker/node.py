@@ -126,8 +126,7 @@ class FakeNode:
         served = {}
         for key, (lowest, highest) in table.items():
             if key in HANDLERS or key in _OWN:
-                request = registry.request_class(key)
-                served[key] = (max(lowest, request.MIN_VERSION), min(highest, request.MAX_VERSION))
+                served[key] = (lowest, min(highest, registry.request_class(key).MAX_VERSION))
         return served
 
 
