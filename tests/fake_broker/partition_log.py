@@ -117,10 +117,18 @@ class PartitionLog:
 
     # -- appending ------------------------------------------------------------------------------
 
-    def append(self, data: bytes | bytearray | memoryview, *, idempotent_only: bool) -> Appended:
+    def append(
+        self,
+        data: bytes | bytearray | memoryview,
+        *,
+        idempotent_only: bool,
+        begins_at_zero: bool = False,
+    ) -> Appended:
         """Append the one batch of a produce request, or recognise it.
 
-        `idempotent_only`: the request carries no transactional id.
+        `idempotent_only`: the request carries no transactional id. `begins_at_zero`: a producer
+        that is not known (any more) has to begin with sequence 0, as in transactions of version 2;
+        otherwise it may begin anywhere.
 
         Raises Refused.
         """
@@ -129,7 +137,7 @@ class PartitionLog:
         if header.is_transactional == idempotent_only:
             raise Refused(ErrorCode.INVALID_RECORD, "batch and request disagree on a transaction")
         if header.has_producer_id:
-            known = self._check_producer(header)
+            known = self._check_producer(header, begins_at_zero)
             if known is not None:
                 self.duplicate_count += 1
                 return Appended(known.base_offset, is_duplicate=True)
@@ -158,10 +166,15 @@ class PartitionLog:
             raise Refused(ErrorCode[error.reason.error_name], str(error)) from error
         return header
 
-    def _check_producer(self, header: BatchHeader) -> AppendedBatch | None:
-        """Epoch and sequence, as a leader checks them (KIP-98, KIP-360)."""
+    def _check_producer(self, header: BatchHeader, begins_at_zero: bool) -> AppendedBatch | None:
+        """Epoch and sequence, as a leader checks them (KIP-98, KIP-360, KIP-890)."""
         entry = self.producers.get(header.producer_id)
         if entry is None:
+            if begins_at_zero and header.base_sequence != 0:
+                raise Refused(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"sequence {header.base_sequence} begins a transaction",
+                )
             return None
         if header.producer_epoch < entry.epoch:
             raise Refused(
@@ -181,13 +194,14 @@ class PartitionLog:
                 header.last_sequence,
             ):
                 return known
+        expected = 0
         if entry.batches:
             expected = increment_sequence(entry.batches[-1].last_sequence, 1)
-            if header.base_sequence != expected:
-                raise Refused(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"sequence {header.base_sequence} where {expected} was expected",
-                )
+        if header.base_sequence != expected:
+            raise Refused(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"sequence {header.base_sequence} where {expected} was expected",
+            )
         return None
 
     def _store(self, batch: bytearray) -> int:

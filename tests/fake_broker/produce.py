@@ -73,7 +73,10 @@ def _append(
         return answer
     try:
         appended = partition.log.append(
-            data.records or b"", idempotent_only=request.transactional_id is None
+            data.records or b"",
+            idempotent_only=request.transactional_id is None,
+            begins_at_zero=request.transactional_id is not None
+            and context.version >= _IMPLICIT_TRANSACTIONS_SINCE,
         )
     except Refused as refused:
         answer.error_code = refused.code

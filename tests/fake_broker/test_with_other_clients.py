@@ -14,7 +14,9 @@ from tests.fake_broker import (
     RELEASES,
     AnswerError,
     Certificates,
+    CutResponse,
     FakeCluster,
+    Run,
     Security,
     Settings,
     ThreadedCluster,
@@ -213,3 +215,29 @@ def test_librdkafka_shares_partitions_by_the_new_protocol():
         finally:
             for consumer in consumers:
                 consumer.close()
+
+
+def test_librdkafka_keeps_order_over_lost_answers_and_moves():
+    from confluent_kafka import Producer
+
+    values = [b"%d" % number for number in range(200)]
+    with ThreadedCluster(lambda: FakeCluster(2, topics={"t": 1})) as threaded:
+        for nth in (3, 6):
+            threaded.call(lambda c, n=nth: c.fault(ApiKey.PRODUCE, CutResponse(5), nth=n))
+        threaded.call(lambda c: c.fault(ApiKey.PRODUCE, Run(lambda: c.move_leader("t", 0)), nth=9))
+        producer = Producer(
+            {
+                "bootstrap.servers": threaded.cluster.bootstrap_servers,
+                "enable.idempotence": True,
+                "batch.num.messages": 5,
+                "linger.ms": 0,
+                "retry.backoff.ms": 5,
+                "reconnect.backoff.ms": 1,
+                "log_level": 0,
+            }
+        )
+        for value in values:
+            producer.produce("t", value, partition=0)
+        assert producer.flush(20) == 0
+        assert threaded.call(lambda cluster: cluster.values("t")) == values
+        assert threaded.call(lambda cluster: cluster.faults.waiting) == []
