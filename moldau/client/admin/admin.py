@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from moldau.client.admin.cluster import ClusterCalls
+from moldau.client.admin.end_transaction import EndTransactionCalls
 from moldau.client.admin.groups import GroupCalls
 from moldau.client.admin.logs import LogCalls
 from moldau.client.admin.partitions import PartitionCalls
@@ -36,6 +37,7 @@ class Admin(
     GroupCalls,
     PartitionCalls,
     TransactionCalls,
+    EndTransactionCalls,
 ):
     """An asyncio admin client; use as `async with Admin("localhost:9092") as admin`.
 

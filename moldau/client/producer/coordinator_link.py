@@ -103,18 +103,37 @@ class CoordinatorLink:
         except PASSING_FAULTS as fault:
             raise AnswerLost(describe_fault(fault)) from fault
 
+    async def features(self, transactional_id: str) -> CoordinatorFeatures:
+        """What the coordinator of a transactional id can.
+
+        Raises:
+            NotSent, KafkaError: as `ask`.
+        """
+        try:
+            connection = await self._coordinator(KeyType.TRANSACTION, transactional_id)
+        except PASSING_FAULTS as fault:
+            raise NotSent(describe_fault(fault)) from fault
+        return features_of(connection)
+
+    def forget_coordinator(self, transactional_id: str) -> None:
+        """Find the coordinator of a transactional id again, next time."""
+        self._known.pop((KeyType.TRANSACTION, transactional_id), None)
+
     async def _connection(self, ask: Ask) -> Connection:
         key_type = _KEY_TYPES.get(ask.destination)
         if key_type is None:
             return await self._client.any_connection()
-        node_id = self._known.get((key_type, ask.key))
+        return await self._coordinator(key_type, ask.key)
+
+    async def _coordinator(self, key_type: KeyType, key: str) -> Connection:
+        node_id = self._known.get((key_type, key))
         if node_id is None:
-            found = (await self._coordinators.find(key_type, [ask.key]))[ask.key]
+            found = (await self._coordinators.find(key_type, [key]))[key]
             if isinstance(found, KafkaError):
                 if found.retriable:
                     raise NoBrokerAvailable(str(found)) from found
                 raise found
-            node_id = self._known[key_type, ask.key] = found.node_id
+            node_id = self._known[key_type, key] = found.node_id
         return await self._client.connection(node_id, purpose="coordinator")
 
 
