@@ -6,7 +6,10 @@ over the command's own defaults. Must not know which keys there are: the client 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -44,6 +47,16 @@ def client_properties(
         settings["bootstrap.servers"] = bootstrap_server
     settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP_SERVER)
     return settings
+
+
+@contextmanager
+def unused_settings_told() -> Iterator[None]:
+    """Settings that have no effect are one line on stderr, not a Python warning."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for each in caught:
+        print(f"moldau: {each.message}", file=sys.stderr)
 
 
 def _from_file(path: str) -> dict[str, str]:

@@ -13,24 +13,39 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-import typer
-
-from moldau.cli.client_properties import Properties, client_properties
+from moldau.cli.client_properties import Properties, client_properties, unused_settings_told
 from moldau.cli.cluster_options import BootstrapServer, CommandConfig
-from moldau.cli.group_offset_plans import parse_datetime
+from moldau.cli.consume_options import (
+    AlwaysBase64,
+    AsJsonLines,
+    Delimiter,
+    Fields,
+    Format,
+    FromBeginning,
+    FromOffset,
+    Group,
+    IdleTimeoutMs,
+    IsolationLevel,
+    JsonValues,
+    KeySeparator,
+    MaxMessages,
+    NullValue,
+    Output,
+    OutputFormat,
+    Partitions,
+    Start,
+    Timestamp,
+    Topic,
+    UntilEnd,
+    formatter_of,
+    start_of,
+)
 from moldau.cli.output import fail
 from moldau.cli.rate_line import RateLine, rate_line
-from moldau.cli.record_input import InputProblem, unescaped
-from moldau.cli.record_output import (
-    FIELDS,
-    Formatter,
-    json_formatter,
-    raw_value,
-    text_formatter,
-)
+from moldau.cli.record_input import InputProblem
+from moldau.cli.record_output import Formatter
 from moldau.client.errors import ConfigurationError, KafkaError
 
 if TYPE_CHECKING:
@@ -44,32 +59,6 @@ DEFAULT_POLL_RECORDS: Final = 5_000
 COMMIT_INTERVAL_S: Final = 5.0
 DEFAULTS: Final = {"client.id": "moldau-consume"}
 TERMINATED: Final = 128 + signal.SIGTERM
-
-
-class OutputFormat(StrEnum):
-    """How records are written."""
-
-    TEXT = "text"
-    JSON = "json"
-    RAW = "raw"
-
-
-class Isolation(StrEnum):
-    """Which records of transactions are read."""
-
-    READ_UNCOMMITTED = "read_uncommitted"
-    READ_COMMITTED = "read_committed"
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """Where to begin: one of these, in all partitions that are read."""
-
-    partitions: tuple[int, ...] = ()
-    from_beginning: bool = False
-    offset: int | None = None
-    back_count: int | None = None
-    timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,68 +153,25 @@ class _Consuming:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    group: Annotated[
-        str | None,
-        typer.Option(help="Share the partitions with the group's members; commit what is read."),
-    ] = None,
-    from_beginning: Annotated[
-        bool,
-        typer.Option(
-            "--from-beginning",
-            help="From the log's start; with a group, where it has committed nothing yet.",
-        ),
-    ] = False,
-    timestamp: Annotated[
-        str | None,
-        typer.Option(help="From the first record of then or later: ISO 8601, or ms since 1970."),
-    ] = None,
-    partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", min=0, help="Only this one; may be repeated."),
-    ] = None,
-    offset: Annotated[
-        str | None,
-        typer.Option(help="From this offset; -N: N records before the end; earliest; latest."),
-    ] = None,
-    isolation: Annotated[
-        Isolation | None, typer.Option(help="Whether records of open and aborted transactions.")
-    ] = None,
-    max_messages: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many records.")
-    ] = None,
-    timeout_ms: Annotated[
-        int | None,
-        typer.Option("--timeout-ms", min=1, help="Stop when no record has come for so long."),
-    ] = None,
-    until_end: Annotated[
-        bool, typer.Option("--until-end", help="Stop at the end that the log has at the start.")
-    ] = False,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Write to this file, which is made anew.")
-    ] = None,
-    output_format: Annotated[
-        OutputFormat,
-        typer.Option("--format", help="text: a line each; json: an object each; raw: bare values."),
-    ] = OutputFormat.TEXT,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
-    fields: Annotated[
-        str | None, typer.Option(help=f"Text: what a line has, in order, of {','.join(FIELDS)}.")
-    ] = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option(help="Text: what divides fields (\\t is a tab); alone: key and value."),
-    ] = None,
-    null_value: Annotated[str, typer.Option(help="Text: how a null key or value is shown.")] = (
-        "null"
-    ),
-    delimiter: Annotated[str, typer.Option(help="Text: what ends a record.")] = "\\n",
-    always_base64: Annotated[
-        bool, typer.Option("--base64", help="Json: keys, values, headers all as base64.")
-    ] = False,
-    json_values: Annotated[
-        bool, typer.Option("--json-values", help="Json: values that are JSON appear as such.")
-    ] = False,
+    topic: Topic,
+    group: Group = None,
+    from_beginning: FromBeginning = False,
+    timestamp: Timestamp = None,
+    partition: Partitions = None,
+    from_offset: FromOffset = None,
+    isolation: IsolationLevel = None,
+    max_messages: MaxMessages = None,
+    timeout_ms: IdleTimeoutMs = None,
+    until_end: UntilEnd = False,
+    output: Output = None,
+    output_format: Format = OutputFormat.TEXT,
+    as_json: AsJsonLines = False,
+    fields: Fields = None,
+    key_separator: KeySeparator = None,
+    null_value: NullValue = "null",
+    delimiter: Delimiter = "\\n",
+    always_base64: AlwaysBase64 = False,
+    json_values: JsonValues = False,
     properties: Properties = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
@@ -246,8 +192,8 @@ def consume(
     )
     group = group or str(settings.get("group.id") or "") or None
     try:
-        start = _start(partition, from_beginning, offset, timestamp)
-        formatter = _formatter(
+        start = start_of(partition, from_beginning, from_offset, timestamp)
+        formatter = formatter_of(
             output_format,
             (fields, key_separator, null_value, delimiter),
             always_base64=always_base64,
@@ -255,7 +201,7 @@ def consume(
         )
     except InputProblem as problem:
         fail(str(problem), status=2)
-    if group is not None and (partition or offset is not None or timestamp is not None):
+    if group is not None and (partition or from_offset is not None or timestamp is not None):
         fail(
             "--partition, --offset and --timestamp are for reading without a group: its start is "
             "what it has committed (`moldau groups reset-offsets` moves that)",
@@ -270,7 +216,7 @@ def _run(
     topic: str,
     group: str | None,
     settings: dict[str, object],
-    start: _Start,
+    start: Start,
     limits: _Limits,
     formatter: Formatter,
     output: str | None,
@@ -284,7 +230,8 @@ def _run(
             rate_line(topic, beside_terminal=output is None and sys.stdout.isatty())
         )
         try:
-            consumer = stack.enter_context(Consumer(config=settings))
+            with unused_settings_told():
+                consumer = stack.enter_context(Consumer(config=settings))
             if group is None:
                 _begin(consumer, topic, start)
             else:
@@ -321,7 +268,7 @@ def _commit_at_interruption(consuming: _Consuming) -> None:
         fail(f"interrupted; what was written last is not committed: {error}", status=130)
 
 
-def _begin(consumer: Consumer, topic: str, start: _Start) -> None:
+def _begin(consumer: Consumer, topic: str, start: Start) -> None:
     """Assign the partitions, each at its start. Raises: KafkaError, also for one that is missing"""
     from moldau.client.errors import UnknownTopicOrPartition
     from moldau.client.records import TopicPartition
@@ -358,72 +305,6 @@ def _ranges(numbers: list[int]) -> str:
     if numbers and numbers == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 2:
         return f"{numbers[0]} to {numbers[-1]}"
     return ", ".join(map(str, numbers))
-
-
-def _start(
-    partitions: list[int] | None, from_beginning: bool, offset: str | None, timestamp: str | None
-) -> _Start:
-    named = tuple(sorted(set(partitions or ())))
-    given = [
-        option
-        for option, is_given in (
-            ("--from-beginning", from_beginning),
-            ("--offset", offset is not None),
-            ("--timestamp", timestamp is not None),
-        )
-        if is_given
-    ]
-    if len(given) > 1:
-        raise InputProblem(f"{' and '.join(given)} exclude each other")
-    if timestamp is not None:
-        return _Start(named, timestamp_ms=_milliseconds(timestamp))
-    if offset is None or offset == "latest":
-        return _Start(named, from_beginning)
-    if offset == "earliest":
-        return _Start(named, from_beginning=True)
-    try:
-        number = int(offset)
-    except ValueError:
-        raise InputProblem(
-            f"--offset {offset!r}: a number, -N for N before the end, earliest or latest"
-        ) from None
-    return _Start(named, offset=number) if number >= 0 else _Start(named, back_count=-number)
-
-
-def _milliseconds(text: str) -> int:
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        return parse_datetime(text)
-    except ValueError as error:
-        raise InputProblem(
-            f"--timestamp {text!r}: ISO 8601 (2026-07-01T12:00:00Z) or milliseconds since 1970: "
-            f"{error}"
-        ) from None
-
-
-def _formatter(
-    output_format: OutputFormat,
-    text: tuple[str | None, str | None, str, str],
-    *,
-    always_base64: bool,
-    json_values: bool,
-) -> Formatter:
-    fields, separator, null_value, delimiter = text
-    if output_format is not OutputFormat.TEXT and (fields or separator):
-        raise InputProblem("--fields and --key-separator are for --format text")
-    if output_format is not OutputFormat.JSON and (always_base64 or json_values):
-        raise InputProblem("--base64 and --json-values are for --format json")
-    if output_format is OutputFormat.JSON:
-        return json_formatter(always_base64=always_base64, json_values=json_values)
-    if output_format is OutputFormat.RAW:
-        return raw_value
-    names = (fields or ("key,value" if separator else "value")).split(",")
-    for name in names:
-        if name not in FIELDS:
-            raise InputProblem(f"--fields: {name!r} is none of {', '.join(FIELDS)}")
-    between = unescaped(separator, "--key-separator") if separator is not None else b"\t"
-    return text_formatter(names, between, unescaped(delimiter, "--delimiter"), null_value.encode())
 
 
 def _opened(stack: ExitStack, output: str | None) -> BinaryIO:

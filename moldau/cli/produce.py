@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from moldau.cli.client_properties import Properties, client_properties
+from moldau.cli.client_properties import Properties, client_properties, unused_settings_told
 from moldau.cli.cluster_options import BootstrapServer, CommandConfig
 from moldau.cli.output import fail, print_json
 from moldau.cli.rate_line import RateLine, rate_line
@@ -49,6 +49,49 @@ class InputFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
     RAW = "raw"
+
+
+Topic = Annotated[str, typer.Argument(help="The topic.")]
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FILE]…", help="Read these; - or none: the standard input."),
+]
+Format = Annotated[
+    InputFormat,
+    typer.Option(
+        "--format",
+        help="text: a value per line; json: an object per line with value, key, headers, "
+        "partition, timestamp; raw: each file is one value.",
+    ),
+]
+KeySeparator = Annotated[
+    str | None,
+    typer.Option(help="Text: what divides key and value (\\t is a tab); without it, no keys."),
+]
+NullValue = Annotated[
+    str | None, typer.Option(help="Text: what stands for a null key or value (tombstone).")
+]
+Delimiter = Annotated[
+    str, typer.Option(help="Text and json: what ends a record (\\0 for find -print0).")
+]
+ExtraHeaders = Annotated[
+    list[str] | None,
+    typer.Option("--header", help="NAME=VALUE, added to every record; may be repeated."),
+]
+Partition = Annotated[
+    int | None, typer.Option(min=0, help="Write to this partition, whatever the input says.")
+]
+IgnorePartition = Annotated[
+    bool, typer.Option("--ignore-partition", help="Json: choose the partitions anew.")
+]
+TransactionalId = Annotated[str | None, typer.Option(help="Write in transactions: all or nothing.")]
+TransactionRecords = Annotated[
+    int | None,
+    typer.Option(min=1, help="Records per transaction; without it, all in one."),
+]
+AsJsonSummary = Annotated[
+    bool, typer.Option("--json", help="At the end print counts and seconds as JSON.")
+]
 
 
 class _Sending:
@@ -99,52 +142,21 @@ class _Sending:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[FILE]…", help="Read these; - or none: the standard input."),
-    ] = None,
-    input_format: Annotated[
-        InputFormat,
-        typer.Option(
-            "--format",
-            help="text: a value per line; json: an object per line with value, key, headers, "
-            "partition, timestamp; raw: each file is one value.",
-        ),
-    ] = InputFormat.TEXT,
-    key_separator: Annotated[
-        str | None,
-        typer.Option(help="Text: what divides key and value (\\t is a tab); without it, no keys."),
-    ] = None,
-    null_value: Annotated[
-        str | None, typer.Option(help="Text: what stands for a null key or value (tombstone).")
-    ] = None,
-    delimiter: Annotated[
-        str, typer.Option(help="Text and json: what ends a record (\\0 for find -print0).")
-    ] = "\\n",
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", help="NAME=VALUE, added to every record; may be repeated."),
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option(min=0, help="Write to this partition, whatever the input says.")
-    ] = None,
-    ignore_partition: Annotated[
-        bool, typer.Option("--ignore-partition", help="Json: choose the partitions anew.")
-    ] = False,
-    transactional_id: Annotated[
-        str | None, typer.Option(help="Write in transactions: all or nothing.")
-    ] = None,
-    transaction_records: Annotated[
-        int | None,
-        typer.Option(min=1, help="Records per transaction; without it, all in one."),
-    ] = None,
+    topic: Topic,
+    files: Files = None,
+    input_format: Format = InputFormat.TEXT,
+    key_separator: KeySeparator = None,
+    null_value: NullValue = None,
+    delimiter: Delimiter = "\\n",
+    header: ExtraHeaders = None,
+    partition: Partition = None,
+    ignore_partition: IgnorePartition = False,
+    transactional_id: TransactionalId = None,
+    transaction_records: TransactionRecords = None,
     properties: Properties = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="At the end print counts and seconds as JSON.")
-    ] = False,
+    as_json: AsJsonSummary = False,
 ) -> None:
     """Write records into a topic."""
     settings = client_properties(
@@ -197,7 +209,8 @@ def _run(
             rate_line(topic, beside_terminal=from_standard_input and sys.stdin.isatty())
         )
         try:
-            producer = stack.enter_context(Producer(config=settings))
+            with unused_settings_told():
+                producer = stack.enter_context(Producer(config=settings))
             sending = _Sending(producer, topic, line)
             if transactional:
                 for first in records:

@@ -1,1 +1,17 @@
-"""The blocking face: the same names, for threads and notebooks."""
+"""The blocking face of the client: the same classes and calls, for threads, scripts and notebooks.
+
+    from moldau.client.sync import Producer
+
+    with Producer("localhost:9092") as producer:
+        producer.send("flights", b"value", key=b"UA")
+
+Owns nothing but its names. Everything else (errors, records, settings, listeners) is that of
+`moldau.client`.
+"""
+
+from moldau.client.sync.admin import Admin
+from moldau.client.sync.consumer import Consumer
+from moldau.client.sync.handover import Delivery
+from moldau.client.sync.producer import Producer, Transaction
+
+__all__ = ["Admin", "Consumer", "Delivery", "Producer", "Transaction"]

@@ -6,7 +6,11 @@ come from the asyncio client. Invariant: both have the same calls (a test compar
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Unpack
+
 from moldau.client.admin.admin import Admin as AsyncAdmin
+from moldau.client.config import AdminConfig, AdminSettings, ClientConfig
 from moldau.client.sync.calls import face_of
 from moldau.client.sync.client import BlockingClient
 
@@ -16,6 +20,16 @@ class Admin(BlockingClient):
 
     Arguments and errors are those of `moldau.client.Admin`.
     """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] = (),
+        *,
+        config: ClientConfig | Mapping[str, object] | None = None,
+        **settings: Unpack[AdminSettings],
+    ) -> None:
+        resolved = AdminConfig.resolve(bootstrap_servers, config, settings)
+        super().__init__(lambda: AsyncAdmin(config=resolved))
 
     @face_of(AsyncAdmin.create_topics)
     def create_topics(self) -> None:

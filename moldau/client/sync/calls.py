@@ -251,7 +251,7 @@ def quick_face_of(
 
         @wraps(method)
         def blocking(self: Any, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            result: Result = self._call(_awaited, getattr(self._inner, name), args, kwargs)
+            result: Result = self._call_now(getattr(self._inner, name), *args, **kwargs)
             return result
 
         blocking.__qualname__ = declared.__qualname__
@@ -261,7 +261,8 @@ def quick_face_of(
     return decorate
 
 
-async def _awaited(
+async def run_now(
     function: Callable[..., Result], arguments: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> Result:
+    """Call a plain function, as work for the loop."""
     return function(*arguments, **keywords)

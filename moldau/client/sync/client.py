@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from moldau.client.errors import ClientClosed
 from moldau.client.sync.background_loop import background_loop
-from moldau.client.sync.calls import GiveBack
+from moldau.client.sync.calls import GiveBack, run_now
 
 Result = TypeVar("Result")
 
@@ -48,6 +48,12 @@ class BlockingClient:
         if self._closed:
             raise ClientClosed("the client has been closed")
         return self._loop.call(work, *arguments, give_back=give_back, **keywords)
+
+    def _call_now(
+        self, function: Callable[..., Result], /, *arguments: Any, **keywords: Any
+    ) -> Result:
+        """Call a plain method of the asyncio client on the loop."""
+        return self._call(run_now, function, arguments, keywords)
 
     def _close(
         self, work: Callable[..., Coroutine[Any, Any, None]], /, *arguments: Any, **keywords: Any

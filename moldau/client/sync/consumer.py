@@ -1,0 +1,300 @@
+"""The blocking consumer: `moldau.client.Consumer` for threads, scripts and notebooks.
+
+Owns iteration without a crossing to the background thread per record, and the way of listeners to
+the thread that polls. Must not keep records or positions of its own.
+Invariant: a record counts as handed out exactly when the user has it; what an interrupted poll had
+taken is taken back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
+from moldau.client.consumer.consumer import Consumer as AsyncConsumer
+from moldau.client.consumer.group_calls import CommitCallback
+from moldau.client.consumer.rebalance_listener import RebalanceListener
+from moldau.client.errors import KafkaError
+from moldau.client.records import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from moldau.client.serialization import DeserializerLike
+from moldau.client.sync.calls import face_of, quick_face_of, run_in_caller, tell_caller
+from moldau.client.sync.client import BlockingClient
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Consumer(BlockingClient):
+    """Reads topics: alone (`assign`), or as a member of a group (`subscribe`).
+
+        with Consumer("localhost:9092", group_id="g") as consumer:
+            consumer.subscribe(["flights"])
+            for record in consumer:
+                ...
+
+    Arguments, calls and errors are those of `moldau.client.Consumer`; here they block. One thread
+    polls at a time, the other calls may come from any thread. Rebalance listeners and callbacks of
+    `commit_nowait` are plain functions, called in the thread that polls or closes, where they may
+    use the consumer; deserializers run in the background thread.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str = "",
+        *,
+        config: ConsumerConfig | Mapping[str, object] | None = None,
+        key_deserializer: DeserializerLike | None = None,
+        value_deserializer: DeserializerLike | None = None,
+        **settings: Unpack[ConsumerSettings],
+    ) -> None:
+        resolved = ConsumerConfig.resolve(bootstrap_servers, config, settings)
+        super().__init__(
+            lambda: AsyncConsumer(
+                config=resolved,
+                key_deserializer=key_deserializer,
+                value_deserializer=value_deserializer,
+            )
+        )
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        """The next record; waits as long as it takes. Asking for it says that the one before has
+        been processed: an automatic commit may cover that one from now on.
+        """
+        # A run is a list iterator, which threads may share; the position is behind what it has
+        # given, whoever took it. The loop's thread is crossed to only for the next run.
+        for record in self._inner._run:
+            return record  # type: ignore[no-any-return]
+        return self._next_record()
+
+    def getone(self) -> ConsumerRecord:
+        """The next record, as in a `for` loop.
+
+        Raises:
+            KafkaError: as `getmany`.
+        """
+        for record in self._inner._run:
+            return record  # type: ignore[no-any-return]
+        return self._next_record()
+
+    def _next_record(self) -> ConsumerRecord:
+        return self._call(self._inner.getone, give_back=self._take_back_one)
+
+    def getmany(
+        self, max_records: int | None = None, timeout_ms: float = 0
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Records by partition, in order; {} when none came in time.
+
+        Args:
+            max_records: at most so many; None for `max.poll.records`.
+            timeout_ms: how long to wait for the first one.
+
+        Raises:
+            KafkaError: as `moldau.client.Consumer.getmany`.
+        """
+        return self._call(
+            self._inner.getmany, max_records, timeout_ms, give_back=self._take_back_all
+        )
+
+    def poll_arrow(self, max_records: int | None = None, timeout_ms: float = 0) -> pa.RecordBatch:
+        """Records as one Arrow batch, without a Python object per record.
+
+        Columns and arguments are those of `moldau.client.Consumer.poll_arrow`.
+
+        Raises:
+            KafkaError: as `getmany`.
+        """
+        return self._call(
+            self._inner.poll_arrow, max_records, timeout_ms, give_back=self._take_back_rows
+        )
+
+    def _take_back_one(self, record: ConsumerRecord) -> None:
+        self._seek_back({record.topic_partition: record.offset})
+
+    def _take_back_all(self, polled: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
+        self._seek_back({name: records[0].offset for name, records in polled.items() if records})
+
+    def _take_back_rows(self, batch: Any) -> None:
+        first: dict[TopicPartition, int] = {}
+        columns = (batch.column(name).to_pylist() for name in ("topic", "partition", "offset"))
+        for topic, partition, offset in zip(*columns, strict=True):
+            first.setdefault(TopicPartition(topic, partition), offset)
+        self._seek_back(first)
+
+    def _seek_back(self, first_offsets: Mapping[TopicPartition, int]) -> None:
+        """On the loop: what a poll had taken when its caller was interrupted comes again."""
+        for name, offset in first_offsets.items():
+            try:
+                self._inner.seek(name, offset)
+            except (KafkaError, ValueError):
+                continue  # closed, or another member's by now, who begins at what is committed
+
+    # -- what is read ---------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Read topics as a member of the group `group.id`, instead of those subscribed to before.
+
+        Args:
+            topics: by name.
+            pattern: all topics whose whole name matches, also those to come.
+            listener: hears of partitions that come and go, in the thread that polls or closes; its
+                methods are plain functions and may use the consumer.
+
+        Raises:
+            KafkaError: as `moldau.client.Consumer.subscribe`.
+        """
+        wrapped = None if listener is None else _InCaller(listener)
+        self._call_now(self._inner.subscribe, topics, pattern=pattern, listener=wrapped)
+
+    @quick_face_of(AsyncConsumer.assign)
+    def assign(self) -> None:
+        """As `moldau.client.Consumer.assign`."""
+
+    @quick_face_of(AsyncConsumer.unsubscribe)
+    def unsubscribe(self) -> None:
+        """As `moldau.client.Consumer.unsubscribe`."""
+
+    @quick_face_of(AsyncConsumer.subscription)
+    def subscription(self) -> None:
+        """As `moldau.client.Consumer.subscription`."""
+
+    @quick_face_of(AsyncConsumer.assignment)
+    def assignment(self) -> None:
+        """As `moldau.client.Consumer.assignment`."""
+
+    @quick_face_of(AsyncConsumer.pause)
+    def pause(self) -> None:
+        """As `moldau.client.Consumer.pause`."""
+
+    @quick_face_of(AsyncConsumer.resume)
+    def resume(self) -> None:
+        """As `moldau.client.Consumer.resume`."""
+
+    @quick_face_of(AsyncConsumer.paused)
+    def paused(self) -> None:
+        """As `moldau.client.Consumer.paused`."""
+
+    # -- positions ------------------------------------------------------------------------------
+
+    @quick_face_of(AsyncConsumer.seek)
+    def seek(self) -> None:
+        """As `moldau.client.Consumer.seek`."""
+
+    @face_of(AsyncConsumer.seek_to_beginning)
+    def seek_to_beginning(self) -> None:
+        """As `moldau.client.Consumer.seek_to_beginning`."""
+
+    @face_of(AsyncConsumer.seek_to_end)
+    def seek_to_end(self) -> None:
+        """As `moldau.client.Consumer.seek_to_end`."""
+
+    @face_of(AsyncConsumer.seek_to_time)
+    def seek_to_time(self) -> None:
+        """As `moldau.client.Consumer.seek_to_time`."""
+
+    @face_of(AsyncConsumer.seek_to_committed)
+    def seek_to_committed(self) -> None:
+        """As `moldau.client.Consumer.seek_to_committed`."""
+
+    @face_of(AsyncConsumer.position)
+    def position(self) -> None:
+        """As `moldau.client.Consumer.position`."""
+
+    @quick_face_of(AsyncConsumer.positions)
+    def positions(self) -> None:
+        """As `moldau.client.Consumer.positions`."""
+
+    @quick_face_of(AsyncConsumer.lag)
+    def lag(self) -> None:
+        """As `moldau.client.Consumer.lag`."""
+
+    @face_of(AsyncConsumer.offsets_for_times)
+    def offsets_for_times(self) -> None:
+        """As `moldau.client.Consumer.offsets_for_times`."""
+
+    @face_of(AsyncConsumer.beginning_offsets)
+    def beginning_offsets(self) -> None:
+        """As `moldau.client.Consumer.beginning_offsets`."""
+
+    @face_of(AsyncConsumer.end_offsets)
+    def end_offsets(self) -> None:
+        """As `moldau.client.Consumer.end_offsets`."""
+
+    @face_of(AsyncConsumer.partitions_for)
+    def partitions_for(self) -> None:
+        """As `moldau.client.Consumer.partitions_for`."""
+
+    # -- the group ------------------------------------------------------------------------------
+
+    @face_of(AsyncConsumer.commit)
+    def commit(self) -> None:
+        """As `moldau.client.Consumer.commit`."""
+
+    def commit_nowait(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        callback: CommitCallback | None = None,
+    ) -> None:
+        """Commit positions without waiting; `callback(offsets, error)` is called inside a later
+        poll, commit or close, in the thread that makes it.
+
+        Raises:
+            InvalidGroupId: there is no `group.id`.
+        """
+        told = None
+        if callback is not None:
+            given = callback
+
+            def told(
+                offsets: Mapping[TopicPartition, OffsetAndMetadata], error: KafkaError | None
+            ) -> None:
+                tell_caller(given, offsets, error)
+
+        self._call_now(self._inner.commit_nowait, offsets, told)
+
+    @face_of(AsyncConsumer.committed)
+    def committed(self) -> None:
+        """As `moldau.client.Consumer.committed`."""
+
+    @quick_face_of(AsyncConsumer.group_metadata)
+    def group_metadata(self) -> None:
+        """As `moldau.client.Consumer.group_metadata`."""
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def close(self, timeout_ms: float | None = None) -> None:
+        """Commit (with `enable.auto.commit`), leave the group (static members stay), and close
+        everything; twice is fine. Interrupted, it goes on in the background.
+
+        Args:
+            timeout_ms: for what needs answers; None for `default.api.timeout.ms`, at most 30 s.
+        """
+        self._close(self._inner.close, timeout_ms)
+
+
+class _InCaller(RebalanceListener):
+    """Calls a listener in the thread that polls."""
+
+    def __init__(self, listener: RebalanceListener) -> None:
+        self._listener = listener
+
+    async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
+        await run_in_caller(self._listener.on_partitions_revoked, partitions)
+
+    async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+        await run_in_caller(self._listener.on_partitions_assigned, partitions)
+
+    async def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:
+        await run_in_caller(self._listener.on_partitions_lost, partitions)

@@ -1,0 +1,429 @@
+"""The blocking producer: `moldau.client.Producer` for threads, scripts and notebooks.
+
+Owns what has to be done in the sending thread: serializers, checks, room. Must not send.
+Invariants: records of one thread keep their order; what a thread does after sending (flush, commit,
+close) comes after its records; queue and producer together stay within `buffer.memory`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
+
+from moldau.client.config import ProducerConfig, ProducerSettings
+from moldau.client.errors import BufferFull, ClientClosed, SerializationError, TransactionAborted
+from moldau.client.producer.appender import unfit
+from moldau.client.producer.partitioners import Partitioner
+from moldau.client.producer.producer import Producer as AsyncProducer
+from moldau.client.producer.transaction_calls import OffsetsSource
+from moldau.client.records import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    RecordHeaders,
+    RecordMetadata,
+    TopicPartition,
+)
+from moldau.client.serialization import SerializerLike, serialize_function
+from moldau.client.sync.calls import GiveBack, face_of, quick_face_of
+from moldau.client.sync.client import BlockingClient
+from moldau.client.sync.handover import (
+    RECORD_OVERHEAD_BYTES,
+    Delivery,
+    Handover,
+    OnDelivery,
+)
+
+if TYPE_CHECKING:
+    pass
+
+Result = TypeVar("Result")
+
+HANDOVER_SHARE: Final = 8
+MAX_HANDOVER_BYTES: Final = 1_048_576
+LOOK_S: Final = 0.5
+
+
+class Producer(BlockingClient):
+    """Writes records, from any number of threads; use as `with Producer("localhost:9092") as …`.
+
+    Arguments, calls and errors are those of `moldau.client.Producer`; here they block. `send` waits
+    for the acknowledgement; `send_nowait` does not, and is what many records are sent with.
+    Serializers run in the sending thread; partitioners and `on_delivery` in the background thread,
+    where they must be quick and must not make blocking calls.
+
+    Up to 1 MiB of `buffer.memory` (at most an eighth) is for records on their way there.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str = "",
+        *,
+        config: ProducerConfig | Mapping[str, object] | None = None,
+        key_serializer: SerializerLike | None = None,
+        value_serializer: SerializerLike | None = None,
+        partitioner: Partitioner | None = None,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        resolved = ProducerConfig.resolve(bootstrap_servers, config, settings)
+        handover_bytes = min(MAX_HANDOVER_BYTES, resolved.buffer_memory // HANDOVER_SHARE)
+        rest = {"buffer_memory": resolved.buffer_memory - handover_bytes}
+        self._serialize_key = serialize_function(key_serializer)
+        self._serialize_value = serialize_function(value_serializer)
+        self._has_serializers = bool(self._serialize_key or self._serialize_value)
+
+        def make() -> AsyncProducer:
+            producer = AsyncProducer(
+                config=ProducerConfig.resolve((), resolved, rest), partitioner=partitioner
+            )
+            self._handover = Handover(
+                self._loop,
+                producer,
+                limit_bytes=max(1, handover_bytes),
+                max_block_ms=resolved.max_block_ms,
+                delivery_timeout_ms=resolved.delivery_timeout_ms,
+            )
+            return producer
+
+        super().__init__(make)
+
+    def _call(
+        self,
+        work: Callable[..., Coroutine[Any, Any, Result]],
+        /,
+        *arguments: Any,
+        give_back: GiveBack[Result] | None = None,
+        **keywords: Any,
+    ) -> Result:
+        return super()._call(self._after_records, work, arguments, keywords, give_back=give_back)
+
+    async def _after_records(
+        self,
+        work: Callable[..., Coroutine[Any, Any, Result]],
+        arguments: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+    ) -> Result:
+        await self._handover.emptied()
+        return await work(*arguments, **keywords)
+
+    # -- sending --------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: RecordHeaders = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send one record and wait until it is acknowledged, as `moldau.client.Producer.send`.
+
+        Waits for room first, at most `max.block.ms`, then for the acknowledgement, at most
+        `delivery.timeout.ms`. Many records are sent faster with `send_nowait` and `flush`.
+
+        Raises:
+            KafkaError: as `moldau.client.Producer.send`.
+        """
+        self._loop.check_may_block()
+        acknowledged = _Acknowledgement()
+        record, size_bytes = self._record(
+            topic, value, key, headers, partition, timestamp_ms, acknowledged
+        )
+        while True:
+            try:
+                delivery = self._handover.put(record, size_bytes)
+                break
+            except BufferFull:
+                self.wait_for_room()
+        try:
+            return acknowledged.wait()
+        except (KeyboardInterrupt, SystemExit):
+            self._handover.withdraw(delivery)
+            raise
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: RecordHeaders = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        """Send one record without waiting, as `moldau.client.Producer.send_nowait`.
+
+        What only the background thread can find out (a partition that does not exist, a transaction
+        that cannot go on) is the delivery's error, and `on_delivery`'s.
+
+        Args:
+            on_delivery: called in the background thread with the metadata or the error.
+
+        Raises:
+            BufferFull: there is no room now; `wait_for_room` waits for some.
+            SerializationError: key, value or headers cannot be made bytes.
+            ClientClosed: the producer has been closed.
+        """
+        record, size_bytes = self._record(
+            topic, value, key, headers, partition, timestamp_ms, on_delivery
+        )
+        return self._handover.put(record, size_bytes)
+
+    def wait_for_room(self) -> None:
+        """Return when `send_nowait` has room for at least one record; at once if it has now.
+
+        Raises:
+            BufferFull: not within `max.block.ms`.
+        """
+        if not self._handover.has_room or self._closed or self._loop.forked:
+            super()._call(self._handover.room)
+
+    def _record(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: RecordHeaders,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> tuple[tuple[Any, ...], int]:
+        """A record as the handover takes it, and what it counts there."""
+        if self._closed:
+            raise ClientClosed("the producer has been closed")
+        if self._loop.forked:
+            self._loop.check()
+        if self._has_serializers:
+            key, value = self._serialized(topic, key, value)
+        size_bytes = RECORD_OVERHEAD_BYTES
+        if value is not None:
+            if type(value) is not bytes:
+                value = _as_bytes(value, key, value, headers)
+            size_bytes += len(value)
+        if key is not None:
+            if type(key) is not bytes:
+                key = _as_bytes(key, key, value, headers)
+            size_bytes += len(key)
+        if headers:
+            headers, header_bytes = _checked_headers(key, value, headers)
+            size_bytes += header_bytes
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        record = (topic, value, key, headers, partition, timestamp_ms, on_delivery, size_bytes)
+        return record, size_bytes
+
+    def _serialized(self, topic: str, key: Any, value: Any) -> tuple[Any, Any]:
+        what = "key"
+        try:
+            if key is not None and self._serialize_key is not None:
+                key = self._serialize_key(topic, key)
+            what = "value"
+            if value is not None and self._serialize_value is not None:
+                value = self._serialize_value(topic, value)
+        except SerializationError:
+            raise
+        except Exception as error:
+            raise SerializationError(
+                f"the {what}_serializer failed for a record of {topic}: {error!r}"
+            ) from error
+        return key, value
+
+    @face_of(AsyncProducer.send_arrow)
+    def send_arrow(self) -> None:
+        """As `moldau.client.Producer.send_arrow`."""
+
+    @face_of(AsyncProducer.flush)
+    def flush(self) -> None:
+        """As `moldau.client.Producer.flush`."""
+
+    @face_of(AsyncProducer.partitions_for)
+    def partitions_for(self) -> None:
+        """As `moldau.client.Producer.partitions_for`."""
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    def transaction(self) -> Transaction:
+        """A transaction around a block: `with producer.transaction(): …`.
+
+        Committed at the end of the block, aborted when the block raises or is interrupted. The
+        first one calls `init_transactions`.
+
+        Raises:
+            TransactionAbortable: at the end of the block: it could not be committed, and was
+                aborted; the next one may succeed.
+        """
+        return Transaction(self)
+
+    @face_of(AsyncProducer.init_transactions)
+    def init_transactions(self) -> None:
+        """As `moldau.client.Producer.init_transactions`."""
+
+    @quick_face_of(AsyncProducer.begin_transaction)
+    def begin_transaction(self) -> None:
+        """As `moldau.client.Producer.begin_transaction`."""
+
+    @face_of(AsyncProducer.commit_transaction)
+    def commit_transaction(self) -> None:
+        """As `moldau.client.Producer.commit_transaction`."""
+
+    def abort_transaction(self) -> None:
+        """Give up everything sent since `begin_transaction`; unsent records fail with
+        `TransactionAborted`.
+
+        Raises:
+            KafkaError: as `moldau.client.Producer.abort_transaction`.
+        """
+        super()._call(self._abort)
+
+    async def _abort(self) -> None:
+        self._drop_records()
+        await self._inner.abort_transaction()
+
+    def _drop_records(self) -> None:
+        self._handover.fail_all(
+            TransactionAborted("the transaction was aborted before this record was sent")
+        )
+
+    def send_offsets(
+        self,
+        offsets: OffsetsSource | Mapping[TopicPartition, OffsetAndMetadata],
+        group: ConsumerGroupMetadata | str | None = None,
+    ) -> None:
+        """Commit a consumer's positions as part of the open transaction (KIP-447).
+
+        Args:
+            offsets: the (blocking) consumer, whose positions and membership are used. Or the next
+                offset to read of each partition.
+            group: with offsets, whose they are: `consumer.group_metadata()`, or a bare group id.
+
+        Raises:
+            KafkaError: as `moldau.client.Producer.send_offsets`.
+        """
+        if not isinstance(offsets, Mapping) and group is None:
+            group = offsets.group_metadata()
+            offsets = offsets.positions()
+        self._call(self._inner.send_offsets, offsets, group)
+
+    @face_of(AsyncProducer.prepare_transaction)
+    def prepare_transaction(self) -> None:
+        """As `moldau.client.Producer.prepare_transaction`."""
+
+    @face_of(AsyncProducer.complete_transaction)
+    def complete_transaction(self) -> None:
+        """As `moldau.client.Producer.complete_transaction`."""
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def close(self, timeout_ms: float | None = None) -> None:
+        """Send what is left and close, as `moldau.client.Producer.close`; twice is fine.
+
+        Interrupted, it goes on in the background.
+        """
+        self._close(self._sent_and_closed, timeout_ms)
+
+    async def _sent_and_closed(self, timeout_ms: float | None) -> None:
+        limit_s = None if timeout_ms is None else timeout_ms / 1000
+        began = asyncio.get_running_loop().time()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await self._handover.emptied()
+            if timeout_ms is not None:
+                spent_s = asyncio.get_running_loop().time() - began
+                timeout_ms = max(0.0, timeout_ms - spent_s * 1000)
+            await self._inner.close(timeout_ms)
+        finally:
+            self._handover.fail_all(
+                ClientClosed("the producer was closed before this record was sent")
+            )
+
+
+class Transaction:
+    """`with producer.transaction():` see `Producer.transaction`."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._context: Any = None
+
+    def __enter__(self) -> None:
+        self._producer._call(self._begin, give_back=self._undo)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._producer._call(self._end, None)
+        else:
+            BlockingClient._call(self._producer, self._end, value)
+
+    async def _begin(self) -> None:
+        self._context = self._producer._inner.transaction()
+        await self._context.__aenter__()
+
+    def _undo(self, _: None) -> None:
+        """Interrupted just when it had begun: nobody would end it."""
+        self._undoing = asyncio.ensure_future(self._end(TransactionAborted("interrupted")))
+
+    async def _end(self, value: BaseException | None) -> None:
+        if value is not None:
+            self._producer._drop_records()
+        kind = None if value is None else type(value)
+        await self._context.__aexit__(kind, value, None)
+
+
+class _Acknowledgement:
+    """Lets one thread wait for one record; called by the loop with the outcome."""
+
+    __slots__ = ("_error", "_lock", "_metadata")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._metadata: RecordMetadata | None = None
+        self._error: Exception | None = None
+
+    def __call__(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
+        self._metadata = metadata
+        self._error = error
+        self._lock.release()
+
+    def wait(self) -> RecordMetadata:
+        """Block until the record is acknowledged. Raises: the record's error"""
+        while not self._lock.acquire(timeout=LOOK_S):  # a signal just before would not wake it
+            continue
+        if self._error is not None:
+            raise self._error
+        assert self._metadata is not None
+        return self._metadata
+
+
+def _as_bytes(part: Any, key: Any, value: Any, headers: RecordHeaders) -> bytes:
+    """A copy that nobody changes while it waits."""
+    if isinstance(part, bytes | bytearray | memoryview):
+        return bytes(part)
+    raise unfit(TypeError(type(part).__name__), key, value, headers)
+
+
+def _checked_headers(key: Any, value: Any, headers: RecordHeaders) -> tuple[RecordHeaders, int]:
+    size_bytes = 0
+    copied = []
+    try:
+        for name, data in headers:
+            size_bytes += len(name.encode()) + RECORD_OVERHEAD_BYTES
+            if data is not None:
+                data = bytes(memoryview(data))
+                size_bytes += len(data)
+            copied.append((name, data))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise unfit(error, key, value, headers) from error
+    return copied, size_bytes

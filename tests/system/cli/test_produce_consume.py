@@ -1,0 +1,236 @@
+"""`moldau produce` and `moldau consume`: formats, positions, groups, transactions, ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from moldau.client import NewTopic
+from moldau.client.sync import Admin, Consumer
+from moldau.testing import Cluster
+from tests.system.cli.conftest import WRONG_USAGE, Cli
+
+END_DEADLINE_S: Final = 60
+
+
+@pytest.fixture
+def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    """A topic of two partitions for each test."""
+    name = request.node.name.removeprefix("test_").partition("[")[0]
+    with Admin(cluster.bootstrap_server) as admin:
+        admin.create_topics([NewTopic(name, partition_count=2)])
+    return name
+
+
+class Piped:
+    """`moldau` with an input, as in a pipeline."""
+
+    def __init__(self, cli: Cli) -> None:
+        self._cli = cli
+
+    def start(self, *arguments: object, **streams: Any) -> subprocess.Popen[bytes]:
+        """Start it; the standard streams are pipes unless told otherwise."""
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(
+            [sys.executable, "-m", "moldau.cli.main", *map(str, arguments)],
+            env={**os.environ, "MOLDAU_BOOTSTRAP_SERVER": self._cli.bootstrap},
+            **{**pipes, **streams},
+        )
+
+    def run(
+        self, *arguments: object, given: bytes = b"", status: int = 0
+    ) -> tuple[bytes, list[str]]:
+        """Run it to its end; its output, and the lines of stderr."""
+        process = self.start(*arguments)
+        output, errors = process.communicate(given, timeout=END_DEADLINE_S)
+        text = errors.decode()
+        assert "Traceback" not in text, text
+        assert process.returncode == status, text
+        return output, text.splitlines()
+
+    def produce(self, *arguments: object, given: bytes) -> None:
+        """Produce, silently."""
+        assert self.run("produce", *arguments, given=given) == (b"", [])
+
+    def consume(self, *arguments: object) -> bytes:
+        """Consume everything that is there."""
+        output, errors = self.run("consume", *arguments, "--until-end")
+        assert errors == []
+        return output
+
+
+@pytest.fixture
+def piped(cli: Cli) -> Piped:
+    return Piped(cli)
+
+
+def lines_of(output: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_lines_go_in_and_come_out(piped: Piped, topic: str):
+    given = b"".join(b"%d\n" % number for number in range(5_000))
+    piped.produce(topic, "--partition", 1, given=given)
+    assert piped.consume(topic, "--from-beginning") == given
+    assert piped.consume(topic, "--partition", 1, "--offset", 4_998) == b"4998\n4999\n"
+    assert piped.consume(topic, "--partition", 1, "--offset", -2) == b"4998\n4999\n"
+    assert piped.consume(topic, "--partition", 0, "--offset", "earliest") == b""
+    assert piped.consume(topic) == b""
+
+
+def test_keys_headers_and_tombstones(piped: Piped, topic: str, tmp_path: Path):
+    path = tmp_path / "input"
+    path.write_bytes(b"a:1\na:NULL\n")
+    piped.produce(
+        topic, path, "--key-separator", ":", "--null-value", "NULL", "--header", "h=x", given=b""
+    )
+    fields = ("--fields", "key,value,headers", "--key-separator", "|", "--null-value", "-")
+    assert piped.consume(topic, "--from-beginning", *fields) == b"a|1|h:x\na|-|h:x\n"
+
+
+def test_json_lines_survive_the_way_there_and_back(piped: Piped, topic: str, cluster: Cluster):
+    first = [
+        {"value": "v", "key": "k", "partition": 1, "timestamp": 1_700_000_000_000},
+        {"value_base64": "AP8=", "partition": 1, "headers": [{"key": "h", "value_base64": "/w=="}]},
+        {"value": None, "key": "k", "partition": 1},
+        {"value": {"nested": [1, 2]}, "partition": 1},
+    ]
+    given = b"".join(json.dumps(each).encode() + b"\n" for each in first)
+    piped.produce(topic, "--format", "json", given=given)
+    shown = piped.consume(topic, "--from-beginning", "--json", "--json-values")
+    documents = lines_of(shown)
+    assert [each["offset"] for each in documents] == [0, 1, 2, 3]
+    for document, each in zip(documents, first, strict=True):
+        assert each.items() <= document.items()
+    copy = f"{topic}_copy"
+    with Admin(cluster.bootstrap_server) as admin:
+        admin.create_topics([NewTopic(copy, partition_count=2)])
+    piped.produce(copy, "--format", "json", given=shown)
+    again = lines_of(piped.consume(copy, "--from-beginning", "--json", "--json-values"))
+    assert [{**each, "topic": topic} for each in again] == documents
+
+
+def test_raw_files_are_values(piped: Piped, topic: str, tmp_path: Path):
+    for name in ("one", "two"):
+        (tmp_path / name).write_bytes(name.encode() + b"\n\0\xff")
+    files = (tmp_path / "one", tmp_path / "two")
+    piped.produce(topic, *files, "--format", "raw", "--partition", 0, given=b"")
+    written = tmp_path / "written"
+    arguments = ("--from-beginning", "--format", "raw", "--output", written)
+    assert piped.consume(topic, *arguments) == b""
+    assert written.read_bytes() == b"one\n\0\xfftwo\n\0\xff"
+
+
+def test_a_group_goes_on_where_it_stopped(piped: Piped, topic: str):
+    piped.produce(topic, "--partition", 0, given=b"1\n2\n3\n")
+    group = ("--group", topic, "--from-beginning")
+    assert piped.run("consume", topic, *group, "--max-messages", 2)[0] == b"1\n2\n"
+    assert piped.consume(topic, *group) == b"3\n"
+
+
+def test_a_time_is_a_place_to_begin(piped: Piped, topic: str):
+    given = b"".join(
+        json.dumps({"value": str(second), "partition": 0, "timestamp": second * 1000}).encode()
+        + b"\n"
+        for second in range(5)
+    )
+    piped.produce(topic, "--format", "json", given=given)
+    assert piped.consume(topic, "--timestamp", "1970-01-01T00:00:03Z") == b"3\n4\n"
+    assert piped.consume(topic, "--timestamp", "2500") == b"3\n4\n"
+
+
+def test_a_transaction_is_everything_or_nothing(piped: Piped, topic: str):
+    committed = ("--from-beginning", "--isolation", "read_committed")
+    every_three = ("--transactional-id", topic, "--transaction-records", 3, "--format", "json")
+    good = b"".join(b'{"value": "%d", "partition": 0}\n' % number for number in range(4))
+    output, errors = piped.run("produce", topic, *every_three, given=good + b"{\n", status=1)
+    assert output == b""
+    assert len(errors) == 1
+    assert "line 5: not JSON" in errors[0]
+    assert "3 records are committed, the transaction was aborted" in errors[0]
+    assert piped.consume(topic, *committed) == b"0\n1\n2\n"
+    assert piped.consume(topic, "--from-beginning") == b"0\n1\n2\n3\n"
+    whole = ("--transactional-id", topic, "--partition", 0)
+    output, _ = piped.run("produce", topic, *whole, "--json", given=b"8\n9\n")
+    assert json.loads(output)["records"] == 2
+    assert piped.consume(topic, *committed) == b"0\n1\n2\n8\n9\n"
+
+
+def test_ends_by_count_by_time_and_by_signal(piped: Piped, topic: str):
+    piped.produce(topic, "--partition", 0, given=b"1\n")
+    start = ("consume", topic, "--from-beginning")
+    output, errors = piped.run(*start, "--max-messages", 2, "--timeout-ms", 200, status=1)
+    assert (output, len(errors)) == (b"1\n", 1)
+    assert "1 of 2 records" in errors[0]
+    assert piped.run(*start, "--timeout-ms", 200) == (b"1\n", [])
+    for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        process = piped.start(*start, "--group", f"{topic}-{status}")
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        process.send_signal(number)
+        _, errors_read = process.communicate(timeout=END_DEADLINE_S)
+        assert process.returncode == status
+        assert b"Traceback" not in errors_read
+
+
+def test_a_reader_that_has_enough_is_no_fault(piped: Piped, topic: str, cluster: Cluster):
+    piped.produce(topic, given=b"".join(b"%d\n" % number for number in range(50_000)))
+    process = piped.start("consume", topic, "--from-beginning", "--group", topic)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.stdout = None
+    _, errors = process.communicate(timeout=END_DEADLINE_S)
+    assert (process.returncode, errors) == (0, b"")
+    with Consumer(cluster.bootstrap_server, group_id=topic) as consumer:
+        assert all(committed is None for committed in _committed(consumer, topic))
+
+
+def _committed(consumer: Consumer, topic: str) -> Iterator[object]:
+    from moldau.client import TopicPartition
+
+    yield from consumer.committed([TopicPartition(topic, each) for each in range(2)]).values()
+
+
+def test_settings_come_from_files_and_options(piped: Piped, topic: str, tmp_path: Path):
+    config = tmp_path / "client.properties"
+    config.write_text("max.request.size=500\ngroup.id=unused\n")
+    arguments = ("produce", topic, "--command-config", config)
+    _, errors = piped.run(*arguments, given=b"x" * 501 + b"\n", status=1)
+    assert "longer than 500 bytes" in errors[-1]
+    assert errors[0] == "moldau: without effect here: group.id"
+    _, errors = piped.run("produce", topic, "--property", "lingre.ms=3", status=WRONG_USAGE)
+    assert "did you mean linger.ms" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("produce", "t", "--transaction-records", 3), "give --transactional-id"),
+        (("produce", "t", "--format", "json", "--key-separator", ":"), "for --format text"),
+        (("produce", "t", "--header", "x"), "NAME=VALUE"),
+        (("consume", "t", "--group", "g", "--offset", "3"), "without a group"),
+        (("consume", "t", "--from-beginning", "--offset", "3"), "exclude each other"),
+        (("consume", "t", "--timestamp", "soon"), "ISO 8601"),
+        (("consume", "t", "--fields", "kee"), "'kee' is none of"),
+        (("consume", "t", "--base64"), "for --format json"),
+    ],
+)
+def test_wrong_usage_is_one_line(cli: Cli, arguments: tuple[object, ...], complaint: str):
+    assert complaint in cli.refused(*arguments, status=WRONG_USAGE)
+
+
+def test_what_is_not_there_is_one_line(cli: Cli, piped: Piped):
+    assert "missing" in cli.refused("consume", "missing", "--partition", 0)
+    assert "no-such-file" in cli.refused("produce", "t", "no-such-file")
+    elsewhere = {"MOLDAU_BOOTSTRAP_SERVER": "127.0.0.1:1"}
+    short = ("--property", "max.block.ms=300", "--property", "delivery.timeout.ms=30300")
+    assert "127.0.0.1:1" in cli.refused("produce", "t", __file__, *short, environ=elsewhere)
