@@ -103,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         "_versions",
         "_writable",
         "host",
+        "last_used_ms",
         "port",
     )
 
@@ -125,6 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         self._client_id = client_id
         self._clock = clock or SystemClock()
         self._request_timeout_ms = request_timeout_ms
+        self.last_used_ms = self._clock.monotonic_ms()
         self._loop = asyncio.get_running_loop()
         self._held: list[memoryview] | None = [] if holds_responses else None
         self._reader = FrameReader(
@@ -219,6 +221,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._failure is not None
 
     @property
+    def is_writable(self) -> bool:
+        """Whether the transport takes more without its buffer growing beyond its high mark."""
+        return self._writable.is_set()
+
+    @property
     def in_flight_count(self) -> int:
         """Requests awaiting their responses."""
         return len(self._pending)
@@ -284,6 +291,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def send_and_forget(self, message: Message, *, api_version: int | None = None) -> None:
         """Send a request that has no response (Produce with acks=0). Raises as `send`."""
+        self.last_used_ms = self._clock.monotonic_ms()
         self._write(message, self._version_of(message, api_version))
 
     def release_responses(self) -> None:
@@ -354,7 +362,8 @@ class Connection(asyncio.BufferedProtocol):
         correlation_id = self._write(message, version)
         if timeout_ms is None:
             timeout_ms = self._request_timeout_ms
-        deadline = self._clock.monotonic_ms() + timeout_ms
+        self.last_used_ms = self._clock.monotonic_ms()
+        deadline = self.last_used_ms + timeout_ms
         future: asyncio.Future[Message] = self._loop.create_future()
         self._pending.append(_Pending(message.API_KEY, version, correlation_id, deadline, future))
         if self._deadline_timer is None or deadline < self._timer_due_ms:

@@ -1,9 +1,8 @@
-"""Connections to a cluster and what the client knows of it.
+"""One client's view of one cluster: whom to ask, and how to keep asking.
 
-Owns one connection per node (opened on demand, with back-off after failures), the metadata cache
-and the retry loop that every call goes through. Must not know what calls mean. Invariant:
-cancelling a caller never closes or corrupts a connection that others use; after `close` nothing is
-left open.
+Owns the choice of nodes and the retry loop that every call goes through; connections and metadata
+are its parts. Must not know what calls mean. Invariant: cancelling a caller never closes or
+corrupts what others use; after `close` nothing is left open and nothing runs.
 """
 
 from __future__ import annotations
@@ -12,9 +11,13 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from enum import IntEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from moldau.client.cluster.metadata_cache import MetadataCache
+from moldau.client.cluster.backoff import backoff_ms
+from moldau.client.cluster.connections import Address, Connections, Purpose
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault, raise_for
+from moldau.client.cluster.metadata_cache import Broker, MetadataCache, TopicMetadata
+from moldau.client.cluster.metadata_updates import MetadataUpdates
 from moldau.client.config.client import ClientConfig, parse_address
 from moldau.client.errors import (
     ClientClosed,
@@ -24,32 +27,19 @@ from moldau.client.errors import (
     UnsupportedByBroker,
     error_for,
 )
-from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
 from moldau.protocol.schema import Message
 from moldau.runtime.clock import Clock, SystemClock
-from moldau.runtime.connection import (
-    Connection,
-    ConnectionLost,
-    RequestTimedOut,
-    UnsupportedByPeer,
-)
+from moldau.runtime.connection import Connection, UnsupportedByPeer
 from moldau.runtime.network import AsyncioNetwork, Network
+
+__all__ = ["PASSING_FAULTS", "ClusterClient", "describe_fault", "raise_for"]
 
 Result = TypeVar("Result")
 #: The lowest and the highest version that can say what a request says.
 Versions = tuple[int, int]
-
-#: What a passing fault looks like: trying another node, or the same one later, may help.
-PASSING_FAULTS: Final = (
-    ConnectionLost,
-    RequestTimedOut,
-    NoBrokerAvailable,
-    RemoteProtocolError,
-    OSError,
-    TimeoutError,
-)
 
 
 class EndpointType(IntEnum):
@@ -59,12 +49,32 @@ class EndpointType(IntEnum):
     CONTROLLER = 2
 
 
+class LeaderHint(Protocol):
+    """A leader that an answer told of, with its address where that came along (KIP-951)."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def leader_id(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def host(self) -> str | None: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def rack(self) -> str | None: ...
+
+
 class ClusterClient:
     """One client's view of one cluster, on one event loop. States: open → closed.
 
     Args:
-        config: addresses, timeouts, back-off.
+        config: addresses, timeouts, back-off, security.
         network, clock, source: ports; the real ones when None. `source` gives the jitter.
+        allow_auto_topic_creation: whether asking for a topic in `topic` and `want` may create it.
     """
 
     def __init__(
@@ -74,90 +84,135 @@ class ClusterClient:
         network: Network | None = None,
         clock: Clock | None = None,
         source: random.Random | None = None,
+        allow_auto_topic_creation: bool = False,
     ) -> None:
         self.config = config
         self.metadata = MetadataCache()
-        self._network = network or AsyncioNetwork()
         self._clock = clock or SystemClock()
         self._random = source or random.Random()
-        self._connections: dict[tuple[str, int], Connection] = {}
-        self._connecting: dict[tuple[str, int], asyncio.Task[Connection]] = {}
-        self._failures: dict[tuple[str, int], tuple[int, float]] = {}
-        self._closed = False
+        self._bootstrap = [parse_address(server) for server in config.addresses]
+        self._connections = Connections(
+            config, network or AsyncioNetwork(), self._clock, self._random, self._lost
+        )
+        self._updates = MetadataUpdates(
+            config,
+            self.metadata,
+            self.ask_any,
+            self._clock,
+            self._random,
+            allow_auto_topic_creation=allow_auto_topic_creation,
+        )
 
     async def close(self) -> None:
-        """Close every connection; calls that are under way fail with ClientClosed."""
-        self._closed = True
-        for task in list(self._connecting.values()):
-            task.cancel()
-        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
-        for connection in list(self._connections.values()):
-            connection.close()
-        self._connections.clear()
+        """Close every connection; calls that are under way fail with ClientClosed (idempotent)."""
+        await self._connections.close()
+        await self._updates.close()
 
-    async def ask_any(
-        self,
-        request: Message,
-        *,
-        timeout_ms: float | None = None,
-        versions: Versions | None = None,
-    ) -> Any:
-        """Send to whichever node answers: known brokers first, then the bootstrap servers.
+    # -- connections ----------------------------------------------------------------------------
 
-        Raises:
-            NoBrokerAvailable: none of them can be reached.
-            UnsupportedByPeer: it serves none of `versions` (lowest, highest) that say the request.
+    def ready(self, node_id: int, purpose: Purpose = "data") -> Connection | None:
+        """The connection to a broker when a request may be sent right now.
+
+        None while it is not connected, throttled, or paused after a failure; connecting has then
+        been begun, unless it is too early for that. Await `connection` to be told.
         """
-        problems: list[str] = []
-        for host, port in self._candidates():
-            try:
-                connection = await self._connect(host, port)
-                return await self._send(connection, request, timeout_ms, versions)
-            except PASSING_FAULTS as fault:
-                problems.append(f"{host}:{port} ({describe_fault(fault)})")
-        raise NoBrokerAvailable(f"no broker can be reached: {', '.join(problems)}")
-
-    async def ask_node(
-        self,
-        node_id: int,
-        request: Message,
-        *,
-        timeout_ms: float | None = None,
-        versions: Versions | None = None,
-    ) -> Any:
-        """Send to one broker. `versions` as with `ask_any`.
-
-        Raises:
-            NoBrokerAvailable: the broker is unknown or cannot be reached.
-        """
-        if node_id not in self.metadata.brokers:
-            await self.refresh_metadata([])
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
-            raise NoBrokerAvailable(f"broker {node_id} is not part of the cluster at the moment")
-        connection = await self._connect(broker.host, broker.port)
-        return await self._send(connection, request, timeout_ms, versions)
+            return None
+        address = (broker.host, broker.port)
+        connection = self._connections.opened(address, purpose)
+        if connection is None and not self._connections.is_connected(address, purpose):
+            self._connections.start(address, purpose)
+        return connection
 
-    async def ask_controller(self, request: Message, *, timeout_ms: float | None = None) -> Any:
-        """Send to the broker that the cluster names as its controller; it forwards (KIP-590)."""
-        if self.metadata.controller_id not in self.metadata.brokers:
-            await self.refresh_metadata([])
-        if self.metadata.controller_id in self.metadata.brokers:
-            return await self.ask_node(self.metadata.controller_id, request, timeout_ms=timeout_ms)
-        return await self.ask_any(request, timeout_ms=timeout_ms)
+    async def connection(self, node_id: int, purpose: Purpose = "data") -> Connection:
+        """The connection to a broker, opened if need be, once it is not throttled.
 
-    async def ask_address(
-        self,
-        host: str,
-        port: int,
-        request: Message,
-        *,
-        timeout_ms: float | None = None,
-        versions: Versions | None = None,
-    ) -> Any:
-        """Send to the node that listens there, whoever it is. `versions` as with `ask_any`."""
-        connection = await self._connect(host, port)
-        return await self._send(connection, request, timeout_ms, versions)
+        Raises:
+            NoBrokerAvailable: the broker is unknown or cannot be reached (retriable).
+            AuthenticationFailed, TlsFailed, ClientClosed, WrongEventLoop.
+        """
+        broker = await self._broker(node_id)
+        address = (broker.host, broker.port)
+        try:
+            await self._connections.wait_out_throttle(address, purpose)
+            return await self._connections.connect(address, purpose)
+        except PASSING_FAULTS as fault:
+            raise NoBrokerAvailable(
+                f"broker {node_id} ({broker.host}:{broker.port}): {describe_fault(fault)}"
+            ) from fault
+
+    async def any_connection(self) -> Connection:
+        """A connection to whichever broker is reached first. Raises as `connection`."""
+        problems: list[str] = []
+        for address in self._candidates():
+            try:
+                return await self._connections.connect(address, "data")
+            except PASSING_FAULTS as fault:
+                problems.append(_problem(address, fault))
+        raise _nobody(problems)
+
+    def throttled(
+        self, node_id: int, throttle_time_ms: float, purpose: Purpose | None = None
+    ) -> None:
+        """A broker's answer asked to be left alone for so long (KIP-219).
+
+        Args:
+            purpose: whose connection was throttled; None for data and fetches. Heartbeats go on.
+        """
+        broker = self.metadata.brokers.get(node_id)
+        if broker is None:
+            return
+        address = (broker.host, broker.port)
+        purposes: tuple[Purpose, ...] = ("data", "fetch") if purpose is None else (purpose,)
+        for each in purposes:
+            self._connections.throttle(address, each, throttle_time_ms)
+
+    # -- metadata -------------------------------------------------------------------------------
+
+    async def topic(
+        self, name: str, *, partition_count: int = 1, timeout_ms: float | None = None
+    ) -> TopicMetadata:
+        """A topic that has at least so many partitions, from the cache or waited for; it stays
+        fresh while it is used. Arguments and errors as `MetadataUpdates.topic`.
+        """
+        return await self._updates.topic(
+            name, partition_count=partition_count, timeout_ms=timeout_ms
+        )
+
+    def want(self, topics: Iterable[str]) -> None:
+        """Keep these topics fresh, in place of those named before (`metadata.max.age.ms`)."""
+        self._updates.want(topics)
+
+    def want_all(self) -> None:
+        """Keep all topics fresh."""
+        self._updates.want_all()
+
+    def used(self, topic: str) -> None:
+        """Keep a topic fresh for another `metadata.max.idle.ms`."""
+        self._updates.used(topic)
+
+    def request_update(self) -> None:
+        """Something known is stale: ask anew, in the background, as soon as the back-off allows."""
+        self._updates.request()
+
+    def on_update(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` after every change of the metadata."""
+        self._updates.on_update(callback)
+
+    def learn_leaders(self, hints: Iterable[LeaderHint]) -> bool:
+        """Take over leaders that an answer told of (KIP-951). Returns whether any was news."""
+        is_news = False
+        for hint in hints:
+            nodes = []
+            if hint.host:
+                nodes.append(Broker(hint.leader_id, hint.host, hint.port, hint.rack))
+            is_news |= self.metadata.learn_leader(
+                hint.topic, hint.partition, hint.leader_id, hint.leader_epoch, nodes
+            )
+        if is_news:
+            self._updates.announce()
+        return is_news
 
     async def refresh_metadata(self, topics: Iterable[str] | None) -> MetadataCache:
         """Fetch brokers and the named topics (None: all of them) anew; never creates topics.
@@ -172,18 +227,10 @@ class ClusterClient:
             allow_auto_topic_creation=False,
         )
         response = await self.ask_any(request)
+        raise_for(response.error_code, None, "describe topics")
         self.metadata.update(response, complete=topics is None)
+        self._updates.announce()
         return self.metadata
-
-    async def _find_controllers(self) -> None:
-        """Who they are and which one is active. Where they do not register (an old metadata
-        version, or none yet) that stays unknown: then any of those that were named is tried.
-        """
-        response = await self.ask_any(DescribeClusterRequest(endpoint_type=EndpointType.CONTROLLER))
-        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            return
-        raise_for(response.error_code, response.error_message, "find the controllers")
-        self.metadata.update_controllers(response)
 
     async def leader_of(self, topic: str, partition: int) -> int:
         """The broker that leads a partition, from the cache or asked for.
@@ -200,6 +247,73 @@ class ClusterClient:
             error = self.metadata.problem(topic, partition)
             raise error_for(error, None, f"{topic}-{partition}")
         return leader_id
+
+    # -- requests -------------------------------------------------------------------------------
+
+    async def ask_any(
+        self,
+        request: Message,
+        *,
+        timeout_ms: float | None = None,
+        versions: Versions | None = None,
+    ) -> Any:
+        """Send to whichever node answers: known brokers first, then the bootstrap servers.
+
+        Raises:
+            NoBrokerAvailable: none of them can be reached.
+            UnsupportedByPeer: it serves none of `versions` (lowest, highest) that say the request.
+            AuthenticationFailed, TlsFailed, ClientClosed.
+        """
+        problems: list[str] = []
+        for address in self._candidates():
+            try:
+                return await self._ask(address, request, timeout_ms, versions)
+            except PASSING_FAULTS as fault:
+                problems.append(_problem(address, fault))
+        raise _nobody(problems)
+
+    async def ask_node(
+        self,
+        node_id: int,
+        request: Message,
+        *,
+        timeout_ms: float | None = None,
+        versions: Versions | None = None,
+    ) -> Any:
+        """Send to one broker. `versions` as with `ask_any`.
+
+        Raises:
+            NoBrokerAvailable: the broker is unknown or cannot be reached.
+        """
+        broker = await self._broker(node_id)
+        return await self._ask((broker.host, broker.port), request, timeout_ms, versions)
+
+    async def ask_controller(
+        self,
+        request: Message,
+        *,
+        timeout_ms: float | None = None,
+        versions: Versions | None = None,
+    ) -> Any:
+        """Send to the broker that the cluster names as its controller; it forwards (KIP-590)."""
+        if self.metadata.controller_id not in self.metadata.brokers:
+            await self.refresh_metadata([])
+        node_id = self.metadata.controller_id
+        if node_id in self.metadata.brokers:
+            return await self.ask_node(node_id, request, timeout_ms=timeout_ms, versions=versions)
+        return await self.ask_any(request, timeout_ms=timeout_ms, versions=versions)
+
+    async def ask_address(
+        self,
+        host: str,
+        port: int,
+        request: Message,
+        *,
+        timeout_ms: float | None = None,
+        versions: Versions | None = None,
+    ) -> Any:
+        """Send to the node that listens there, whoever it is. `versions` as with `ask_any`."""
+        return await self._ask((host, port), request, timeout_ms, versions)
 
     async def retry(
         self, attempt: Callable[[], Awaitable[Result]], *, what: str, timeout_ms: float | None
@@ -220,7 +334,7 @@ class ClusterClient:
         try_count = 0
         last: BaseException | None = None
         while True:
-            if self._closed:
+            if self._connections.is_closed:
                 raise ClientClosed(f"{what}: the client is closed")
             remaining_ms = deadline_ms - self._clock.monotonic_ms()
             try:
@@ -235,8 +349,11 @@ class ClusterClient:
             except PASSING_FAULTS as error:
                 last = last if isinstance(error, TimeoutError) and last else error
             try_count += 1
-            pause_ms = self._backoff_ms(
-                try_count, self.config.retry_backoff_ms, self.config.retry_backoff_max_ms
+            pause_ms = backoff_ms(
+                self._random,
+                try_count,
+                self.config.retry_backoff_ms,
+                self.config.retry_backoff_max_ms,
             )
             if self._clock.monotonic_ms() + pause_ms >= deadline_ms:
                 if isinstance(last, KafkaError) and not isinstance(last, NoBrokerAvailable):
@@ -247,14 +364,40 @@ class ClusterClient:
             self.metadata.controller_id = -1
             await asyncio.sleep(pause_ms / 1000)
 
-    async def _send(
+    # -- inner workings -------------------------------------------------------------------------
+
+    def _lost(self) -> None:
+        """A broker went away: leaders may have moved."""
+        if self._updates.is_of_use:
+            self._updates.request()
+
+    async def _broker(self, node_id: int) -> Broker:
+        if node_id not in self.metadata.brokers:
+            await self.refresh_metadata([])
+        broker = self.metadata.brokers.get(node_id)
+        if broker is None:
+            raise NoBrokerAvailable(f"broker {node_id} is not part of the cluster at the moment")
+        return broker
+
+    async def _find_controllers(self) -> None:
+        """Who they are and which one is active. Where they do not register (an old metadata
+        version, or none yet) that stays unknown: then any of those that were named is tried.
+        """
+        response = await self.ask_any(DescribeClusterRequest(endpoint_type=EndpointType.CONTROLLER))
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            return
+        raise_for(response.error_code, response.error_message, "find the controllers")
+        self.metadata.update_controllers(response)
+
+    async def _ask(
         self,
-        connection: Connection,
+        address: Address,
         request: Message,
         timeout_ms: float | None,
-        versions: Versions | None = None,
+        versions: Versions | None,
     ) -> Any:
         limit_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
+        connection = await self._connections.connect(address, "data")
         api_version = None
         if versions is not None:
             lowest, highest = versions
@@ -266,102 +409,39 @@ class ClusterClient:
                     f"{connection.host}:{connection.port} serves {type(request).__name__} up to "
                     f"version {api_version}, {lowest} is needed"
                 )
-        return await connection.send(request, api_version=api_version, timeout_ms=limit_ms)
+        await self._connections.wait_out_throttle(address, "data")
+        response = await connection.send(request, api_version=api_version, timeout_ms=limit_ms)
+        throttle_time_ms = getattr(response, "throttle_time_ms", 0)
+        if throttle_time_ms > 0:
+            self._connections.throttle(address, "data", throttle_time_ms)
+        return response
 
-    def _candidates(self) -> list[tuple[str, int]]:
+    def _candidates(self) -> list[Address]:
+        """Whom to ask, the best first: connected and with the least to do; failed lately last."""
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
-        bootstrap = [parse_address(server) for server in self.config.addresses]
+        bootstrap = self._bootstrap
+        if known and self.config.metadata_recovery_strategy == "none":
+            bootstrap = []
         candidates = list(dict.fromkeys([*known, *bootstrap]))
-        # Those that are connected first, those that failed lately last; of controllers any one,
-        # since only the active one has all the answers.
-        now_ms = self._clock.monotonic_ms()
+        links = self._connections
         if self.config.asks_controllers:
+            # Any one, since only the active one has all the answers.
             self._random.shuffle(candidates)
-            return sorted(
-                candidates, key=lambda address: self._failures.get(address, (0, now_ms))[1] > now_ms
-            )
+            return sorted(candidates, key=links.is_failing)
         return sorted(
             candidates,
             key=lambda address: (
-                address not in self._connections,
-                self._failures.get(address, (0, now_ms))[1] > now_ms,
+                not links.is_connected(address, "data"),
+                links.is_failing(address),
+                links.pause_ms(address, "data") > 0,
+                links.in_flight_count(address, "data"),
             ),
         )
 
-    async def _connect(self, host: str, port: int) -> Connection:
-        if self._closed:
-            raise ClientClosed("the client is closed")
-        address = (host, port)
-        existing = self._connections.get(address)
-        if existing is not None and not existing.is_closed:
-            return existing
-        task = self._connecting.get(address)
-        if task is None:
-            task = asyncio.create_task(self._open(address))
-            self._connecting[address] = task
-            task.add_done_callback(lambda _: self._connecting.pop(address, None))
-        # Shielded: several callers may wait for the same connection.
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            caller = asyncio.current_task()
-            assert caller is not None
-            if self._closed and task.cancelled() and not caller.cancelling():
-                # `close` ended the attempt, nobody cancelled the caller.
-                raise ClientClosed("the client was closed") from None
-            raise
 
-    async def _open(self, address: tuple[str, int]) -> Connection:
-        failure_count, not_before_ms = self._failures.get(address, (0, 0.0))
-        pause_ms = not_before_ms - self._clock.monotonic_ms()
-        if pause_ms > 0:
-            await asyncio.sleep(pause_ms / 1000)
-        try:
-            connection = await Connection.connect(
-                self._network,
-                *address,
-                client_id=self.config.client_id,
-                clock=self._clock,
-                connect_timeout_ms=self.config.socket_connection_setup_timeout_ms,
-                request_timeout_ms=self.config.request_timeout_ms,
-            )
-        except PASSING_FAULTS:
-            backoff_ms = self._backoff_ms(
-                failure_count + 1,
-                self.config.reconnect_backoff_ms,
-                self.config.reconnect_backoff_max_ms,
-            )
-            self._failures[address] = (
-                failure_count + 1,
-                self._clock.monotonic_ms() + backoff_ms,
-            )
-            raise
-        self._failures.pop(address, None)
-        self._connections[address] = connection
-        connection.on_close(self._forget)
-        return connection
-
-    def _forget(self, connection: Connection) -> None:
-        for address, known in list(self._connections.items()):
-            if known is connection:
-                del self._connections[address]
-
-    def _backoff_ms(self, failure_count: int, first_ms: int, most_ms: int) -> float:
-        """Exponential, with 20 % jitter either way (KIP-144, KIP-580)."""
-        base_ms: int = min(most_ms, first_ms << min(failure_count - 1, 20))
-        return base_ms * self._random.uniform(0.8, 1.2)
+def _problem(address: Address, fault: BaseException) -> str:
+    return f"{address[0]}:{address[1]} ({describe_fault(fault)})"
 
 
-def describe_fault(fault: BaseException | None) -> str:
-    """A fault in a few words, also when its own text is empty."""
-    if fault is None:
-        return "no answer"
-    if isinstance(fault, OSError) and fault.strerror:
-        return fault.strerror
-    return str(fault) or type(fault).__name__
-
-
-def raise_for(error_code: int, message: str | None, what: str) -> None:
-    """Raise the exception of an error code; nothing for NONE."""
-    if error_code != ErrorCode.NONE:
-        raise error_for(error_code, message, what)
+def _nobody(problems: list[str]) -> NoBrokerAvailable:
+    return NoBrokerAvailable(f"no broker can be reached: {', '.join(problems)}")

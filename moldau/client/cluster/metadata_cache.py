@@ -1,14 +1,16 @@
 """What a client last heard about brokers, topics and leaders.
 
-Owns the cache and nothing else; the client decides when to ask again. Invariant: an entry is what
-one Metadata response said, never a mixture, and an older leader epoch never replaces a newer one
-(KIP-320).
+Owns the cache and nothing else; the client decides when to ask again. Invariant: a topic's entry is
+what one Metadata response said, brought forward by newer leaders that other answers told of
+(KIP-951); an older leader epoch never replaces a newer one (KIP-320).
 """
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataResponse, MetadataResponseTopic
@@ -48,8 +50,24 @@ class TopicMetadata:
     partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
 
 
+class NodeEndpoint(Protocol):
+    """A broker as Produce and Fetch answers name it (KIP-951)."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def rack(self) -> str | None: ...
+
+
 class MetadataCache:
-    """Brokers, topics and the errors of topics that could not be described."""
+    """Brokers, topics and the errors of topics that could not be described.
+
+    `version` grows with everything that changes.
+    """
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
@@ -57,22 +75,33 @@ class MetadataCache:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, TopicMetadata] = {}
         self.topic_errors: dict[str, ErrorCode] = {}
+        self.topic_names: dict[uuid.UUID, str] = {}
+        self.version = 0
 
     def update(self, response: MetadataResponse, *, complete: bool) -> None:
         """Take over a response; `complete` when all topics were asked for."""
+        self.version += 1
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         self.brokers = {
             broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack)
             for broker in response.brokers
         }
+        topics = self.topics
         if complete:
-            self.topics.clear()
-            self.topic_errors.clear()
+            # Kept until here: leaders that are newer than the response stay.
+            self.topics = {}
+            self.topic_errors = {}
+            self.topic_names = {}
         for topic in response.topics:
             name = topic.name or ""
+            known = topics.get(name)
+            if known is not None:
+                self.topic_names.pop(known.topic_id, None)
             if topic.error_code == ErrorCode.NONE:
-                self.topics[name] = self._merged(name, topic)
+                self.topics[name] = _merged(known, name, topic)
+                if topic.topic_id.int:
+                    self.topic_names[topic.topic_id] = name
                 self.topic_errors.pop(name, None)
             else:
                 self.topics.pop(name, None)
@@ -80,6 +109,7 @@ class MetadataCache:
 
     def update_controllers(self, response: DescribeClusterResponse) -> None:
         """Take over who the controllers are and which one is active (KIP-919)."""
+        self.version += 1
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         self.brokers = {
@@ -87,12 +117,65 @@ class MetadataCache:
             for node in response.brokers
         }
 
+    def learn_broker(self, broker: Broker) -> None:
+        """Take over an address that another answer told, unless the broker is known."""
+        if broker.node_id >= 0 and broker.host and broker.node_id not in self.brokers:
+            self.brokers[broker.node_id] = broker
+
+    def learn_leader(
+        self,
+        topic: str,
+        partition: int,
+        leader_id: int,
+        leader_epoch: int,
+        node_endpoints: Iterable[NodeEndpoint] = (),
+    ) -> bool:
+        """A leader that an answer to Produce or Fetch told of (KIP-951).
+
+        Returns whether it was news: an epoch that is not newer, and a node whose address nobody
+        has told, change nothing.
+        """
+        found = self._partition(topic, partition)
+        if found is None or leader_id < 0 or leader_epoch <= found.leader_epoch:
+            return False
+        for node in node_endpoints:
+            if node.node_id == leader_id and node.host:
+                self.brokers[leader_id] = Broker(leader_id, node.host, node.port, node.rack)
+        if leader_id not in self.brokers:
+            return False
+        self.version += 1
+        self.topics[topic].partitions[partition] = replace(
+            found, leader=leader_id, leader_epoch=leader_epoch, error=ErrorCode.NONE
+        )
+        return True
+
+    def retain(self, names: Container[str]) -> None:
+        """Drop all topics but these."""
+        gone = [name for name in self.topics if name not in names]
+        for name in gone:
+            self.topic_names.pop(self.topics.pop(name).topic_id, None)
+        for name in [name for name in self.topic_errors if name not in names]:
+            del self.topic_errors[name]
+        if gone:
+            self.version += 1
+
+    def forget_brokers(self) -> None:
+        """Start over from the bootstrap servers (KIP-899, KIP-1102)."""
+        self.version += 1
+        self.brokers = {}
+        self.controller_id = -1
+
     def leader(self, topic: str, partition: int) -> int | None:
         """The leading broker, None when the cache does not know one."""
         found = self._partition(topic, partition)
         if found is None or found.leader not in self.brokers:
             return None
         return found.leader
+
+    def racks_of(self, node_ids: Sequence[int]) -> frozenset[str]:
+        """The racks of some brokers, as far as they have any."""
+        racks = (self.brokers[node].rack for node in node_ids if node in self.brokers)
+        return frozenset(rack for rack in racks if rack is not None)
 
     def forget_leader(self, topic: str) -> None:
         """Drop a topic because a broker said it does not lead it any more."""
@@ -110,22 +193,22 @@ class MetadataCache:
         found = self.topics.get(topic)
         return None if found is None else found.partitions.get(partition)
 
-    def _merged(self, name: str, topic: MetadataResponseTopic) -> TopicMetadata:
-        known = self.topics.get(name)
-        merged = TopicMetadata(name, topic.topic_id, topic.is_internal)
-        for entry in topic.partitions:
-            fresh = PartitionMetadata(
-                entry.partition_index,
-                entry.leader_id,
-                entry.leader_epoch,
-                tuple(entry.replica_nodes),
-                tuple(entry.isr_nodes),
-                tuple(entry.offline_replicas),
-                ErrorCode.of(entry.error_code),
-            )
-            old = None if known is None else known.partitions.get(entry.partition_index)
-            same_topic = known is not None and known.topic_id == topic.topic_id
-            if old is not None and same_topic and old.leader_epoch > fresh.leader_epoch >= 0:
-                fresh = old
-            merged.partitions[entry.partition_index] = fresh
-        return merged
+
+def _merged(known: TopicMetadata | None, name: str, topic: MetadataResponseTopic) -> TopicMetadata:
+    merged = TopicMetadata(name, topic.topic_id, topic.is_internal)
+    same_topic = known is not None and known.topic_id == topic.topic_id
+    for entry in topic.partitions:
+        fresh = PartitionMetadata(
+            entry.partition_index,
+            entry.leader_id,
+            entry.leader_epoch,
+            tuple(entry.replica_nodes),
+            tuple(entry.isr_nodes),
+            tuple(entry.offline_replicas),
+            ErrorCode.of(entry.error_code),
+        )
+        old = known.partitions.get(entry.partition_index) if known and same_topic else None
+        if old is not None and old.leader_epoch > fresh.leader_epoch >= 0:
+            fresh = old
+        merged.partitions[entry.partition_index] = fresh
+    return merged

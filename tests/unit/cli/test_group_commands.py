@@ -23,8 +23,8 @@ from moldau.protocol.messages.p42_delete_groups import DeletableGroupResult, Del
 from moldau.protocol.schema import Message
 from tests.unit.cli.test_cluster_commands import Done, moldau, ok
 from tests.unit.client.scripted_broker import ScriptedBroker
-from tests.unit.client.test_admin_transactions import written
-from tests.unit.client.test_coordinators import coordinators
+from tests.unit.client.admin.test_transactions import written
+from tests.unit.client.cluster.test_coordinators import coordinators
 
 COMMITTED = {0: 20, 1: 30}
 EARLIEST, LATEST = 10, 90

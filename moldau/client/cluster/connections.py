@@ -1,0 +1,253 @@
+"""The sockets of one client: opened on demand, one per node and purpose, closed when idle.
+
+Owns connections, the attempts under way, the pauses after failures (KIP-144) and throttling
+(KIP-219). Must not know which node leads what, or what requests mean. Invariant: cancelling a
+caller never closes or corrupts a connection that others use; after `close` nothing is left open and
+nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias
+
+from moldau.client.cluster.backoff import backoff_ms
+from moldau.client.cluster.faults import PASSING_FAULTS
+from moldau.client.config.client import ClientConfig
+from moldau.client.errors import ClientClosed, KafkaError, WrongEventLoop
+from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES
+from moldau.runtime.clock import Clock, TimerHandle
+from moldau.runtime.connection import DEFAULT_MAX_IN_FLIGHT, Connection
+from moldau.runtime.network import Network
+
+Address: TypeAlias = tuple[str, int]
+Purpose: TypeAlias = Literal["data", "fetch", "coordinator"]
+"""Each has a socket of its own, so that heartbeats wait neither for fetches nor for joins."""
+
+ROOM_BYTES: Final = 16 * 1024 * 1024
+"""What a fetch response may be longer than `fetch.max.bytes`: a batch that does not fit, names."""
+
+
+class Connections:
+    """All connections of one client, on one event loop. States: open → closed.
+
+    Args:
+        connected: makes a connection: the `Connection.connect` of the client's security settings.
+        on_lost: called when a connection ended that nobody here has closed.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        network: Network,
+        clock: Clock,
+        source: random.Random,
+        on_lost: Callable[[], object],
+    ) -> None:
+        self._config = config
+        self._network = network
+        self._clock = clock
+        self._random = source
+        self._on_lost = on_lost
+        self._open: dict[tuple[Address, Purpose], Connection] = {}
+        self._attempts: dict[tuple[Address, Purpose], asyncio.Task[Connection]] = {}
+        self._failures: dict[Address, tuple[int, float]] = {}
+        self._throttled_until_ms: dict[tuple[Address, Purpose], float] = {}
+        self._idle_timer: TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.is_closed = False
+
+    async def close(self) -> None:
+        """Close every connection and end every attempt (idempotent)."""
+        self.is_closed = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        attempts = list(self._attempts.values())
+        for task in attempts:
+            task.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
+        for connection in list(self._open.values()):
+            connection.close()
+        self._open.clear()
+
+    def opened(self, address: Address, purpose: Purpose) -> Connection | None:
+        """The connection, when there is one that requests may be sent on right now."""
+        connection = self._open.get((address, purpose))
+        if connection is None or connection.is_closed or self.pause_ms(address, purpose) > 0:
+            return None
+        return connection
+
+    def is_connected(self, address: Address, purpose: Purpose) -> bool:
+        """Whether there is a connection, throttled or not."""
+        return (address, purpose) in self._open
+
+    def is_failing(self, address: Address) -> bool:
+        """Whether the last attempt failed and it is too early for another."""
+        failure = self._failures.get(address)
+        return failure is not None and failure[1] > self._clock.monotonic_ms()
+
+    def in_flight_count(self, address: Address, purpose: Purpose) -> int:
+        """Requests under way there."""
+        connection = self._open.get((address, purpose))
+        return 0 if connection is None else connection.in_flight_count
+
+    def throttle(self, address: Address, purpose: Purpose, throttle_time_ms: float) -> None:
+        """The node asked to be left alone for so long."""
+        until_ms = self._clock.monotonic_ms() + throttle_time_ms
+        key = (address, purpose)
+        self._throttled_until_ms[key] = max(until_ms, self._throttled_until_ms.get(key, 0.0))
+
+    def pause_ms(self, address: Address, purpose: Purpose) -> float:
+        """How long the node still is to be left alone; 0 for not at all."""
+        if not self._throttled_until_ms:
+            return 0.0
+        until_ms = self._throttled_until_ms.get((address, purpose))
+        if until_ms is None:
+            return 0.0
+        left_ms = until_ms - self._clock.monotonic_ms()
+        if left_ms <= 0:
+            del self._throttled_until_ms[address, purpose]
+            return 0.0
+        return left_ms
+
+    def start(self, address: Address, purpose: Purpose) -> None:
+        """Begin to connect in the background, unless it is under way or too early."""
+        if self.is_closed or (address, purpose) in self._attempts or self.is_failing(address):
+            return
+        self._attempt(address, purpose)
+
+    async def connect(self, address: Address, purpose: Purpose) -> Connection:
+        """The open connection, or a new one; waits out the pause after a failure.
+
+        Raises:
+            ClientClosed, WrongEventLoop, AuthenticationFailed, TlsFailed, or a passing fault.
+        """
+        if self.is_closed:
+            raise ClientClosed("the client is closed; make a new one")
+        self._stay_on_loop()
+        existing = self._open.get((address, purpose))
+        if existing is not None and not existing.is_closed:
+            return existing
+        task = self._attempts.get((address, purpose)) or self._attempt(address, purpose)
+        # Shielded: several callers may wait for the same connection.
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            assert caller is not None
+            if self.is_closed and task.cancelled() and not caller.cancelling():
+                # `close` ended the attempt, nobody cancelled the caller.
+                raise ClientClosed("the client was closed") from None
+            raise
+
+    async def wait_out_throttle(self, address: Address, purpose: Purpose) -> None:
+        """Return when the node may be sent to again."""
+        while (pause_ms := self.pause_ms(address, purpose)) > 0:
+            await asyncio.sleep(pause_ms / 1000)
+            if self.is_closed:
+                raise ClientClosed("the client was closed")
+
+    # -- inner workings -------------------------------------------------------------------------
+
+    def _stay_on_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise WrongEventLoop(
+                "this client belongs to another event loop; make one per loop, or use "
+                "moldau.client.sync, which threads can share"
+            )
+
+    def _attempt(self, address: Address, purpose: Purpose) -> asyncio.Task[Connection]:
+        key = (address, purpose)
+        task = asyncio.create_task(self._connected(address, purpose))
+        self._attempts[key] = task
+
+        def ended(done: asyncio.Task[Connection]) -> None:
+            del self._attempts[key]
+            if not done.cancelled():
+                # Nobody may be waiting, as when `start` began it.
+                done.exception()
+
+        task.add_done_callback(ended)
+        return task
+
+    async def _connected(self, address: Address, purpose: Purpose) -> Connection:
+        failure_count, not_before_ms = self._failures.get(address, (0, 0.0))
+        pause_ms = not_before_ms - self._clock.monotonic_ms()
+        if pause_ms > 0:
+            await asyncio.sleep(pause_ms / 1000)
+        config = self._config
+        try:
+            connection = await self._make(address, purpose, failure_count)
+        except (*PASSING_FAULTS, KafkaError):
+            failure_count += 1
+            pause_ms = backoff_ms(
+                self._random,
+                failure_count,
+                config.reconnect_backoff_ms,
+                config.reconnect_backoff_max_ms,
+            )
+            self._failures[address] = (failure_count, self._clock.monotonic_ms() + pause_ms)
+            raise
+        self._failures.pop(address, None)
+        self._open[address, purpose] = connection
+        connection.on_close(self._forget)
+        self._watch_idleness()
+        return connection
+
+    async def _make(self, address: Address, purpose: Purpose, failure_count: int) -> Connection:
+        config = self._config
+        setup_timeout_ms = backoff_ms(
+            self._random,
+            failure_count + 1,
+            config.socket_connection_setup_timeout_ms,
+            max(
+                config.socket_connection_setup_timeout_ms,
+                config.socket_connection_setup_timeout_max_ms,
+            ),
+        )
+        in_flight: int = getattr(config, "max_in_flight_requests_per_connection", 0)
+        fetch_bytes: int = getattr(config, "fetch_max_bytes", 0)
+        return await Connection.connect(
+            self._network,
+            *address,
+            client_id=config.client_id,
+            clock=self._clock,
+            connect_timeout_ms=max(1, int(setup_timeout_ms)),
+            request_timeout_ms=config.request_timeout_ms,
+            max_in_flight=max(DEFAULT_MAX_IN_FLIGHT, in_flight),
+            max_response_bytes=max(DEFAULT_MAX_FRAME_BYTES, fetch_bytes + ROOM_BYTES),
+        )
+
+    def _forget(self, connection: Connection) -> None:
+        for key, known in list(self._open.items()):
+            if known is connection:
+                del self._open[key]
+                if not self.is_closed:
+                    self._on_lost()
+
+    def _watch_idleness(self) -> None:
+        limit_ms = self._config.connections_max_idle_ms
+        if limit_ms < 0 or self._idle_timer is not None or not self._open:
+            return
+        oldest_ms = min(connection.last_used_ms for connection in self._open.values())
+        delay_ms = max(oldest_ms + limit_ms - self._clock.monotonic_ms(), 1.0)
+        self._idle_timer = self._clock.call_later(delay_ms, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._idle_timer = None
+        limit_ms = self._config.connections_max_idle_ms
+        now_ms = self._clock.monotonic_ms()
+        for key, connection in list(self._open.items()):
+            if connection.in_flight_count:
+                connection.last_used_ms = now_ms
+            elif now_ms - connection.last_used_ms >= limit_ms:
+                # Out of the table first: what is closed for its idleness is not lost.
+                del self._open[key]
+                connection.close()
+        self._watch_idleness()

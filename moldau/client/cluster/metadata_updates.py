@@ -1,0 +1,332 @@
+"""Keeps the metadata of the topics that matter fresh, in the background.
+
+Owns which topics these are, one task that asks, its pauses, and those who wait for a topic. Must
+not ask more often than the back-off allows, however often it is told that something is stale.
+Invariant: the task ends with `close`; whoever waits is woken by every attempt, good or bad.
+
+A topic stays of interest while it is in the set that `want` named, or for `metadata.max.idle.ms`
+after somebody last asked for it by `topic` or said `used`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, TypeGuard
+
+from moldau.client.cluster.backoff import backoff_ms
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
+from moldau.client.cluster.metadata_cache import MetadataCache, TopicMetadata
+from moldau.client.config.client import ClientConfig
+from moldau.client.errors import (
+    ClientClosed,
+    KafkaError,
+    NoBrokerAvailable,
+    RequestTimeout,
+    error_for,
+)
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.schema import Message
+from moldau.runtime.clock import Clock, TimerHandle
+from moldau.runtime.connection import UnsupportedByPeer
+
+NEVER: Final = float("inf")
+
+DEFAULT_MAX_IDLE_MS: Final = 300_000
+"""`metadata.max.idle.ms` of clients that have no such key."""
+
+
+class Asks(Protocol):
+    """Sends a request to whichever node answers."""
+
+    async def __call__(self, request: Message) -> Any:
+        """The response."""
+
+
+class MetadataUpdates:
+    """States: idle (no task) → running → closed.
+
+    Args:
+        ask: to any broker.
+        allow_auto_topic_creation: whether asking for a topic may make it.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        cache: MetadataCache,
+        ask: Asks,
+        clock: Clock,
+        source: random.Random,
+        *,
+        allow_auto_topic_creation: bool,
+    ) -> None:
+        self._config = config
+        self._cache = cache
+        self._ask = ask
+        self._clock = clock
+        self._random = source
+        self._may_create = allow_auto_topic_creation
+        self._max_idle_ms: int = getattr(config, "metadata_max_idle_ms", DEFAULT_MAX_IDLE_MS)
+        self._wanted: frozenset[str] = frozenset()
+        self._wants_all = False
+        self._used_ms: dict[str, float] = {}
+        self._callbacks: list[Callable[[], object]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._is_requested = False
+        self._is_urgent = False
+        self._is_closed = False
+        self._last_attempt_ms = -NEVER
+        self._last_success_ms = -NEVER
+        self._quick_count = 0
+        self._attempt_count = 0
+        self._failing_since_ms: float | None = None
+        self._fault: BaseException | None = None
+
+    # -- what matters ---------------------------------------------------------------------------
+
+    def want(self, topics: Iterable[str]) -> None:
+        """These topics, in place of those named before, are of interest from now on."""
+        wanted = frozenset(topics)
+        is_news = not wanted <= self._wanted or self._wants_all
+        self._wanted = wanted
+        self._wants_all = False
+        if is_news and wanted:
+            self._request(urgent=True)
+
+    def want_all(self) -> None:
+        """All topics are of interest from now on, as for a pattern."""
+        if not self._wants_all:
+            self._wants_all = True
+            self._request(urgent=True)
+
+    def used(self, topic: str) -> None:
+        """Somebody works with the topic."""
+        self._used_ms[topic] = self._clock.monotonic_ms()
+
+    def on_update(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` after every answer that was taken over, and every leader learned."""
+        self._callbacks.append(callback)
+
+    def announce(self) -> None:
+        """The cache has changed."""
+        for callback in list(self._callbacks):
+            callback()
+
+    def request(self) -> None:
+        """Something known is stale: ask soon."""
+        self._request(urgent=False)
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether any topic is of interest."""
+        return self._wants_all or bool(self._topics_of_interest())
+
+    async def topic(
+        self, name: str, *, partition_count: int = 1, timeout_ms: float | None = None
+    ) -> TopicMetadata:
+        """A topic with at least so many partitions, from the cache or waited for.
+
+        Args:
+            timeout_ms: None for `default.api.timeout.ms`.
+
+        Raises:
+            InvalidTopic, TopicAuthorizationFailed, … what no waiting changes, at once.
+            UnknownTopicOrPartition: it is not there when the time is over.
+            RequestTimeout: no broker has answered by then.
+            ClientClosed.
+        """
+        limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline_ms = self._clock.monotonic_ms() + limit_ms
+        self._cache.topic_errors.pop(name, None)
+        seen = self._attempt_count
+        while True:
+            if self._is_closed:
+                raise ClientClosed("the client is closed; make a new one")
+            self.used(name)
+            found = self._cache.topics.get(name)
+            if found is not None and len(found.partitions) >= partition_count:
+                return found
+            code = self._cache.topic_errors.get(name)
+            if code is not None and not code.retriable:
+                raise error_for(code, None, f"topic {name}")
+            if self._attempt_count > seen and _is_final(self._fault):
+                raise self._fault
+            self._request(urgent=found is None and code is None)
+            if not await self._attempt_ended(deadline_ms):
+                raise self._late(name, partition_count, limit_ms)
+
+    async def close(self) -> None:
+        """End the task; everybody who waits hears of it. The connections are closed already."""
+        self._is_closed = True
+        self._callbacks.clear()
+        self._tell_waiting()
+        if self._task is not None:
+            self._wake_up()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- the task -------------------------------------------------------------------------------
+
+    def _request(self, *, urgent: bool) -> None:
+        if self._is_closed:
+            return
+        self._is_requested = True
+        self._is_urgent = self._is_urgent or urgent
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def _run(self) -> None:
+        while not self._is_closed:
+            pause_ms = self._due_ms() - self._clock.monotonic_ms()
+            if pause_ms > 0:
+                await self._sleep(pause_ms)
+                continue
+            now_ms = self._clock.monotonic_ms()
+            calm_ms = 2 * self._config.retry_backoff_max_ms
+            is_quick = now_ms - self._last_attempt_ms < calm_ms
+            self._quick_count = self._quick_count + 1 if is_quick else 0
+            self._is_requested = self._is_urgent = False
+            self._last_attempt_ms = now_ms
+            self._attempt_count += 1
+            try:
+                await self._update()
+            except (*PASSING_FAULTS, UnsupportedByPeer, KafkaError) as error:
+                self._failed(error)
+            else:
+                self._fault = None
+                self._failing_since_ms = None
+                self._last_success_ms = self._clock.monotonic_ms()
+                self.announce()
+            self._tell_waiting()
+
+    def _due_ms(self) -> float:
+        earliest_ms = self._last_attempt_ms + backoff_ms(
+            self._random,
+            self._quick_count + 1,
+            self._config.retry_backoff_ms,
+            self._config.retry_backoff_max_ms,
+        )
+        if self._is_urgent and self._fault is None:
+            return 0.0
+        if self._is_requested or self._is_urgent:
+            return earliest_ms
+        if not self.is_of_use:
+            return NEVER
+        return max(self._last_success_ms + self._config.metadata_max_age_ms, earliest_ms)
+
+    async def _sleep(self, pause_ms: float) -> None:
+        self._wake = asyncio.get_running_loop().create_future()
+        timer: TimerHandle | None = None
+        if pause_ms < NEVER:
+            timer = self._clock.call_later(pause_ms, self._wake_up)
+        try:
+            await self._wake
+        finally:
+            self._wake = None
+            if timer is not None:
+                timer.cancel()
+
+    def _topics_of_interest(self) -> frozenset[str] | None:
+        """None for all of them."""
+        if self._wants_all:
+            return None
+        oldest_ms = self._clock.monotonic_ms() - self._max_idle_ms
+        for name in [name for name, used_ms in self._used_ms.items() if used_ms < oldest_ms]:
+            del self._used_ms[name]
+        return self._wanted | self._used_ms.keys()
+
+    async def _update(self) -> None:
+        topics = self._topics_of_interest()
+        request = MetadataRequest(
+            topics=None if topics is None else [_named(name) for name in sorted(topics)],
+            allow_auto_topic_creation=self._may_create and topics is not None,
+        )
+        response = await self._ask(request)
+        code = ErrorCode.of(response.error_code)
+        if code is ErrorCode.REBOOTSTRAP_REQUIRED:
+            self._start_over()
+        if code is not ErrorCode.NONE:
+            raise error_for(code, None, "update metadata")
+        if not response.brokers:
+            raise NoBrokerAvailable("the broker that was asked knows of no brokers yet")
+        self._cache.update(response, complete=topics is None)
+        if topics is not None:
+            # Those that became of interest meanwhile are not thrown away.
+            self._cache.retain(topics | (self._topics_of_interest() or frozenset()))
+
+    def _failed(self, error: BaseException) -> None:
+        self._fault = error
+        self._is_requested = True
+        now_ms = self._clock.monotonic_ms()
+        if self._failing_since_ms is None:
+            self._failing_since_ms = now_ms
+        trigger_ms = self._config.metadata_recovery_rebootstrap_trigger_ms
+        if now_ms - self._failing_since_ms >= trigger_ms:
+            self._failing_since_ms = now_ms
+            self._start_over()
+
+    def _start_over(self) -> None:
+        if self._config.metadata_recovery_strategy == "rebootstrap":
+            self._cache.forget_brokers()
+
+    # -- those who wait -------------------------------------------------------------------------
+
+    def _tell_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def _attempt_ended(self, deadline_ms: float) -> bool:
+        """Wait for the next attempt's end; False when the deadline came first."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        left_ms = deadline_ms - self._clock.monotonic_ms()
+
+        def too_late() -> None:
+            if not future.done():
+                future.cancel("deadline")
+
+        timer = self._clock.call_later(max(left_ms, 0.0), too_late)
+        try:
+            await asyncio.wait([future])
+        finally:
+            timer.cancel()
+            if future in self._waiting:
+                self._waiting.remove(future)
+        return not future.cancelled()
+
+    def _late(self, name: str, partition_count: int, limit_ms: float) -> KafkaError:
+        found = self._cache.topics.get(name)
+        if found is not None:
+            return error_for(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"it has {len(found.partitions)} partitions, and still after {limit_ms:.0f} ms no "
+                f"partition {partition_count - 1}",
+                f"topic {name}",
+            )
+        code = self._cache.topic_errors.get(name)
+        if code is not None:
+            return error_for(
+                code, f"still so after {limit_ms:.0f} ms; was it created?", f"topic {name}"
+            )
+        return RequestTimeout(
+            f"topic {name}: no metadata within {limit_ms:.0f} ms: {describe_fault(self._fault)}"
+        )
+
+
+def _is_final(fault: BaseException | None) -> TypeGuard[KafkaError]:
+    return isinstance(fault, KafkaError) and not fault.retriable
+
+
+def _named(name: str) -> MetadataRequestTopic:
+    return MetadataRequestTopic(name=name)
