@@ -56,7 +56,7 @@ ASSIGNORS: Final[Mapping[str, type[ConsumerPartitionAssignor]]] = MappingProxyTy
 )
 
 
-def make_assignors(strategies: Iterable[AssignorLike]) -> tuple[ConsumerPartitionAssignor, ...]:
+def make_assignors(strategies: Iterable[AssignorLike | object]) -> tuple[ConsumerPartitionAssignor, ...]:
     """Fresh assignors, in order of preference.
 
     Raises:
@@ -89,7 +89,7 @@ def rebalance_protocol(assignors: Iterable[ConsumerPartitionAssignor]) -> Rebala
     return max(common)
 
 
-def _make(strategy: AssignorLike) -> ConsumerPartitionAssignor:
+def _make(strategy: object) -> ConsumerPartitionAssignor:
     if isinstance(strategy, ConsumerPartitionAssignor):
         return strategy
     if isinstance(strategy, type) and issubclass(strategy, ConsumerPartitionAssignor):

@@ -203,11 +203,16 @@ class ClassicMember:
             self.owned_generation_id = NO_GENERATION
 
     def assigned(self, partitions: Partitions, now_ms: float) -> None:
-        """An `Assign` has been carried out."""
+        """An `Assign` is being carried out: the user has them, the listener is yet to be called."""
         self.owned = partitions
         if self._assignment == partitions:
             self._assignment = None
             self.owned_generation_id = self.generation_id
+        elif self.state in (ClassicState.OUT, ClassicState.FATAL):
+            self._is_lost = bool(partitions)
+
+    def acknowledge(self, now_ms: float) -> None:
+        """The listener has been called; the coordinator need not hear of it."""
 
     # -- commits --------------------------------------------------------------------------------
 

@@ -210,10 +210,13 @@ class ConsumerMember:
             self._join()
 
     def assigned(self, partitions: Partitions, now_ms: float) -> None:
-        """An `Assign` has been carried out."""
-        ids = {TopicPartition(*each): topic_id for each, topic_id in self._resolved().items()}
-        self._own(partitions, {**self._owned_ids, **ids})
-        if self.state is ConsumerState.RECONCILING and self._matches_resolved():
+        """An `Assign` is being carried out: the user has them, the listener is yet to be called."""
+        ids = {**self._owned_ids, **self._resolved()}
+        self._own(partitions, ids)
+
+    def acknowledge(self, now_ms: float) -> None:
+        """The listener has been called: the coordinator is to hear what is owned now."""
+        if self.state is ConsumerState.RECONCILING and self._owned_ids == self._resolved():
             self._move(ConsumerState.ACKNOWLEDGING)
             self._heartbeat_at_ms = now_ms
 
@@ -442,9 +445,6 @@ class ConsumerMember:
 
     def _unresolved(self) -> bool:
         return len(self._resolved()) < len(self._target)
-
-    def _matches_resolved(self) -> bool:
-        return self._owned_ids == self._resolved()
 
     def _differs(self) -> bool:
         return self._target != {

@@ -1,0 +1,137 @@
+"""How a consumer's requests reach its group's coordinator.
+
+Owns which broker that is, as last heard. Must not know what requests mean, or try again. Invariant:
+whoever waits may be cancelled; a request whose answer was lost may have been served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, describe_fault
+from moldau.client.cluster.connections import Purpose
+from moldau.client.cluster.coordinators import Coordinators, KeyType
+from moldau.client.errors import KafkaError, UnsupportedByBroker
+from moldau.protocol.errors import LocalProtocolError
+from moldau.protocol.schema import Message
+from moldau.runtime.connection import UnsupportedByPeer
+
+MEMBERSHIP: Final[Purpose] = "coordinator"
+"""The connection of JoinGroup, SyncGroup and heartbeats; a join may keep it busy for minutes."""
+
+OFFSETS: Final[Purpose] = "data"
+"""The connection of commits and of good-byes, which must not wait behind a join."""
+
+
+class AnswerLost(Exception):
+    """The coordinator could not be reached, or did not answer; worth another try."""
+
+
+class GroupLink:
+    """Requests to the coordinator of one group.
+
+    Args:
+        client: opens connections and finds coordinators.
+        group_id: the group.
+    """
+
+    def __init__(self, client: ClusterClient, group_id: str) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._coordinators = Coordinators(client)
+        self._node_id: int | None = None
+        self._finding: asyncio.Task[int] | None = None
+
+    @property
+    def node_id(self) -> int | None:
+        """The coordinator's broker, if it is known."""
+        return self._node_id
+
+    def forget(self) -> None:
+        """Another broker coordinates the group now, or this one is gone."""
+        self._node_id = None
+
+    async def ask(
+        self,
+        kind: type[Message],
+        build: Callable[[int], Message],
+        *,
+        purpose: Purpose,
+        versions: tuple[int, int] | None = None,
+        timeout_ms: float | None = None,
+    ) -> Any:
+        """Send a request and return the response.
+
+        Args:
+            kind: the request's class.
+            build: the message, in the version it is given.
+            purpose: which of the connections to the coordinator.
+            versions: the lowest and the highest that will do; None for all.
+            timeout_ms: for the answer; None for `request.timeout.ms`.
+
+        Raises:
+            AnswerLost: worth another try.
+            UnsupportedByBroker: the broker is too old for what is asked.
+            KafkaError: the cluster does not tell us the coordinator.
+        """
+        node_id = await self._coordinator()
+        try:
+            connection = await self._client.connection(node_id, purpose=purpose)
+            highest = None if versions is None else versions[1]
+            version = connection.best_version(kind.API_KEY, kind, max_version=highest)
+            if versions is not None and version < versions[0]:
+                raise UnsupportedByPeer(
+                    f"broker {node_id} serves it up to version {version}, {versions[0]} is needed"
+                )
+            response = await connection.send(
+                build(version),
+                api_version=version,
+                timeout_ms=self._client.config.request_timeout_ms
+                if timeout_ms is None
+                else timeout_ms,
+            )
+        except PASSING_FAULTS as fault:
+            if self._node_id == node_id:
+                self._node_id = None
+            raise AnswerLost(f"broker {node_id}: {describe_fault(fault)}") from fault
+        except LocalProtocolError as error:
+            what = kind.__name__.removesuffix("Request")
+            raise UnsupportedByBroker(f"{what} of group {self._group_id}: {error}") from error
+        if response.throttle_time_ms > 0:
+            self._client.throttled(node_id, response.throttle_time_ms)
+        return response
+
+    def close(self) -> None:
+        """Look for nobody any more."""
+        if self._finding is not None:
+            self._finding.cancel()
+
+    async def _coordinator(self) -> int:
+        if self._node_id is not None:
+            return self._node_id
+        if self._finding is None:
+            self._finding = asyncio.create_task(self._find())
+            self._finding.add_done_callback(self._found)
+        # Shared: a caller that is cancelled takes nothing away from the others.
+        return await asyncio.shield(self._finding)
+
+    def _found(self, task: asyncio.Task[int]) -> None:
+        self._finding = None
+        if not task.cancelled():
+            task.exception()
+
+    async def _find(self) -> int:
+        outcome = await self._coordinators.find(
+            KeyType.GROUP,
+            [self._group_id],
+            timeout_ms=self._client.config.request_timeout_ms,
+        )
+        found = outcome[self._group_id]
+        if isinstance(found, KafkaError):
+            if found.retriable:
+                raise AnswerLost(str(found)) from found
+            raise found
+        self._node_id = found.node_id
+        return found.node_id
