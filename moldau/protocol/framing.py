@@ -80,11 +80,11 @@ class ReceiveMemory:
         poison: bool = False,
     ) -> None:
         """`poison` overwrites released frames, so that a test sees whoever still reads them."""
-        self.limit_bytes = limit_bytes
-        self.pool_limit_bytes = pool_limit_bytes
-        self.poison = poison
-        self.reserved_bytes = 0
-        self.pooled_bytes = 0
+        self.limit_bytes: int = limit_bytes
+        self.pool_limit_bytes: int = pool_limit_bytes
+        self.poison: bool = poison
+        self.reserved_bytes: int = 0
+        self.pooled_bytes: int = 0
         self._pool: dict[int, list[FrameBuffer]] = {}
 
     @property

@@ -141,7 +141,7 @@ class Struct:
     """
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     _declared: ClassVar[dict[str, tuple[Any, Any]]] = {}
     _spec: ClassVar[StructSpec | None] = None

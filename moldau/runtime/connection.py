@@ -121,12 +121,12 @@ class Connection(asyncio.BufferedProtocol):
         holds_responses: bool = False,
     ) -> None:
         """For `connect`; not to be called otherwise."""
-        self.host = host
-        self.port = port
+        self.host: str = host
+        self.port: int = port
         self._client_id = client_id
         self._clock = clock or SystemClock()
         self._request_timeout_ms = request_timeout_ms
-        self.last_used_ms = self._clock.monotonic_ms()
+        self.last_used_ms: float = self._clock.monotonic_ms()
         self._loop = asyncio.get_running_loop()
         self._held: list[memoryview] | None = [] if holds_responses else None
         self._reader = FrameReader(

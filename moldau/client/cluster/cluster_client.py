@@ -87,7 +87,7 @@ class ClusterClient:
         allow_auto_topic_creation: bool = False,
     ) -> None:
         self.config = config
-        self.metadata = MetadataCache()
+        self.metadata: MetadataCache = MetadataCache()
         self._clock = clock or SystemClock()
         self._random = source or random.Random()
         self._bootstrap = [parse_address(server) for server in config.addresses]

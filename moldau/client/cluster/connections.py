@@ -57,7 +57,7 @@ class Connections:
         self._throttled_until_ms: dict[tuple[Address, Purpose], float] = {}
         self._idle_timer: TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.is_closed = False
+        self.is_closed: bool = False
 
     async def close(self) -> None:
         """Close every connection and end every attempt (idempotent)."""

@@ -71,12 +71,12 @@ class MetadataCache:
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
-        self.controller_id = -1
+        self.controller_id: int = -1
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, TopicMetadata] = {}
         self.topic_errors: dict[str, ErrorCode] = {}
         self.topic_names: dict[uuid.UUID, str] = {}
-        self.version = 0
+        self.version: int = 0
 
     def update(self, response: MetadataResponse, *, complete: bool) -> None:
         """Take over a response; `complete` when all topics were asked for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from moldau.client.config import keys
 from moldau.client.config.client import ClientConfig, ClientSettings
@@ -24,7 +24,7 @@ class AdminConfig(ClientConfig):
     (`bootstrap_controllers`, KIP-919).
     """
 
-    KIND = "admin client"
+    KIND: ClassVar[str] = "admin client"
 
     bootstrap_controllers: tuple[str, ...] = keys.texts(())
     connections_max_idle_ms: int = keys.long_milliseconds(300_000, lowest=-(2**63))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal, TypeAlias, Unpack
+from typing import ClassVar, Final, Literal, TypeAlias, Unpack
 
 from moldau.client.config import keys
 from moldau.client.config.client import ClientConfig, ClientSettings
@@ -83,7 +83,7 @@ class ConsumerConfig(ClientConfig):
     Java's class names), classes and objects. Without a `group.id` nothing is committed.
     """
 
-    KIND = "consumer"
+    KIND: ClassVar[str] = "consumer"
 
     allow_auto_create_topics: bool = keys.boolean(True)
     auto_commit_interval_ms: int = keys.milliseconds(5_000)

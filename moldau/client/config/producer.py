@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, TypeAlias, Unpack
+from typing import ClassVar, Final, Literal, TypeAlias, Unpack
 
 from moldau.client.config import keys
 from moldau.client.config.client import ClientConfig, ClientSettings
@@ -52,7 +52,7 @@ class ProducerConfig(ClientConfig):
     asked for.
     """
 
-    KIND = "producer"
+    KIND: ClassVar[str] = "producer"
 
     acks: str = keys.choice("all", "all", "-1", "0", "1")
     batch_size: int = keys.byte_count(16_384)

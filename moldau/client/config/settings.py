@@ -186,7 +186,7 @@ class Settings:
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in self.KEYS)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         shown = ", ".join(

@@ -70,9 +70,9 @@ class Plan:
         self.wanted: dict[TopicPartition, Wanted] = {}
         self.asked: dict[TopicPartition, Asked] = {}
         #: Partitions that hold enough for now.
-        self.held_back = 0
+        self.held_back: int = 0
         #: Whether the broker is known to have more of a wanted partition.
-        self.hungry = False
+        self.hungry: bool = False
         #: When a partition that rests may be asked for again; None when none rests.
         self.next_ms: float | None = None
 
@@ -97,7 +97,7 @@ class Fetcher:
         self.client = client
         self.settings = settings
         self.clock = clock
-        self.stopping = False
+        self.stopping: bool = False
         self.responses = responses
         self._subscription = subscription
         self._buffer = buffer
@@ -204,14 +204,16 @@ class NodeFetcher:
 
     def __init__(self, fetcher: Fetcher, node_id: int) -> None:
         self.node_id = node_id
-        self.signal = Signal(fetcher.clock)
-        self.waits_for_room = False
+        self.signal: Signal = Signal(fetcher.clock)
+        self.waits_for_room: bool = False
         self._fetcher = fetcher
         self._session = FetchSession()
         self._connection: Connection | None = None
         self._failure_count = 0
         self._last_fetch_ms = -LOOK_IN_MS
-        self.task = asyncio.create_task(self._run(), name=f"fetch from broker {node_id}")
+        self.task: asyncio.Task[None] = asyncio.create_task(
+            self._run(), name=f"fetch from broker {node_id}"
+        )
 
     async def _run(self) -> None:
         try:

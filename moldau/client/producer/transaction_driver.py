@@ -37,7 +37,7 @@ from moldau.client.producer.core.transaction_requests import Ask
 from moldau.client.producer.core.transaction_states import Problem, TransactionState
 from moldau.protocol.errors import ErrorCode
 
-logger = logging.getLogger("moldau.client.producer")
+logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
 
 SHORT_PAUSE_MS: Final = 20.0
 """While the transaction before is being completed, which takes a few milliseconds."""

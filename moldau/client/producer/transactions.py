@@ -37,7 +37,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
 
-logger = logging.getLogger("moldau.client.producer")
+logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
 
 _S = TransactionState
 

@@ -30,7 +30,7 @@ class RecordBuffer:
 
     def __init__(self, limit_bytes: int) -> None:
         self._out: bytearray | None = bytearray(BATCH_HEADER_SIZE)
-        self.limit_bytes = limit_bytes
+        self.limit_bytes: int = limit_bytes
         self._size_bytes = BATCH_HEADER_SIZE
         self._count = 0
         self._base_ms = self._highest_ms = NO_TIMESTAMP

@@ -63,7 +63,7 @@ class InvalidBatch(ValueError):
         super().__init__(message)
         self.reason = reason
         self.message = message
-        self.position = position
+        self.position: int = position
         self.record_index = record_index
 
     def __str__(self) -> str:

@@ -53,8 +53,8 @@ class FetchedFrame:
     __slots__ = ("chunk_count", "size_bytes")
 
     def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        self.chunk_count = 0
+        self.size_bytes: int = size_bytes
+        self.chunk_count: int = 0
 
 
 class Chunk:
@@ -78,13 +78,13 @@ class Chunk:
         aborted: deque[tuple[int, int]] | None = None,
         fault: Callable[[], None] | None = None,
     ) -> None:
-        self.data = data
-        self.size_bytes = len(data)
-        self.frame = frame
-        self.aborted = aborted
-        self.fault = fault
+        self.data: memoryview = data
+        self.size_bytes: int = len(data)
+        self.frame: FetchedFrame = frame
+        self.aborted: deque[tuple[int, int]] | None = aborted
+        self.fault: Callable[[], None] | None = fault
         self.headers: deque[BatchHeader] = deque()
-        self.at = 0
+        self.at: int = 0
 
     def cut_to_whole_batches(self) -> int | None:
         """Leave out a batch at the end of which not all came; the first offset behind the rest.
@@ -116,7 +116,7 @@ class FrameMemory:
     __slots__ = ("pinned_bytes",)
 
     def __init__(self) -> None:
-        self.pinned_bytes = 0
+        self.pinned_bytes: int = 0
 
     def hold(self, chunk: Chunk) -> None:
         """The chunk is kept."""
@@ -146,9 +146,9 @@ class OpenBatch:
 
     def __init__(self, header: BatchHeader, data: memoryview, at: int, position: int) -> None:
         """The batch at byte `at` of `data`, from offset `position` on. Raises: InvalidBatch."""
-        self.header = header
+        self.header: BatchHeader = header
         self.section = records_section(data, at, header)
-        self.next_offset = header.next_offset
+        self.next_offset: int = header.next_offset
         self.closes: list[Chunk] = []
         self.rewind(position)
 
@@ -160,7 +160,7 @@ class OpenBatch:
     def rewind(self, position: int) -> None:
         """Read on from the first record at or behind `position`. Raises: InvalidBatch."""
         header = self.header
-        self.cursor = RecordCursor(
+        self.cursor: RecordCursor = RecordCursor(
             self.section,
             header.record_count,
             header.base_offset,

@@ -69,10 +69,10 @@ class PartitionRecords:
         options: ReadOptions,
         memory: FrameMemory,
     ) -> None:
-        self.topic_partition = topic_partition
+        self.topic_partition: TopicPartition = topic_partition
         self._position_epoch = _UNKNOWN_EPOCH
-        self.fetch_offset = 0
-        self.held_bytes = 0
+        self.fetch_offset: int = 0
+        self.held_bytes: int = 0
         self._options = options
         self._memory = memory
         self._chunks: deque[Chunk] = deque()

@@ -58,7 +58,7 @@ class Unsettled:
     __slots__ = ("any",)
 
     def __init__(self) -> None:
-        self.any = False
+        self.any: bool = False
 
 
 class PartitionState:
@@ -104,25 +104,25 @@ class PartitionState:
 
     def __init__(self, records: PartitionRecords, unsettled: Unsettled) -> None:
         self.topic_partition: TopicPartition = records.topic_partition
-        self.records = records
-        self.state = FetchState.INITIALIZING
+        self.records: PartitionRecords = records
+        self.state: FetchState = FetchState.INITIALIZING
         self._unsettled = unsettled
         unsettled.any = True
         self.reset: OffsetReset | None = None
-        self.generation = 0
-        self.paused = False
-        self.pending_revocation = False
-        self.pending_listener = False
-        self.leader_id = NO_NODE
-        self.leader_epoch = UNKNOWN_EPOCH
-        self.preferred_node_id = NO_NODE
-        self.preferred_until_ms = 0.0
-        self.retry_at_ms = 0.0
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
-        self.is_ready = False
-        self.turn_end = NO_TURN
+        self.generation: int = 0
+        self.paused: bool = False
+        self.pending_revocation: bool = False
+        self.pending_listener: bool = False
+        self.leader_id: int = NO_NODE
+        self.leader_epoch: int = UNKNOWN_EPOCH
+        self.preferred_node_id: int = NO_NODE
+        self.preferred_until_ms: float = 0.0
+        self.retry_at_ms: float = 0.0
+        self.high_watermark: int = -1
+        self.last_stable_offset: int = -1
+        self.log_start_offset: int = -1
+        self.is_ready: bool = False
+        self.turn_end: int = NO_TURN
 
     @property
     def has_position(self) -> bool:

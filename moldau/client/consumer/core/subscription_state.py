@@ -44,10 +44,10 @@ class SubscriptionState(Generic[Listener]):
         self.topics: frozenset[str] = frozenset()
         self.pattern: str | None = None
         self.listener: Listener | None = None
-        self.subscription_version = 0
+        self.subscription_version: int = 0
         self.default_reset = default_reset
         self.matched_topics: frozenset[str] = frozenset()
-        self.unsettled = Unsettled()
+        self.unsettled: Unsettled = Unsettled()
         self.on_change: Callable[[], None] = lambda: None
         self._is_manual = False
         self._states: dict[TopicPartition, PartitionState] = {}

@@ -66,10 +66,10 @@ class TransactionAnswers:
         self, transactional_id: str | None, timeout_ms: int, *, two_phase: bool = False
     ) -> None:
         self.transactional_id = transactional_id
-        self.producer = NO_PRODUCER
+        self.producer: ProducerIdAndEpoch = NO_PRODUCER
         self.problem: Problem | None = None
-        self.prepared = NO_PRODUCER
-        self.transaction_version = 1
+        self.prepared: ProducerIdAndEpoch = NO_PRODUCER
+        self.transaction_version: int = 1
         self.untold_outcome: bool | None = None
         self._timeout_ms = timeout_ms
         self._two_phase = two_phase
