@@ -99,9 +99,18 @@ class CoordinatorLink:
         is_coordinator = ask.destination is Destination.TRANSACTION_COORDINATOR
         sending(features_of(connection) if is_coordinator else None)
         try:
-            return await connection.send(ask.request, api_version=version)
+            response = await connection.send(ask.request, api_version=version)
         except PASSING_FAULTS as fault:
             raise AnswerLost(describe_fault(fault)) from fault
+        self._heed_throttle(ask, response.throttle_time_ms)
+        return response
+
+    def _heed_throttle(self, ask: Ask, throttle_time_ms: int) -> None:
+        """Leave the broker alone for as long as it asks for (KIP-219)."""
+        key_type = _KEY_TYPES.get(ask.destination)
+        node_id = None if key_type is None else self._known.get((key_type, ask.key))
+        if throttle_time_ms > 0 and node_id is not None:
+            self._client.throttled(node_id, throttle_time_ms, "coordinator")
 
     async def features(self, transactional_id: str) -> CoordinatorFeatures:
         """What the coordinator of a transactional id can.
@@ -133,6 +142,7 @@ class CoordinatorLink:
                 if found.retriable:
                     raise NoBrokerAvailable(str(found)) from found
                 raise found
+            self._client.metadata.learn_broker(found)
             node_id = self._known[key_type, key] = found.node_id
         return await self._client.connection(node_id, purpose="coordinator")
 
