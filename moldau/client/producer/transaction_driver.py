@@ -123,6 +123,11 @@ class TransactionDriver:
             )
         self._work.set()
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the producer is closed, or about to be."""
+        return self._stopping.is_set()
+
     async def stop(self, timeout_s: float) -> None:
         """Let the request under way end, for so long; what is under way then is given up."""
         self._stopping.set()

@@ -18,6 +18,7 @@ from typing import Any, Final
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.config import ProducerConfig
 from moldau.client.errors import (
+    ClientClosed,
     ConfigurationError,
     InvalidTransactionState,
     KafkaError,
@@ -384,6 +385,8 @@ class Transactions:
             ) from None
 
     def _check_transactional(self, call: str) -> None:
+        if self._driver.is_stopped:
+            raise ClientClosed(f"{call}: the producer is closed")
         if not self._manager.is_transactional:
             raise InvalidTransactionState(
                 f"{call}: this producer is not transactional; give it a transactional.id"

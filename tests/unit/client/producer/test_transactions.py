@@ -344,8 +344,9 @@ async def test_closing_aborts_what_is_open() -> None:
     await producer.batches.flush()
     await producer.transactions.close(1_000)
     assert producer.link.coordinator.outcome is False
-    with pytest.raises(ClientClosed):
-        await producer.transactions._driver.until(lambda: False)
+    for call in every_call(producer):
+        with pytest.raises(ClientClosed):
+            await call()
 
 
 async def test_closing_ends_in_time_with_a_coordinator_that_is_gone() -> None:
