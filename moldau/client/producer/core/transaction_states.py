@@ -50,7 +50,7 @@ class ProducerIdAndEpoch(NamedTuple):
         return read
 
 
-NO_PRODUCER: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NO_PRODUCER: Final[ProducerIdAndEpoch] = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class TransactionState(Enum):
@@ -96,7 +96,7 @@ TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = Map
     }
 )
 
-OPEN_STATES: Final = frozenset(
+OPEN_STATES: Final[frozenset[TransactionState]] = frozenset(
     {
         _S.IN_TRANSACTION,
         _S.PREPARING,
