@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
 from moldau.client.errors import ClientClosed, InvalidState, KafkaError
-from moldau.client.sync.calls import Call, GiveBack
+from moldau.client.sync.calls import Call, Callers, GiveBack
 
 Result = TypeVar("Result")
 
@@ -54,6 +54,7 @@ class BackgroundLoop:
         /,
         *arguments: Any,
         give_back: GiveBack[Result] | None = None,
+        callers: Callers | None = None,
         **keywords: Any,
     ) -> Result:
         """Run a coroutine function on the loop; block until it has ended.
@@ -64,6 +65,7 @@ class BackgroundLoop:
         Args:
             work: called on the loop with the other arguments.
             give_back: gets, on the loop, a result that came too late for an interrupted caller.
+            callers: the thread may be given errands through these while it waits.
 
         Raises:
             ClientClosed: the loop has ended.
@@ -71,7 +73,7 @@ class BackgroundLoop:
         """
         self.check()
         self.check_may_block()
-        return Call(work, arguments, keywords, give_back).run(self.post)
+        return Call(work, arguments, keywords, give_back, callers).run(self.post)
 
     def post(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Run a function on the loop soon, without waiting for it. Raises: as `call`"""

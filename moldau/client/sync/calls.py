@@ -16,8 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
-from contextvars import ContextVar
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import wraps
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeAlias, TypeVar
@@ -27,16 +27,13 @@ from moldau.client.errors import ClientClosed, InvalidState
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
 GiveBack: TypeAlias = Callable[[Result], object]
-Post: TypeAlias = Callable[[Callable[..., object]], object]
-Wanted: TypeAlias = Callable[[], object]
-
-_current: ContextVar[Call[Any] | None] = ContextVar("moldau_blocking_call", default=None)
+Post: TypeAlias = Callable[..., object]
 
 LOOK_S: Final = 0.5
 """A signal that comes just before a thread begins to wait does not wake it: it looks this often."""
 
 _ENDED: Final = None
-"""What the loop sends when the work has ended; everything else is a function to run."""
+"""What the loop sends when the work has ended; everything else is an errand to run."""
 
 
 class Call(Generic[Result]):
@@ -44,10 +41,10 @@ class Call(Generic[Result]):
 
     __slots__ = (
         "_arguments",
+        "_callers",
         "_error",
         "_give_back",
         "_interrupted",
-        "_is_over",
         "_keywords",
         "_messages",
         "_result",
@@ -60,25 +57,27 @@ class Call(Generic[Result]):
         work: Callable[..., Coroutine[Any, Any, Result]],
         arguments: tuple[Any, ...],
         keywords: Mapping[str, Any],
-        give_back: GiveBack[Result] | None,
+        give_back: GiveBack[Result] | None = None,
+        callers: Callers | None = None,
     ) -> None:
+        self._callers = callers
         self._work = work
         self._arguments = arguments
         self._keywords = keywords
         self._give_back = give_back
-        self._messages: SimpleQueue[Wanted | None] = SimpleQueue()
+        self._messages: SimpleQueue[Errand | None] = SimpleQueue()
         self._task: asyncio.Task[None] | None = None
         self._interrupted = False
-        self._is_over = False
         self._result: list[Result] = []
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """Begin the work. On the loop, in a context of its own, as callbacks have."""
-        _current.set(self)
+        """Begin the work. On the loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
+        if self._callers is not None:
+            self._callers.entered(self)
         try:
             self._result.append(await self._work(*self._arguments, **self._keywords))
         except asyncio.CancelledError:
@@ -90,7 +89,7 @@ class Call(Generic[Result]):
         finally:
             if self._interrupted:
                 self._return_result()
-            self._is_over = True
+            self._leave()
             self._messages.put(_ENDED)
 
     def _return_result(self) -> None:
@@ -105,11 +104,11 @@ class Call(Generic[Result]):
         """
         try:
             post(self.start)
-            while (wanted := self._next_message()) is not _ENDED:
-                wanted()
+            while (errand := self._next_message()) is not _ENDED:
+                errand()
             if self._error is not None:
                 raise self._error
-            return self._result[0]
+            return self._result.pop()
         except BaseException as error:
             if error is not self._error:
                 self._abandon(post)
@@ -120,12 +119,11 @@ class Call(Generic[Result]):
     def _abandon(self, post: Post) -> None:
         """Cancel the work and wait until it has ended, so that the client can be used again."""
         post(self._cancel)
-        while (wanted := self._next_message()) is not _ENDED:
-            refuse = getattr(wanted, "refuse", None)
-            if refuse is not None:
-                refuse(post)
+        while (errand := self._next_message()) is not _ENDED:
+            if self._callers is not None:
+                post(self._callers.put_back, errand)
 
-    def _next_message(self) -> Wanted | None:
+    def _next_message(self) -> Errand | None:
         while True:
             with contextlib.suppress(Empty):
                 return self._messages.get(timeout=LOOK_S)
@@ -133,21 +131,24 @@ class Call(Generic[Result]):
     def _cancel(self) -> None:
         """On the loop."""
         self._interrupted = True
+        self._leave()
         if self._task is not None and not self._task.done():
             self._task.cancel()
             return
         self._return_result()
         self._messages.put(_ENDED)
 
-    def send(self, wanted: Wanted) -> None:
-        """Have the waiting thread run this. On the loop. Raises: InvalidState: nobody waits"""
-        if self._interrupted or self._is_over:
-            raise InvalidState("the call was interrupted: its listeners are not called any more")
-        self._messages.put(wanted)
+    def _leave(self) -> None:
+        if self._callers is not None:
+            self._callers.left(self)
+
+    def send(self, errand: Errand) -> None:
+        """Have the waiting thread run this. On the loop."""
+        self._messages.put(errand)
 
 
-class _Errand:
-    """A function that the loop wants run in the waiting thread, and its future there."""
+class Errand:
+    """A function that the loop wants run in a waiting thread, and its future there."""
 
     __slots__ = ("_function", "_future", "_loop")
 
@@ -162,15 +163,12 @@ class _Errand:
             result = self._function()
         except Exception as error:  # noqa: BLE001 - belongs to whoever gave the errand
             self._loop.call_soon_threadsafe(self._settle, None, error)
-        except BaseException:
-            self._loop.call_soon_threadsafe(self._future.cancel)
+        except BaseException as error:
+            told = InvalidState(f"a listener was interrupted by {type(error).__name__}")
+            self._loop.call_soon_threadsafe(self._settle, None, told)
             raise
         else:
             self._loop.call_soon_threadsafe(self._settle, result, None)
-
-    def refuse(self, post: Post) -> None:
-        """The thread has been interrupted and runs nothing more."""
-        post(self._future.cancel)
 
     def _settle(self, result: object, error: Exception | None) -> None:
         if self._future.done():
@@ -180,35 +178,52 @@ class _Errand:
         else:
             self._future.set_result(result)
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[object, None, object]:
         return self._future.__await__()
 
 
-async def run_in_caller(function: Callable[..., object], *arguments: object) -> object:
-    """Run a function in the thread whose call this is part of; its result or its exception.
+class Callers:
+    """The calls whose threads may be given errands, and the errands that wait for one.
 
-    Where no thread waits (work of the client's own), it runs here.
+    On the loop. What an interrupted call did not run any more, the next one does.
     """
-    call = _current.get()
-    if call is None:
-        result = function(*arguments)
-    else:
-        errand = _Errand(lambda: function(*arguments))
-        call.send(errand)
+
+    def __init__(self) -> None:
+        self._calls: list[Call[Any]] = []
+        self._errands: deque[Errand] = deque()
+
+    def entered(self, call: Call[Any]) -> None:
+        """This call waits now."""
+        self._calls.append(call)
+        while self._errands:
+            call.send(self._errands.popleft())
+
+    def left(self, call: Call[Any]) -> None:
+        """This call runs nothing any more."""
+        if call in self._calls:
+            self._calls.remove(call)
+
+    def put_back(self, errand: Errand) -> None:
+        """An errand that was given to a call which has been interrupted."""
+        if self._calls:
+            self._calls[-1].send(errand)
+        else:
+            self._errands.append(errand)
+
+    async def run(self, function: Callable[..., object], *arguments: object) -> object:
+        """Run a function in the thread of the latest call, or of the next one; its result.
+
+        Raises:
+            TypeError: it is an async function.
+            Exception: what it raised.
+        """
+        errand = Errand(lambda: function(*arguments))
+        self.put_back(errand)
         result = await errand
-    if inspect.iscoroutine(result):
-        result.close()
-        raise TypeError(f"{function!r} is async: listeners of a blocking client are functions")
-    return result
-
-
-def tell_caller(function: Callable[..., object], *arguments: object) -> None:
-    """Run a function in the thread whose call this is part of, before the call returns."""
-    call = _current.get()
-    if call is None:
-        function(*arguments)
-    else:
-        call.send(lambda: function(*arguments))
+        if inspect.iscoroutine(result):
+            result.close()
+            raise TypeError(f"{function!r} is async: listeners of a blocking client are functions")
+        return result
 
 
 def face_of(

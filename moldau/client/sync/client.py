@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from moldau.client.errors import ClientClosed
 from moldau.client.sync.background_loop import background_loop
-from moldau.client.sync.calls import GiveBack, run_now
+from moldau.client.sync.calls import Callers, GiveBack, run_now
 
 Result = TypeVar("Result")
 
@@ -43,11 +43,12 @@ class BlockingClient:
         /,
         *arguments: Any,
         give_back: GiveBack[Result] | None = None,
+        callers: Callers | None = None,
         **keywords: Any,
     ) -> Result:
         if self._closed:
             raise ClientClosed("the client has been closed")
-        return self._loop.call(work, *arguments, give_back=give_back, **keywords)
+        return self._loop.call(work, *arguments, give_back=give_back, callers=callers, **keywords)
 
     def _call_now(
         self, function: Callable[..., Result], /, *arguments: Any, **keywords: Any
@@ -56,7 +57,11 @@ class BlockingClient:
         return self._call(run_now, function, arguments, keywords)
 
     def _close(
-        self, work: Callable[..., Coroutine[Any, Any, None]], /, *arguments: Any, **keywords: Any
+        self,
+        work: Callable[..., Coroutine[Any, Any, None]],
+        /,
+        *arguments: Any,
+        callers: Callers | None = None,
     ) -> None:
         """Close once. Interrupted, the thread goes on and the rest is done in the background."""
         if self._closed:
@@ -65,15 +70,14 @@ class BlockingClient:
         self._closed = True
         if self._finalizer.detach() is None:
             return
-        self._loop.call(self._ended, work, arguments, keywords)
+        self._loop.call(self._ended, work, arguments, callers=callers)
 
     async def _ended(
         self,
         work: Callable[..., Coroutine[Any, Any, None]],
         arguments: tuple[Any, ...],
-        keywords: dict[str, Any],
     ) -> None:
-        closing = asyncio.ensure_future(work(*arguments, **keywords))
+        closing = asyncio.ensure_future(work(*arguments))
         closing.add_done_callback(_look_at_error)
         self._loop.closing(self._inner, closing)
         await asyncio.shield(closing)

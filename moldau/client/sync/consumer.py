@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
@@ -19,7 +20,7 @@ from moldau.client.consumer.rebalance_listener import RebalanceListener
 from moldau.client.errors import KafkaError
 from moldau.client.records import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from moldau.client.serialization import DeserializerLike
-from moldau.client.sync.calls import face_of, quick_face_of, run_in_caller, tell_caller
+from moldau.client.sync.calls import Callers, face_of, quick_face_of
 from moldau.client.sync.client import BlockingClient
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Consumer(BlockingClient):
         value_deserializer: DeserializerLike | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
+        self._callers: Callers = Callers()
         resolved = ConsumerConfig.resolve(bootstrap_servers, config, settings)
         super().__init__(
             lambda: AsyncConsumer(
@@ -84,7 +86,10 @@ class Consumer(BlockingClient):
         return self._next_record()
 
     def _next_record(self) -> ConsumerRecord:
-        return self._call(self._inner.getone, give_back=self._take_back_one)
+        record: ConsumerRecord = self._call(
+            self._inner.getone, give_back=self._take_back_one, callers=self._callers
+        )
+        return record
 
     def getmany(
         self, max_records: int | None = None, timeout_ms: float = 0
@@ -99,7 +104,11 @@ class Consumer(BlockingClient):
             KafkaError: as `moldau.client.Consumer.getmany`.
         """
         return self._call(
-            self._inner.getmany, max_records, timeout_ms, give_back=self._take_back_all
+            self._inner.getmany,
+            max_records,
+            timeout_ms,
+            give_back=self._take_back_all,
+            callers=self._callers,
         )
 
     def poll_arrow(self, max_records: int | None = None, timeout_ms: float = 0) -> pa.RecordBatch:
@@ -111,7 +120,11 @@ class Consumer(BlockingClient):
             KafkaError: as `getmany`.
         """
         return self._call(
-            self._inner.poll_arrow, max_records, timeout_ms, give_back=self._take_back_rows
+            self._inner.poll_arrow,
+            max_records,
+            timeout_ms,
+            give_back=self._take_back_rows,
+            callers=self._callers,
         )
 
     def _take_back_one(self, record: ConsumerRecord) -> None:
@@ -155,7 +168,7 @@ class Consumer(BlockingClient):
         Raises:
             KafkaError: as `moldau.client.Consumer.subscribe`.
         """
-        wrapped = None if listener is None else _InCaller(listener)
+        wrapped = None if listener is None else _InCaller(listener, self._callers)
         self._call_now(self._inner.subscribe, topics, pattern=pattern, listener=wrapped)
 
     @quick_face_of(AsyncConsumer.assign)
@@ -238,9 +251,21 @@ class Consumer(BlockingClient):
 
     # -- the group ------------------------------------------------------------------------------
 
-    @face_of(AsyncConsumer.commit)
-    def commit(self) -> None:
-        """As `moldau.client.Consumer.commit`."""
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Commit positions and wait until they are.
+
+        Args:
+            offsets: the next offset to read by partition; None for `positions()`.
+            timeout_ms: None for `default.api.timeout.ms`.
+
+        Raises:
+            KafkaError: as `moldau.client.Consumer.commit`.
+        """
+        self._call(self._inner.commit, offsets, timeout_ms, callers=self._callers)
 
     def commit_nowait(
         self,
@@ -253,14 +278,14 @@ class Consumer(BlockingClient):
         Raises:
             InvalidGroupId: there is no `group.id`.
         """
-        told = None
+        told: CommitCallback | None = None
         if callback is not None:
             given = callback
 
-            def told(
+            async def told(
                 offsets: Mapping[TopicPartition, OffsetAndMetadata], error: KafkaError | None
             ) -> None:
-                tell_caller(given, offsets, error)
+                await self._callers.run(given, offsets, error)
 
         self._call_now(self._inner.commit_nowait, offsets, told)
 
@@ -281,20 +306,21 @@ class Consumer(BlockingClient):
         Args:
             timeout_ms: for what needs answers; None for `default.api.timeout.ms`, at most 30 s.
         """
-        self._close(self._inner.close, timeout_ms)
+        self._close(self._inner.close, timeout_ms, callers=self._callers)
 
 
 class _InCaller(RebalanceListener):
     """Calls a listener in the thread that polls."""
 
-    def __init__(self, listener: RebalanceListener) -> None:
+    def __init__(self, listener: RebalanceListener, callers: Callers) -> None:
         self._listener = listener
+        self._callers = callers
 
-    async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
-        await run_in_caller(self._listener.on_partitions_revoked, partitions)
+    async def on_partitions_revoked(self, partitions: AbstractSet[TopicPartition]) -> None:
+        await self._callers.run(self._listener.on_partitions_revoked, partitions)
 
-    async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
-        await run_in_caller(self._listener.on_partitions_assigned, partitions)
+    async def on_partitions_assigned(self, partitions: AbstractSet[TopicPartition]) -> None:
+        await self._callers.run(self._listener.on_partitions_assigned, partitions)
 
-    async def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:
-        await run_in_caller(self._listener.on_partitions_lost, partitions)
+    async def on_partitions_lost(self, partitions: AbstractSet[TopicPartition]) -> None:
+        await self._callers.run(self._listener.on_partitions_lost, partitions)

@@ -29,7 +29,7 @@ from moldau.client.records import (
     TopicPartition,
 )
 from moldau.client.serialization import SerializerLike, serialize_function
-from moldau.client.sync.calls import GiveBack, face_of, quick_face_of
+from moldau.client.sync.calls import Callers, GiveBack, face_of, quick_face_of
 from moldau.client.sync.client import BlockingClient
 from moldau.client.sync.handover import (
     RECORD_OVERHEAD_BYTES,
@@ -97,9 +97,12 @@ class Producer(BlockingClient):
         /,
         *arguments: Any,
         give_back: GiveBack[Result] | None = None,
+        callers: Callers | None = None,
         **keywords: Any,
     ) -> Result:
-        return super()._call(self._after_records, work, arguments, keywords, give_back=give_back)
+        return super()._call(
+            self._after_records, work, arguments, keywords, give_back=give_back, callers=callers
+        )
 
     async def _after_records(
         self,
@@ -426,4 +429,4 @@ def _checked_headers(key: Any, value: Any, headers: RecordHeaders) -> tuple[Reco
             copied.append((name, data))
     except (AttributeError, TypeError, ValueError) as error:
         raise unfit(error, key, value, headers) from error
-    return copied, size_bytes
+    return tuple(copied), size_bytes

@@ -12,11 +12,17 @@ from collections.abc import Callable
 
 import pytest
 
-from moldau.client.errors import ClientClosed, KafkaError
+from moldau.client.errors import ClientClosed, InvalidState, KafkaError
 from moldau.client.sync.background_loop import BackgroundLoop, background_loop
-from moldau.client.sync.calls import run_in_caller, tell_caller
+from moldau.client.sync.calls import Callers
 
 DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def callers() -> Callers:
+    """Of one client."""
+    return Callers()
 
 
 @pytest.fixture
@@ -111,110 +117,97 @@ def test_a_result_that_crosses_an_interruption_is_given_back(loop: BackgroundLoo
     assert given_back == ["records"]
 
 
-def test_a_result_that_was_ready_before_the_interruption_is_given_back(loop: BackgroundLoop):
+def test_a_result_that_was_ready_before_the_interruption_is_given_back(
+    loop: BackgroundLoop, callers: Callers
+):
     """The signal comes while the thread runs the last thing that the work wanted of it."""
     given_back: list[str] = []
+    errands: list[asyncio.Task[object]] = []
 
     async def work() -> str:
-        tell_caller(_interrupt_main_thread)
+        errands.append(asyncio.create_task(callers.run(_interrupt_main_thread)))
+        await asyncio.sleep(0)
         return "records"
 
     with pytest.raises(KeyboardInterrupt):
-        loop.call(work, give_back=given_back.append)
+        loop.call(work, give_back=given_back.append, callers=callers)
     loop.call(_thread_of_work)
     assert given_back == ["records"]
 
+    async def read_error() -> BaseException | None:
+        return (await asyncio.gather(errands[0], return_exceptions=True))[0]
 
-def test_listeners_run_in_the_calling_thread_and_may_call(loop: BackgroundLoop):
+    assert isinstance(loop.call(read_error), InvalidState)
+
+
+def test_listeners_run_in_the_calling_thread_and_may_call(loop: BackgroundLoop, callers: Callers):
     def listener(number: int) -> tuple[int, int]:
         return threading.get_ident() + 0 * loop.call(_thread_of_work), number
 
-    async def work() -> object:
-        return await run_in_caller(listener, 3)
-
-    assert loop.call(work) == (threading.get_ident(), 3)
+    assert loop.call(callers.run, listener, 3, callers=callers) == (threading.get_ident(), 3)
 
 
-def test_a_listeners_error_is_the_works(loop: BackgroundLoop):
+def test_a_listeners_error_is_the_works(loop: BackgroundLoop, callers: Callers):
     def listener() -> None:
         raise ValueError("in the listener")
 
     async def work() -> str:
         try:
-            await run_in_caller(listener)
+            await callers.run(listener)
         except ValueError as error:
             return str(error)
         return "no error"
 
-    assert loop.call(work) == "in the listener"
+    assert loop.call(work, callers=callers) == "in the listener"
 
 
-def test_an_async_listener_is_refused(loop: BackgroundLoop):
+def test_an_async_listener_is_refused(loop: BackgroundLoop, callers: Callers):
     async def listener() -> None:
         raise AssertionError("never run")
 
-    async def work() -> None:
-        await run_in_caller(listener)
-
     with pytest.raises(TypeError, match="is async"):
-        loop.call(work)
+        loop.call(callers.run, listener, callers=callers)
 
 
-def test_an_interrupted_listener_cancels_the_work(loop: BackgroundLoop):
-    ends: list[str] = []
+def test_an_interrupted_listener_ends_with_an_error(loop: BackgroundLoop, callers: Callers):
+    """As the consumer does it, the listener is called in a task that outlives the poll."""
+    steps: list[asyncio.Task[object]] = []
 
     def listener() -> None:
         raise KeyboardInterrupt
 
-    async def work() -> None:
-        try:
-            await run_in_caller(listener)
-        except asyncio.CancelledError:
-            ends.append("cancelled")
-            raise
+    async def poll() -> None:
+        steps.append(asyncio.create_task(callers.run(listener)))
+        await asyncio.shield(steps[0])
+
+    async def next_poll() -> None:
+        await steps[0]
 
     with pytest.raises(KeyboardInterrupt):
-        loop.call(work)
-    loop.call(_thread_of_work)
-    assert ends == ["cancelled"]
+        loop.call(poll, callers=callers)
+    with pytest.raises(InvalidState, match="interrupted by KeyboardInterrupt"):
+        loop.call(next_poll, callers=callers)
 
 
-def test_after_an_interruption_listeners_are_refused(loop: BackgroundLoop):
-    refusals: list[str] = []
+def test_a_listener_that_an_interrupted_call_did_not_run_is_run_by_the_next(
+    loop: BackgroundLoop, callers: Callers
+):
+    steps: list[asyncio.Task[object]] = []
 
-    async def work() -> None:
+    async def poll() -> None:
         try:
             _interrupt_main_thread()
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            try:
-                await run_in_caller(refusals.append, "was called")
-            except KafkaError as error:
-                refusals.append(str(error))
+            steps.append(asyncio.create_task(callers.run(threading.get_ident)))
             raise
 
+    async def next_poll() -> object:
+        return await steps[0]
+
     with pytest.raises(KeyboardInterrupt):
-        loop.call(work)
-    assert len(refusals) == 1
-    assert "interrupted" in refusals[0]
-
-
-def test_what_nobody_waits_for_runs_on_the_loop(loop: BackgroundLoop):
-    idents: list[int] = []
-
-    async def work() -> int:
-        return threading.get_ident()
-
-    ident = loop.call(work)
-    done = threading.Event()
-
-    def callback() -> None:
-        tell_caller(lambda: idents.append(threading.get_ident()))
-        done.set()
-
-    loop.post(callback)
-    assert done.wait(DEADLINE_S)
-    assert idents == [ident]
+        loop.call(poll, callers=callers)
+    assert loop.call(next_poll, callers=callers) == threading.get_ident()
 
 
 def test_a_blocking_call_on_the_loops_own_thread_is_refused(loop: BackgroundLoop):
