@@ -158,6 +158,16 @@ class TransactionCalls:
         """
         return await self._of("prepare_transaction()").prepare()
 
+    async def hand_over_transaction(self) -> PreparedTransaction:
+        """Flush, and leave the transaction to another process, which ends it with
+        `Admin.end_transaction` before `transaction.timeout.ms` is over.
+
+        For those who decide about the work of many producers at once, on brokers without two-phase
+        commit. Closing this producer leaves the transaction open; `complete_transaction` would end
+        it from here.
+        """
+        return await self._of("hand_over_transaction()").prepare(is_handed_over=True)
+
     async def complete_transaction(self, prepared: PreparedTransaction) -> bool:
         """End the prepared transaction: commit it if it is `prepared`, else abort it (KIP-939).
 

@@ -179,11 +179,14 @@ class Transactions:
 
         Args:
             timeout_ms: for all of it; a transaction that is left open then is aborted by the
-                cluster after `transaction.timeout.ms`, or by the next producer of its id.
+                cluster after `transaction.timeout.ms`, or by the next producer of its id. With 0
+                nobody is asked for anything.
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         manager = self._manager
         try:
+            if timeout_ms <= 0:
+                return
             if self._is_to_be_aborted:
                 await self.abort(timeout_ms)
             elif manager.state in (_S.COMMITTING, _S.ABORTING):
@@ -259,15 +262,16 @@ class Transactions:
             self._raise(manager.problem)
         manager.untold_outcome = None
 
-    async def prepare(self) -> PreparedTransaction:
-        """See `TransactionCalls.prepare_transaction`."""
-        self._check_transactional("prepare_transaction()")
+    async def prepare(self, *, is_handed_over: bool = False) -> PreparedTransaction:
+        """See `TransactionCalls.prepare_transaction` and `hand_over_transaction`."""
+        call = "hand_over_transaction()" if is_handed_over else "prepare_transaction()"
+        self._check_transactional(call)
         manager = self._manager
-        self._raise(manager.prepare())
+        self._raise(manager.prepare(is_handed_over=is_handed_over))
         self._changed()
-        await self._within_limit("prepare_transaction()", self._settle_and_end(_S.PREPARING))
+        await self._within_limit(call, self._settle_and_end(_S.PREPARING))
         if manager.state is not _S.PREPARED:
-            self._raise(manager.problem or _overtaken("prepare_transaction()"))
+            self._raise(manager.problem or _overtaken(call))
         return PreparedTransaction(*manager.prepared)
 
     async def complete(self, prepared: PreparedTransaction) -> bool:

@@ -149,9 +149,14 @@ class TransactionManager(TransactionAnswers):
             self._commits.append(commit)
         return commit
 
-    def prepare(self) -> Problem | None:
-        """Take no more records, so that everything can be flushed (KIP-939)."""
-        if not self._two_phase:
+    def prepare(self, *, is_handed_over: bool = False) -> Problem | None:
+        """Take no more records, so that everything can be flushed, and somebody else ends it.
+
+        Args:
+            is_handed_over: to another process, before `transaction.timeout.ms` is over; else it
+                waits for as long as it takes (KIP-939).
+        """
+        if not self._two_phase and not is_handed_over:
             return Problem(
                 ErrorCode.INVALID_TXN_STATE,
                 "prepare_transaction() needs transaction.two.phase.commit.enable=true",

@@ -349,6 +349,26 @@ async def test_closing_aborts_what_is_open() -> None:
             await call()
 
 
+async def test_closing_leaves_what_was_handed_over() -> None:
+    producer = ScriptedProducer(ScriptedLink(2))
+    async with producer.transaction():
+        producer.batches.send(P0, 1)
+        handed_over = await producer.hand_over_transaction()
+    await producer.transactions.close(1_000)
+    assert producer.link.coordinator.is_ongoing
+    assert producer.link.coordinator.pair == handed_over
+
+
+async def test_closing_at_once_asks_nobody() -> None:
+    producer = ScriptedProducer(ScriptedLink(2))
+    await producer.init_transactions()
+    producer.begin_transaction()
+    producer.batches.send(P0, 1)
+    await producer.batches.flush()
+    await producer.transactions.close(0)
+    assert producer.link.coordinator.is_ongoing
+
+
 async def test_closing_ends_in_time_with_a_coordinator_that_is_gone() -> None:
     producer = ScriptedProducer(ScriptedLink(2))
     await producer.init_transactions()
@@ -375,6 +395,7 @@ def every_call(producer: TransactionCalls) -> list[Callable[[], Coroutine[Any, A
         producer.commit_transaction,
         producer.abort_transaction,
         producer.prepare_transaction,
+        producer.hand_over_transaction,
         lambda: producer.complete_transaction(PreparedTransaction(1, 1)),
         lambda: producer.send_offsets({P0: OffsetAndMetadata(1)}, "g"),
     ]
