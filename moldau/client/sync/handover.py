@@ -19,17 +19,14 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.client.errors import BufferFull, DeliveryTimeout, KafkaError
+from moldau.client.records import RecordMetadata
 
 if TYPE_CHECKING:
     from moldau.client.producer.producer import Producer as AsyncProducer
-    from moldau.client.records import RecordMetadata
     from moldau.client.sync.background_loop import BackgroundLoop
-
-    OnDelivery = Callable[[RecordMetadata | None, Exception | None], object]
 
 RECORD_OVERHEAD_BYTES: Final = 64
 """Counted for a record besides its key, value and headers."""
@@ -117,7 +114,7 @@ class Handover:
         return self._held_bytes < self._limit_bytes
 
     def put(self, record: tuple[Any, ...], size_bytes: int) -> Delivery:
-        """Take a record: what `send_nowait` takes, in its order, and `size_bytes`. From any thread.
+        """Take a record: what `_append_prepared` takes, and `size_bytes`. From any thread.
 
         Raises:
             BufferFull: there is no room; `room` waits for some.
@@ -185,7 +182,7 @@ class Handover:
 
     def _append(self, records: deque[Delivery]) -> None:
         """Give the producer as many as it has room for; the rest waits for more."""
-        send = self._producer.send_nowait
+        append = self._producer._append_prepared
         freed_bytes = 0
         while records:
             delivery = records[0]
@@ -194,17 +191,9 @@ class Handover:
                 freed_bytes += state.size_bytes
                 records.popleft()
                 continue
-            topic, value, key, headers, partition, timestamp_ms, on_delivery, size_bytes = state
+            size_bytes = state[-1]
             try:
-                delivery._state = send(
-                    topic,
-                    value,
-                    key=key,
-                    headers=headers,
-                    partition=partition,
-                    timestamp_ms=timestamp_ms,
-                    on_delivery=on_delivery,
-                )
+                delivery._state = append(*state[:-1])
             except BufferFull:
                 break
             except Exception as error:  # noqa: BLE001 - the sender's; the loop's thread goes on

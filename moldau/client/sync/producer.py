@@ -11,31 +11,30 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from moldau.client.config import ProducerConfig, ProducerSettings
-from moldau.client.errors import BufferFull, ClientClosed, SerializationError, TransactionAborted
-from moldau.client.producer.appender import unfit
+from moldau.client.errors import BufferFull, ClientClosed, TransactionAborted
 from moldau.client.producer.partitioners import Partitioner
+from moldau.client.producer.producer import HeadersLike, OnDelivery
 from moldau.client.producer.producer import Producer as AsyncProducer
+from moldau.client.producer.producer import _check_numbers as check_numbers
 from moldau.client.producer.transaction_calls import OffsetsSource
 from moldau.client.records import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
-    RecordHeaders,
     RecordMetadata,
     TopicPartition,
 )
-from moldau.client.serialization import SerializerLike, serialize_function
+from moldau.client.serialization import SerializerLike
 from moldau.client.sync.calls import Callers, GiveBack, face_of, quick_face_of
 from moldau.client.sync.client import BlockingClient
 from moldau.client.sync.handover import (
     RECORD_OVERHEAD_BYTES,
     Delivery,
     Handover,
-    OnDelivery,
 )
 
 if TYPE_CHECKING:
@@ -61,24 +60,25 @@ class Producer(BlockingClient):
 
     def __init__(
         self,
-        bootstrap_servers: str = "",
+        bootstrap_servers: str | Sequence[str] = "",
         *,
         config: ProducerConfig | Mapping[str, object] | None = None,
         key_serializer: SerializerLike | None = None,
         value_serializer: SerializerLike | None = None,
-        partitioner: Partitioner | None = None,
+        partitioner: str | Partitioner | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
         resolved = ProducerConfig.resolve(bootstrap_servers, config, settings)
         handover_bytes = min(MAX_HANDOVER_BYTES, resolved.buffer_memory // HANDOVER_SHARE)
         rest = {"buffer_memory": resolved.buffer_memory - handover_bytes}
-        self._serialize_key = serialize_function(key_serializer)
-        self._serialize_value = serialize_function(value_serializer)
-        self._has_serializers = bool(self._serialize_key or self._serialize_value)
+        self._has_serializers = not (key_serializer is None and value_serializer is None)
 
         def make() -> AsyncProducer:
             producer = AsyncProducer(
-                config=ProducerConfig.resolve((), resolved, rest), partitioner=partitioner
+                config=ProducerConfig.resolve((), resolved, rest),
+                key_serializer=key_serializer,
+                value_serializer=value_serializer,
+                partitioner=partitioner,
             )
             self._handover = Handover(
                 self._loop,
@@ -118,10 +118,10 @@ class Producer(BlockingClient):
     def send(
         self,
         topic: str,
-        value: Any = None,
+        value: object = None,
         *,
-        key: Any = None,
-        headers: RecordHeaders = (),
+        key: object = None,
+        headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
@@ -153,10 +153,10 @@ class Producer(BlockingClient):
     def send_nowait(
         self,
         topic: str,
-        value: Any = None,
+        value: object = None,
         *,
-        key: Any = None,
-        headers: RecordHeaders = (),
+        key: object = None,
+        headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
@@ -193,7 +193,7 @@ class Producer(BlockingClient):
         topic: str,
         value: Any,
         key: Any,
-        headers: RecordHeaders,
+        headers: HeadersLike,
         partition: int | None,
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
@@ -203,40 +203,26 @@ class Producer(BlockingClient):
             raise ClientClosed("the producer has been closed")
         if self._loop.forked:
             self._loop.check()
-        if self._has_serializers:
-            key, value = self._serialized(topic, key, value)
-        size_bytes = RECORD_OVERHEAD_BYTES
-        if value is not None:
-            if type(value) is not bytes:
-                value = _as_bytes(value, key, value, headers)
-            size_bytes += len(value)
-        if key is not None:
-            if type(key) is not bytes:
-                key = _as_bytes(key, key, value, headers)
-            size_bytes += len(key)
-        if headers:
-            headers, header_bytes = _checked_headers(key, value, headers)
-            size_bytes += header_bytes
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
+        if partition is not None or timestamp_ms < 0:
+            check_numbers(partition, timestamp_ms)
+        size_bytes = RECORD_OVERHEAD_BYTES
+        if self._has_serializers or headers or not (_is_plain(value) and _is_plain(key)):
+            value, key, headers = self._inner._prepared(topic, value, key, headers)
+            # Copies: nobody shall change them while they wait.
+            value = None if value is None else bytes(value)
+            key = None if key is None else bytes(key)
+            headers = [(name, None if data is None else bytes(data)) for name, data in headers]
+            size_bytes += sum(
+                len(name) + len(data or b"") + RECORD_OVERHEAD_BYTES for name, data in headers
+            )
+        if value is not None:
+            size_bytes += len(value)
+        if key is not None:
+            size_bytes += len(key)
         record = (topic, value, key, headers, partition, timestamp_ms, on_delivery, size_bytes)
         return record, size_bytes
-
-    def _serialized(self, topic: str, key: Any, value: Any) -> tuple[Any, Any]:
-        what = "key"
-        try:
-            if key is not None and self._serialize_key is not None:
-                key = self._serialize_key(topic, key)
-            what = "value"
-            if value is not None and self._serialize_value is not None:
-                value = self._serialize_value(topic, value)
-        except SerializationError:
-            raise
-        except Exception as error:
-            raise SerializationError(
-                f"the {what}_serializer failed for a record of {topic}: {error!r}"
-            ) from error
-        return key, value
 
     @face_of(AsyncProducer.send_arrow)
     def send_arrow(self) -> None:
@@ -410,23 +396,5 @@ class _Acknowledgement:
         return self._metadata
 
 
-def _as_bytes(part: Any, key: Any, value: Any, headers: RecordHeaders) -> bytes:
-    """A copy that nobody changes while it waits."""
-    if isinstance(part, bytes | bytearray | memoryview):
-        return bytes(part)
-    raise unfit(TypeError(type(part).__name__), key, value, headers)
-
-
-def _checked_headers(key: Any, value: Any, headers: RecordHeaders) -> tuple[RecordHeaders, int]:
-    size_bytes = 0
-    copied = []
-    try:
-        for name, data in headers:
-            size_bytes += len(name.encode()) + RECORD_OVERHEAD_BYTES
-            if data is not None:
-                data = bytes(memoryview(data))
-                size_bytes += len(data)
-            copied.append((name, data))
-    except (AttributeError, TypeError, ValueError) as error:
-        raise unfit(error, key, value, headers) from error
-    return tuple(copied), size_bytes
+def _is_plain(part: object) -> bool:
+    return part is None or type(part) is bytes

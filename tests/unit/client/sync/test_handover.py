@@ -59,7 +59,7 @@ class FakeProducer:
         self.room_error: KafkaError | None = None
         self._more = asyncio.Event()
 
-    def send_nowait(self, topic: str, value: Any, **keywords: Any) -> FakeDelivery:
+    def _append_prepared(self, topic: str, value: Any, *rest: Any) -> FakeDelivery:
         error = self.refuse(value)
         if error is not None:
             raise error
@@ -67,7 +67,7 @@ class FakeProducer:
             raise BufferFull("full")
         self.room -= 1
         self.taken.append((topic, value))
-        self.callbacks.append(keywords["on_delivery"])
+        self.callbacks.append(rest[-1])
         self.deliveries.append(FakeDelivery(len(self.deliveries)))
         return self.deliveries[-1]
 
