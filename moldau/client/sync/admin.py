@@ -190,3 +190,7 @@ class Admin(BlockingClient):
     @face_of(AsyncAdmin.fence_producers)
     def fence_producers(self) -> None:
         """As `moldau.client.Admin.fence_producers`."""
+
+    @face_of(AsyncAdmin.end_transaction)
+    def end_transaction(self) -> None:
+        """As `moldau.client.Admin.end_transaction`."""

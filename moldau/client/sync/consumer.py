@@ -9,7 +9,7 @@ taken is taken back.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -43,7 +43,7 @@ class Consumer(BlockingClient):
 
     def __init__(
         self,
-        bootstrap_servers: str = "",
+        bootstrap_servers: str | Sequence[str] = "",
         *,
         config: ConsumerConfig | Mapping[str, object] | None = None,
         key_deserializer: DeserializerLike | None = None,

@@ -304,6 +304,10 @@ class Producer(BlockingClient):
     def prepare_transaction(self) -> None:
         """As `moldau.client.Producer.prepare_transaction`."""
 
+    @face_of(AsyncProducer.hand_over_transaction)
+    def hand_over_transaction(self) -> None:
+        """As `moldau.client.Producer.hand_over_transaction`."""
+
     @face_of(AsyncProducer.complete_transaction)
     def complete_transaction(self) -> None:
         """As `moldau.client.Producer.complete_transaction`."""

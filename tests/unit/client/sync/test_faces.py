@@ -30,6 +30,7 @@ SPECIAL = {
 
 #: Parameters that only tests of the asyncio client use, and what is deliberately another type.
 INTERNAL_PARAMETERS = {"ports"}
+INTERNAL_CALLS = {"call_when_done"}
 OTHER_RETURNS = {("Producer", "transaction")}
 
 
@@ -39,6 +40,7 @@ def calls_of(kind: type) -> dict[str, Any]:
         SPECIAL.get(name, name): member
         for name, member in inspect.getmembers(kind)
         if (not name.startswith("_") or name in SPECIAL)
+        and name not in INTERNAL_CALLS
         and (inspect.isfunction(member) or isinstance(member, property))
     } | {"__init__": kind.__init__}  # type: ignore[misc]
 
