@@ -20,7 +20,7 @@ from moldau.client.errors import BufferFull, ClientClosed, TransactionAborted
 from moldau.client.producer.partitioners import Partitioner
 from moldau.client.producer.producer import HeadersLike, OnDelivery
 from moldau.client.producer.producer import Producer as AsyncProducer
-from moldau.client.producer.producer import _check_numbers as check_numbers
+from moldau.client.producer.record_checks import check_numbers
 from moldau.client.producer.transaction_calls import OffsetsSource
 from moldau.client.records import (
     ConsumerGroupMetadata,
