@@ -19,6 +19,7 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "RecordHeaders",
+    "RecordMetadata",
     "TimestampType",
     "TopicPartition",
 ]
@@ -52,6 +53,31 @@ class ConsumerRecord:
     @property
     def topic_partition(self) -> TopicPartition:
         """The partition it was read from."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMetadata:
+    """Where an acknowledged record is.
+
+    Attributes:
+        topic, partition: where it was sent to.
+        offset: its offset in the partition; -1 when the broker did not say (`acks=0`, or a record
+            that had been written long before its acknowledgement came).
+        timestamp_ms: the producer's, or the broker's where the topic says LogAppendTime.
+        serialized_key_size, serialized_value_size: in bytes, -1 for null.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    serialized_key_size: int
+    serialized_value_size: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition it is in."""
         return TopicPartition(self.topic, self.partition)
 
 

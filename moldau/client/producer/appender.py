@@ -1,0 +1,420 @@
+"""From a record to its place in a batch: partitioning, holding back, room.
+
+Owns the per-record path and what has no metadata yet. Must not send. Invariants: records of one
+partition are appended in the order of the calls; a call that raises has appended nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from moldau.client.errors import (
+    BufferFull,
+    KafkaError,
+    RecordTooLarge,
+)
+from moldau.client.producer.core.accumulator import NEVER, Accumulator, Room
+from moldau.client.producer.core.batch import Outcome
+from moldau.client.producer.core.identity import DeliveryErrors
+from moldau.client.producer.core.partition_queue import PartitionQueue
+from moldau.client.producer.core.topic_queues import TopicQueues
+from moldau.client.producer.delivery import Delivery
+from moldau.client.producer.held_records import HeldRecord, HeldRecords, held_size_bytes
+from moldau.client.producer.partitioners import Partitioner, TopicPartitions
+from moldau.client.producer.record_checks import check_topic, unfit
+from moldau.protocol.records import (
+    BATCH_HEADER_SIZE,
+    RecordHeaders,
+    murmur2_partition,
+    record_size_bound,
+)
+from moldau.runtime.clock import Clock
+
+
+class Wakeable(Protocol):
+    """The sender, as far as the appender needs it."""
+
+    def wake(self) -> None:
+        """Look at everything again."""
+
+    def wake_by(self, due_ms: float) -> None:
+        """Look at everything at that time at the latest."""
+
+    def announce(self) -> None:
+        """Tell those who wait what has ended."""
+
+
+class Appender:
+    """Appends records to the accumulator.
+
+    Args:
+        partitioner: None for the built-in one; `ignore_keys` as `partitioner.ignore.keys`.
+        learn: called with the name of a topic that nobody knows yet, or that is said to have
+            fewer than so many partitions; metadata are then asked for.
+        used: called with the name of a topic now and then, while it is used.
+        refused: called with the error of a record that is refused for good.
+    """
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        clock: Clock,
+        *,
+        errors: DeliveryErrors,
+        partitioner: Partitioner | None,
+        ignore_keys: bool,
+        learn: Callable[[str, int], object],
+        used: Callable[[str], object],
+        refused: Callable[[KafkaError], object],
+    ) -> None:
+        self.sender: Wakeable
+        self.held: dict[str, HeldRecords] = {}
+        self.out_of_range: dict[str, HeldRecords] = {}
+        self._accumulator = accumulator
+        self._topics = accumulator.topics
+        self._clock = clock
+        self._errors = errors
+        self._partitioner = partitioner
+        self._ignore_keys = ignore_keys
+        self._learn = learn
+        self._used = used
+        self._refused = refused
+        self._room_waiters: deque[asyncio.Future[None]] = deque()
+
+    # -- one record ------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: RecordHeaders,
+        partition: int | None,
+        timestamp_ms: int,
+    ) -> Delivery | None:
+        """Append a record; None when there is no room.
+
+        Raises:
+            RecordTooLarge: more than `max.request.size` or `buffer.memory`.
+            SerializationError: key, value or headers are not bytes.
+        """
+        known = self._topics.get(topic)
+        if known is None or topic in self.held:
+            return self._hold(self.held, topic, value, key, headers, partition, timestamp_ms)
+        is_free = False
+        if partition is not None:
+            if partition >= len(known.queues):
+                return self._hold(
+                    self.out_of_range, topic, value, key, headers, partition, timestamp_ms
+                )
+            queue = known.queues[partition]
+        elif self._partitioner is not None:
+            queue = known.queues[self._custom(known, key, value)]
+        elif key is None or self._ignore_keys:
+            is_free = True
+            queue = known.sticky or self._accumulator.sticky_queue(
+                known, self._clock.monotonic_ms()
+            )
+        else:
+            queue = known.queues[murmur2_partition(key, len(known.queues))]
+        try:
+            index = queue.appender.append(timestamp_ms, key, value, headers)
+        except (TypeError, ValueError, BufferError, OverflowError) as error:
+            raise unfit(error, key, value, headers) from error
+        if index < 0:
+            placed = self._make_room(known, queue, is_free, key, value, headers)
+            if placed is None:
+                return None
+            queue = placed
+            index = queue.appender.append(timestamp_ms, key, value, headers)
+        batch = queue.filling
+        assert batch is not None
+        return Delivery(
+            batch,
+            index,
+            timestamp_ms,
+            -1 if key is None else len(key),
+            -1 if value is None else len(value),
+            self._errors,
+        )
+
+    def _make_room(
+        self,
+        known: TopicQueues,
+        queue: PartitionQueue,
+        is_free: bool,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders,
+    ) -> PartitionQueue | None:
+        """The queue whose next append succeeds; another one if the choice is free; None without
+        memory.
+        """
+        record_bytes = self._checked_size(key, value, headers)
+        now_ms = self._clock.monotonic_ms()
+        while True:
+            room = self._accumulator.make_room(queue, record_bytes, now_ms)
+            if room is Room.MADE:
+                self._used(known.name)
+                self.sender.wake_by(now_ms + self._accumulator.settings.linger_ms)
+                return queue
+            self.sender.wake()
+            if room is Room.NO_MEMORY:
+                return None
+            if is_free:
+                queue = self._accumulator.sticky_queue(known, now_ms)
+
+    def _checked_size(self, key: bytes | None, value: bytes | None, headers: RecordHeaders) -> int:
+        try:
+            record_bytes = record_size_bound(key, value, headers)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise unfit(error, key, value, headers) from error
+        settings = self._accumulator.settings
+        size_bytes = record_bytes + BATCH_HEADER_SIZE
+        for limit, name in (
+            (settings.max_request_size_bytes, "max.request.size"),
+            (settings.buffer_memory_bytes, "buffer.memory"),
+        ):
+            if size_bytes > limit:
+                refusal = RecordTooLarge(
+                    f"the record takes {size_bytes} bytes, {name} allows {limit}"
+                )
+                self._refused(refusal)
+                raise refusal
+        return record_bytes
+
+    def _custom(self, known: TopicQueues, key: bytes | None, value: bytes | None) -> int:
+        assert self._partitioner is not None
+        count = len(known.queues)
+        available = [queue.partition for queue in known.queues if queue.leader_id >= 0]
+        partition = self._partitioner(known.name, key, value, TopicPartitions(count, available))
+        if not isinstance(partition, int) or not 0 <= partition < count:
+            raise ValueError(
+                f"the partitioner chose {partition!r} for topic {known.name}, which has partitions "
+                f"0 to {count - 1}"
+            )
+        return partition
+
+    # -- records without a known partition -------------------------------------------------------
+
+    def _hold(
+        self,
+        held: dict[str, HeldRecords],
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: RecordHeaders,
+        partition: int | None,
+        timestamp_ms: int,
+    ) -> Delivery | None:
+        if topic not in held:
+            check_topic(topic)
+        self._checked_size(key, value, headers)
+        # What is kept must not change under our hands.
+        key = None if key is None else bytes(key)
+        value = None if value is None else bytes(value)
+        size_bytes = held_size_bytes(key, value, headers)
+        accumulator = self._accumulator
+        if not accumulator.reserve(size_bytes):
+            self.sender.wake()
+            return None
+        group = held.get(topic)
+        if group is None:
+            expires_ms = self._clock.monotonic_ms() + accumulator.settings.max_block_ms
+            group = held[topic] = HeldRecords(topic, expires_ms)
+            accumulator.incomplete[group] = None
+            self._learn(topic, 1 if held is self.held else (partition or 0) + 1)
+            self.sender.wake_by(expires_ms)
+        index = len(group.records)
+        group.records.append(
+            HeldRecord(partition, timestamp_ms, key, value, tuple(headers), size_bytes)
+        )
+        return Delivery(
+            group,
+            index,
+            timestamp_ms,
+            -1 if key is None else len(key),
+            -1 if value is None else len(value),
+            self._errors,
+        )
+
+    def topic_changed(self, topic: str) -> None:
+        """Metadata of the topic have come: what was held for it goes into batches."""
+        known = self._topics.get(topic)
+        if known is None or not known.queues:
+            return
+        group = self.held.pop(topic, None)
+        if group is not None:
+            self._place(known, group)
+        late = self.out_of_range.get(topic)
+        if late is not None and any(
+            record.partition is not None and record.partition < len(known.queues)
+            for record in late.records
+        ):
+            del self.out_of_range[topic]
+            self._place(known, late)
+
+    def _place(self, known: TopicQueues, group: HeldRecords) -> None:
+        accumulator = self._accumulator
+        accumulator.release(group, group.reserved_bytes)
+        places: list[tuple[int, Outcome, int]] = []
+        for number, record in enumerate(group.records):
+            places.append((number, *self._placed(known, record)))
+        group.replace(places)
+        group.records.clear()
+        accumulator.replaced.append(group)
+        self.sender.wake()
+
+    def _placed(self, known: TopicQueues, record: HeldRecord) -> tuple[Outcome, int]:
+        """Where a record that was held is now."""
+        accumulator = self._accumulator
+        now_ms = self._clock.monotonic_ms()
+        partition = record.partition
+        try:
+            if partition is None and self._partitioner is not None:
+                partition = self._custom(known, record.key, record.value)
+        except Exception as error:  # noqa: BLE001 - the application's partitioner
+            return self._lost(known.name, error), 0
+        if partition is not None and partition >= len(known.queues):
+            return self._hold_again(known.name, record)
+        is_free = False
+        if partition is not None:
+            queue = known.queues[partition]
+        elif record.key is None or self._ignore_keys:
+            is_free = True
+            queue = accumulator.sticky_queue(known, now_ms)
+        else:
+            queue = known.queues[murmur2_partition(record.key, len(known.queues))]
+        values = (record.timestamp_ms, record.key, record.value, record.headers)
+        index = queue.appender.append(*values)
+        size_bytes = record_size_bound(record.key, record.value, record.headers)
+        while index < 0:
+            room = accumulator.make_room(queue, size_bytes, now_ms, forced=True)
+            if room is Room.BATCH_CLOSED and is_free:
+                queue = accumulator.sticky_queue(known, now_ms)
+            index = queue.appender.append(*values)
+        assert queue.filling is not None
+        return queue.filling, index
+
+    def _hold_again(self, topic: str, record: HeldRecord) -> tuple[Outcome, int]:
+        accumulator = self._accumulator
+        group = self.out_of_range.get(topic)
+        if group is None:
+            expires_ms = self._clock.monotonic_ms() + accumulator.settings.max_block_ms
+            group = self.out_of_range[topic] = HeldRecords(topic, expires_ms)
+            accumulator.incomplete[group] = None
+            self._learn(topic, (record.partition or 0) + 1)
+        accumulator.free_bytes -= record.reserved_bytes
+        group.records.append(record)
+        return group, len(group.records) - 1
+
+    def _lost(self, topic: str, error: Exception) -> Outcome:
+        outcome = Outcome(topic, -1)
+        outcome.finish(error=error)
+        self._accumulator.finished.append(outcome)
+        return outcome
+
+    def expire_held(self, now_ms: float) -> float:
+        """Fail what was held for too long; returns when the next is due."""
+        next_ms = NEVER
+        for groups in (self.held, self.out_of_range):
+            for topic, group in list(groups.items()):
+                if group.expires_ms <= now_ms:
+                    partition = group.records[0].partition if groups is self.out_of_range else None
+                    self.fail_held(topic, self._errors.unknown_topic(topic, partition), groups)
+                else:
+                    next_ms = min(next_ms, group.expires_ms)
+        return next_ms
+
+    def fail_held(
+        self, topic: str, error: Exception, groups: dict[str, HeldRecords] | None = None
+    ) -> None:
+        """Fail the records that wait for a topic's metadata."""
+        group = (self.held if groups is None else groups).pop(topic, None)
+        if group is not None:
+            group.finish(error=error)
+            self._accumulator.finished.append(group)
+            self._accumulator.release(group, group.reserved_bytes)
+            group.records.clear()
+            if isinstance(error, KafkaError):
+                self._refused(error)
+            self.sender.wake()
+
+    def fail_unknown(self, topic: str, partition_count: int, error: KafkaError) -> None:
+        """Metadata of a topic with so many partitions did not come: what waits for it fails."""
+        self.fail_held(topic, error)
+        if partition_count > 1:
+            self.fail_held(topic, error, self.out_of_range)
+
+    def learn_more(self, topic: str) -> None:
+        """What was asked for has come or not: ask for what is still missing."""
+        late = self.out_of_range.get(topic)
+        if late is not None:
+            self._learn(topic, min(record.partition or 0 for record in late.records) + 1)
+        elif topic in self.held:
+            self._learn(topic, 1)
+
+    def fail_all_held(self, error: Exception) -> None:
+        """Fail everything that is held."""
+        for groups in (self.held, self.out_of_range):
+            for topic in list(groups):
+                self.fail_held(topic, error, groups)
+
+    # -- room ------------------------------------------------------------------------------------
+
+    async def wait_for_bytes(self, size_bytes: int, deadline_ms: float) -> None:
+        """Until `size_bytes` of `buffer.memory` are free; those who came first go first.
+
+        Raises:
+            BufferFull: not by the deadline.
+        """
+        accumulator = self._accumulator
+        if not self._room_waiters and accumulator.free_bytes >= size_bytes:
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._room_waiters.append(turn)
+        accumulator.hurries += 1
+        self.sender.wake()
+        try:
+            while self._room_waiters[0] is not turn or accumulator.free_bytes < size_bytes:
+                remaining_ms = deadline_ms - self._clock.monotonic_ms()
+                if remaining_ms <= 0:
+                    raise self.buffer_full(accumulator.settings.max_block_ms)
+                timer = self._clock.call_later(remaining_ms, _set, turn)
+                try:
+                    await turn
+                finally:
+                    timer.cancel()
+                    place = self._room_waiters.index(turn)
+                    turn = asyncio.get_running_loop().create_future()
+                    self._room_waiters[place] = turn
+        finally:
+            accumulator.hurries -= 1
+            self._room_waiters.remove(turn)
+            self.room_changed()
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for room."""
+        return bool(self._room_waiters)
+
+    def room_changed(self) -> None:
+        """Memory may have been given back: let the first who waits look."""
+        if self._room_waiters and self._accumulator.free_bytes > 0:
+            _set(self._room_waiters[0])
+
+    def buffer_full(self, waited_ms: float) -> BufferFull:
+        """The error of a record for which there is no room."""
+        total = self._accumulator.settings.buffer_memory_bytes
+        return BufferFull(
+            f"no room within {waited_ms:.0f} ms: buffer.memory={total} bytes are taken by records "
+            f"that wait for acknowledgements; send slower, wait_for_room(), or allow more"
+        )
+
+
+def _set(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)

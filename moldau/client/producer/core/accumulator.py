@@ -1,0 +1,423 @@
+"""Records waiting to be sent, batch by batch: the producer's memory.
+
+Owns every batch from its first record to its outcome and the bytes of `buffer.memory`. Must not
+send, wait, read a clock or raise what brokers say: it is asked what may go out now and told what
+became of it (`results`).
+
+Invariants:
+1. The batches of `incomplete` are exactly those without an outcome.
+2. `free_bytes` plus what batches and held records have reserved is `buffer.memory`; it is below 0
+   only by the headers of batches that had to be split.
+3. What is appended ends, with an outcome in `finished`, at the latest at `delivery.timeout.ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from moldau.client.producer.core.batch import Outcome, ProducerBatch
+from moldau.client.producer.core.identity import DeliveryErrors, Identity
+from moldau.client.producer.core.partition_queue import MAX_NUMBERED_IN_FLIGHT, PartitionQueue
+from moldau.client.producer.core.settings import AccumulatorSettings
+from moldau.client.producer.core.topic_queues import RandRange, TopicQueues
+from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
+from moldau.protocol.records import BATCH_HEADER_SIZE, BatchHeader, Codec, RecordBuffer
+
+RESERVE_BYTES: Final = 4096
+"""What a batch takes of `buffer.memory` at first; doubled as it grows."""
+FORGOTTEN_MS: Final = 600_000.0
+"""Brokers keep what they know of an idle producer at least this long (a day by default)."""
+NEVER: Final = float("inf")
+
+
+class Room(Enum):
+    """What came of asking for room for a record."""
+
+    MADE = "made"
+    BATCH_CLOSED = "batch closed"
+    """The batch was full. Ask again, and choose the partition anew if the choice is free."""
+    NO_MEMORY = "no memory"
+    """`buffer.memory` is used up."""
+
+
+class Ready(NamedTuple):
+    """What could be sent.
+
+    Attributes:
+        by_leader: partitions with something to send, by leader; those of one node go out together
+            as soon as one of them is `due`.
+        due: leaders that should get a request now.
+        leaderless: topics with something due for a partition without leader.
+        next_ms: when to ask again if nothing happens before.
+    """
+
+    by_leader: dict[int, list[PartitionQueue]]
+    due: set[int]
+    leaderless: set[str]
+    next_ms: float
+
+
+class Accumulator:
+    """Batches by topic and partition.
+
+    Args:
+        identity: producer id and transactions; None without idempotence.
+        errors: makes what failed batches carry.
+        randrange: the dice of the sticky partitioner.
+
+    Attributes:
+        finished, replaced: outcomes since the owner last took them, and those that were split.
+        hurries: while it is not 0 nothing waits for `linger.ms`.
+        slow_since_ms: nodes that take no request at the moment, and since when.
+    """
+
+    def __init__(
+        self,
+        settings: AccumulatorSettings,
+        *,
+        identity: Identity | None,
+        errors: DeliveryErrors,
+        randrange: RandRange,
+    ) -> None:
+        self.settings = settings
+        self.identity = identity
+        self.errors = errors
+        self.topics: dict[str, TopicQueues] = {}
+        self.free_bytes = settings.buffer_memory_bytes
+        self.incomplete: dict[Outcome, None] = {}
+        self.finished: list[Outcome] = []
+        self.replaced: list[Outcome] = []
+        self.hurries = 0
+        self.is_full = False
+        self.slow_since_ms: dict[int, float] = {}
+        self._randrange = randrange
+        self._active: dict[PartitionQueue, None] = {}
+        self._split_parts: dict[ProducerBatch, None] = {}
+        self._bump_asked_under: ProducerIdAndEpoch | None = None
+        self._drain_turn = 0
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def set_leaders(self, topic: str, leaders: Sequence[tuple[int, int]]) -> TopicQueues:
+        """Take over the (leader id or -1, leader epoch) of each partition of a topic."""
+        known = self.topics.get(topic)
+        if known is None:
+            known = self.topics[topic] = TopicQueues(topic, self.settings)
+        known.set_leaders(leaders)
+        return known
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop an idle topic; one with batches stays."""
+        known = self.topics.get(topic)
+        if known is not None and all(queue.is_empty for queue in known.queues):
+            del self.topics[topic]
+
+    def sticky_queue(self, topic: TopicQueues, now_ms: float) -> PartitionQueue:
+        """Where a record without a key goes."""
+        return topic.sticky or topic.choose_sticky(self._randrange, self.slow_since_ms, now_ms)
+
+    # -- filling ---------------------------------------------------------------------------------
+
+    def make_room(
+        self, queue: PartitionQueue, record_bytes: int, now_ms: float, *, forced: bool = False
+    ) -> Room:
+        """See to it that the next append of a record of at most `record_bytes` succeeds.
+
+        `forced`: the caller has given back as much memory just now.
+        """
+        settings = self.settings
+        batch = queue.filling
+        if batch is not None:
+            buffer = batch.buffer
+            assert buffer is not None
+            size_bytes = buffer.size_bytes
+            needed = size_bytes + record_bytes
+            limit = self.topics[queue.topic].batch_limit_bytes()
+            if needed > limit:
+                self.close_batch(queue)
+                return Room.BATCH_CLOSED
+            # Never so much at once that a record larger than a request may be would fit unseen.
+            step = min(2 * batch.reserved_bytes, size_bytes + settings.max_request_size_bytes)
+            granted = self._reserve(
+                min(limit, max(needed, step)), needed, batch.reserved_bytes, forced=forced
+            )
+            if granted:
+                buffer.limit_bytes = batch.reserved_bytes = granted
+            return Room.MADE if granted else Room.NO_MEMORY
+        needed = BATCH_HEADER_SIZE + record_bytes
+        limit = max(self.topics[queue.topic].batch_limit_bytes(), needed)
+        granted = self._reserve(min(limit, max(needed, RESERVE_BYTES)), needed, 0, forced=forced)
+        if not granted:
+            return Room.NO_MEMORY
+        buffer = RecordBuffer(granted)
+        batch = ProducerBatch(queue.topic, queue.partition, now_ms, buffer)
+        batch.reserved_bytes = granted
+        self.incomplete[batch] = None
+        queue.open(batch, buffer)
+        self._activate(queue, now_ms)
+        return Room.MADE
+
+    def append_encoded(
+        self, queue: PartitionQueue, encoded: bytearray, header: BatchHeader, now_ms: float
+    ) -> ProducerBatch | None:
+        """Take a batch that was made elsewhere, behind all records so far; None: no room.
+
+        Args:
+            encoded: 61 bytes of space and the records, compressed as the header says.
+            header: complete but for producer id, epoch, sequence and the transactional bit.
+        """
+        if not self._reserve(len(encoded), len(encoded), 0, forced=False):
+            return None
+        if queue.filling is not None:
+            self.close_batch(queue)
+        batch = ProducerBatch.of_encoded(queue.topic, queue.partition, now_ms, encoded, header)
+        batch.reserved_bytes = len(encoded)
+        self.incomplete[batch] = None
+        queue.waiting.append(batch)
+        self.topics[queue.topic].count(queue, len(encoded))
+        self._activate(queue, now_ms)
+        return batch
+
+    def close_batch(self, queue: PartitionQueue) -> None:
+        """The batch being filled is full."""
+        batch = queue.close_filling()
+        buffer = batch.buffer
+        assert buffer is not None
+        size_bytes = buffer.size_bytes
+        self.free_bytes += batch.reserved_bytes - size_bytes
+        batch.reserved_bytes = size_bytes
+        buffer.limit_bytes = 0
+        self.topics[queue.topic].count(queue, size_bytes)
+
+    def reserve(self, size_bytes: int) -> bool:
+        """Take memory for something that is no batch yet."""
+        return self._reserve(size_bytes, size_bytes, 0, forced=False) > 0
+
+    def _reserve(self, wanted: int, needed: int, held: int, *, forced: bool) -> int:
+        """Take memory so that it is `wanted` in all, or at least `needed`; 0 if there is none."""
+        if wanted - held <= self.free_bytes:
+            granted = wanted
+        elif needed - held <= self.free_bytes or forced:
+            granted = needed
+        else:
+            self.is_full = True
+            return 0
+        self.free_bytes -= granted - held
+        return granted
+
+    def _activate(self, queue: PartitionQueue, now_ms: float) -> None:
+        if not queue.is_active:
+            queue.is_active = True
+            if now_ms - queue.idle_since_ms > FORGOTTEN_MS:
+                queue.known_to_log = NO_PRODUCER.producer_id
+            self._active[queue] = None
+
+    # -- going out -------------------------------------------------------------------------------
+
+    def ready(self, now_ms: float) -> Ready:
+        """What could be sent now, and when to look again."""
+        by_leader: dict[int, list[PartitionQueue]] = {}
+        due: set[int] = set()
+        leaderless: set[str] = set()
+        next_ms = self.expiry_ms()
+        idle: list[PartitionQueue] = []
+        for queue in self._active:
+            if queue.is_empty:
+                idle.append(queue)
+                continue
+            due_ms = self._due_ms(queue)
+            if due_ms == NEVER:
+                continue
+            if queue.leader_id < 0:
+                if due_ms <= now_ms:
+                    leaderless.add(queue.topic)
+                else:
+                    next_ms = min(next_ms, due_ms)
+                continue
+            by_leader.setdefault(queue.leader_id, []).append(queue)
+            if due_ms <= now_ms:
+                due.add(queue.leader_id)
+            else:
+                next_ms = min(next_ms, due_ms)
+        for queue in idle:
+            queue.is_active = False
+            queue.idle_since_ms = now_ms
+            del self._active[queue]
+        return Ready(by_leader, due, leaderless, next_ms)
+
+    def _due_ms(self, queue: PartitionQueue) -> float:
+        """When the queue's next batch shall go out; NEVER while something else must happen."""
+        if queue.wants_new_pair():
+            self._renew_numbers(queue)
+        if queue.outstanding and queue.is_retrying():
+            due_ms = queue.retry_due_ms()
+            return NEVER if due_ms is None else due_ms
+        if not queue.batch_count or not self._may_start(queue):
+            return NEVER
+        if queue.waiting or self.hurries or self.is_full or self.settings.linger_ms <= 0:
+            return 0.0
+        assert queue.filling is not None
+        return queue.filling.created_ms + self.settings.linger_ms
+
+    def _may_start(self, queue: PartitionQueue) -> bool:
+        identity = self.identity
+        if identity is None:
+            return queue.may_start_another(max_outstanding=1)
+        if queue.outstanding and queue.pair != identity.producer:
+            return False
+        most = min(self.settings.max_in_flight, MAX_NUMBERED_IN_FLIGHT)
+        if queue.may_start_another(max_outstanding=most):
+            return True
+        # A hole, but the numbering may start anew: the transaction with the hole is over.
+        return not queue.outstanding and queue.pair != identity.producer
+
+    def _renew_numbers(self, queue: PartitionQueue) -> None:
+        """See to another epoch for a partition whose numbers lead nowhere (KIP-360)."""
+        identity = self.identity
+        assert identity is not None
+        if identity.transactional_id is not None:
+            return
+        if queue.pair == identity.producer and self._bump_asked_under != queue.pair:
+            self._bump_asked_under = queue.pair
+            identity.bump_epoch()
+        pair = identity.producer
+        if not pair.is_known or pair == queue.pair:
+            return
+        if not queue.outstanding:
+            queue.adopt(pair)
+        elif queue.may_renumber(pair):
+            queue.renumber(pair)
+
+    def drain(
+        self, queues: Sequence[PartitionQueue], max_bytes: int, now_ms: float
+    ) -> list[ProducerBatch]:
+        """Batches for one request: one of each partition at most, `max_bytes` together (but one at
+        least). They are on the wire from now on.
+        """
+        drained: list[ProducerBatch] = []
+        size_bytes = 0
+        self._drain_turn += 1
+        start = self._drain_turn % len(queues)
+        for queue in (*queues[start:], *queues[:start]):
+            batch = self._next_of(queue, now_ms)
+            if batch is None:
+                continue
+            self._encode(batch)
+            if drained and size_bytes + batch.size_bytes > max_bytes:
+                break
+            if batch not in queue.outstanding:
+                self._start(queue, batch)
+            batch.is_on_wire = True
+            batch.sent_leader_epoch = queue.leader_epoch
+            identity = self.identity
+            batch.prepare(
+                is_transactional=identity is not None and identity.transactional_id is not None
+            )
+            size_bytes += batch.size_bytes
+            drained.append(batch)
+        return drained
+
+    def _next_of(self, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
+        """The batch that may go out, still in its place."""
+        if queue.outstanding and queue.is_retrying():
+            due_ms = queue.retry_due_ms()
+            return None if due_ms is None or due_ms > now_ms else queue.outstanding[0]
+        if not queue.batch_count or not self._may_start(queue):
+            return None
+        identity = self.identity
+        if identity is not None and not (
+            identity.admit(queue.topic, queue.partition) and identity.producer.is_known
+        ):
+            return None
+        if not queue.batch_count:
+            return None
+        if not queue.waiting:
+            self.close_batch(queue)
+        return queue.waiting[0]
+
+    def _start(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Number a batch that goes out for the first time."""
+        identity = self.identity
+        if identity is not None and queue.pair != identity.producer:
+            queue.adopt(identity.producer)
+        taken = queue.take_waiting()
+        assert taken is batch
+        if identity is not None:
+            queue.number(batch)
+
+    def _encode(self, batch: ProducerBatch) -> None:
+        if batch.is_filling:
+            settings = self.settings
+            batch.close(settings.codec, settings.compression_level)
+            if settings.codec is not Codec.NONE:
+                topic = self.topics[batch.topic]
+                topic.compressed(batch.uncompressed_bytes, batch.size_bytes)
+
+    def node_ready(self, node_id: int, is_ready: bool, now_ms: float) -> None:
+        """Whether a node takes requests, for `partitioner.availability.timeout.ms`."""
+        if is_ready:
+            self.slow_since_ms.pop(node_id, None)
+        else:
+            self.slow_since_ms.setdefault(node_id, now_ms)
+
+    # -- for transactions ------------------------------------------------------------------------
+
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether some batch is on the wire."""
+        return any(batch.is_on_wire for queue in self._active for batch in queue.outstanding)
+
+    @property
+    def needs_new_epoch(self) -> bool:
+        """Whether some partition cannot go on under the producer id and epoch of now."""
+        identity = self.identity
+        return identity is not None and any(
+            queue.pair == identity.producer and (queue.has_hole or queue.is_broken)
+            for topic in self.topics.values()
+            for queue in topic.queues
+        )
+
+    # -- bookkeeping for `results` ---------------------------------------------------------------
+
+    def active_queues(self) -> list[PartitionQueue]:
+        """Those with batches."""
+        return list(self._active)
+
+    def queue_of(self, batch: ProducerBatch) -> PartitionQueue:
+        """Where a batch belongs."""
+        return self.topics[batch.topic].queues[batch.partition]
+
+    def release(self, outcome: Outcome, reserved_bytes: int) -> None:
+        """Give memory back; the outcome is complete."""
+        self.free_bytes += reserved_bytes
+        self.is_full = False
+        self.incomplete.pop(outcome, None)
+
+    def replace(self, batch: ProducerBatch, parts: Iterable[ProducerBatch]) -> None:
+        """A batch was split: its parts are incomplete instead, and reserve what they need."""
+        self.free_bytes += batch.reserved_bytes
+        self.incomplete.pop(batch)
+        self.forget_part(batch)
+        self.replaced.append(batch)
+        for part in parts:
+            part.reserved_bytes = part.uncompressed_bytes
+            self.free_bytes -= part.reserved_bytes
+            self.incomplete[part] = None
+            self._split_parts[part] = None
+
+    def forget_part(self, batch: ProducerBatch) -> None:
+        """A part of a split batch, if it is one, has its outcome."""
+        self._split_parts.pop(batch, None)
+
+    def expiry_ms(self) -> float:
+        """When the oldest batch expires."""
+        oldest_ms = NEVER
+        for batch in self._split_parts:
+            oldest_ms = min(oldest_ms, batch.created_ms)
+        for outcome in self.incomplete:
+            if isinstance(outcome, ProducerBatch):
+                oldest_ms = min(oldest_ms, outcome.created_ms)
+                break
+        return oldest_ms + self.settings.delivery_timeout_ms

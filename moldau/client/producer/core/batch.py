@@ -1,0 +1,321 @@
+"""One batch of a producer, from its first record to its outcome.
+
+Owns the encoded records of a batch, its numbering and who waits for it. Must not know queues,
+memory limits or nodes. Invariants: a batch has one outcome, set once; when it was split (or its
+records went elsewhere) its own outcome is never set, and `locate` leads to the parts; records keep
+their order and their number whatever happens to the batch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records import (
+    BATCH_HEADER_SIZE,
+    BatchHeader,
+    Codec,
+    RecordBuffer,
+    compress_batch,
+    decode_records,
+    records_section,
+    write_header,
+)
+from moldau.protocol.records.header import (
+    CURRENT_MAGIC,
+    NO_PARTITION_LEADER_EPOCH,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
+)
+
+Waiter: TypeAlias = Callable[["Outcome", int], object]
+"""Called once with what a record came to lie in, and its index there, when that is done."""
+
+SEQUENCE_COUNT: Final = 2**31
+"""Sequence numbers wrap to 0 after 2**31 - 1; here they are counted on without wrapping."""
+
+UNNUMBERED: Final = -1
+
+
+class Outcome:
+    """What becomes of a run of records: open → done (base offset or error), or → parts.
+
+    Attributes:
+        base_offset: of the first record; -1 when nobody said (acks=0, or a duplicate).
+        log_append_time_ms: the broker's timestamp for all of them, -1 where records keep theirs.
+        record_errors: what the broker said of single records, by index (KIP-467).
+    """
+
+    __slots__ = (
+        "_parts",
+        "_waiters",
+        "base_offset",
+        "error",
+        "is_done",
+        "log_append_time_ms",
+        "partition",
+        "record_errors",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.is_done = False
+        self.error: Exception | None = None
+        self.base_offset = -1
+        self.log_append_time_ms = NO_TIMESTAMP
+        self.record_errors: dict[int, str | None] | None = None
+        self._parts: list[tuple[int, Outcome, int]] | None = None
+        self._waiters: list[tuple[int, Waiter]] = []
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the records went into other batches."""
+        return self._parts is not None
+
+    def parts(self) -> list[Outcome]:
+        """Where the records went; empty while they are here."""
+        return [part for _, part, _ in self._parts or ()]
+
+    def locate(self, index: int) -> tuple[Outcome, int]:
+        """Where record `index` is now."""
+        outcome = self
+        while outcome._parts is not None:
+            place = bisect_right(outcome._parts, index, key=_start_of) - 1
+            start, part, first_index = outcome._parts[place]
+            outcome, index = part, first_index + index - start
+        return outcome, index
+
+    def when_done(self, index: int, waiter: Waiter) -> None:
+        """Call `waiter` once record `index` has its outcome, which it must not have yet."""
+        outcome, index = self.locate(index)
+        assert not outcome.is_done, "nobody waits for what is done"
+        outcome._waiters.append((index, waiter))
+
+    def replace(self, parts: list[tuple[int, Outcome, int]]) -> None:
+        """Records from each start on are in that part now, from that index on; waiters follow."""
+        assert not self.is_done
+        assert self._parts is None
+        self._parts = parts
+        waiters, self._waiters = self._waiters, []
+        for index, waiter in waiters:
+            self.when_done(index, waiter)
+
+    def finish(
+        self,
+        *,
+        base_offset: int = -1,
+        log_append_time_ms: int = NO_TIMESTAMP,
+        error: Exception | None = None,
+    ) -> None:
+        """Set the outcome."""
+        assert not self.is_done, "an outcome is set once"
+        self.is_done = True
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.error = error
+
+    def take_waiters(self) -> list[tuple[int, Waiter]]:
+        """Those who wait, once."""
+        waiters, self._waiters = self._waiters, []
+        return waiters
+
+
+def _start_of(part: tuple[int, Outcome, int]) -> int:
+    return part[0]
+
+
+class ProducerBatch(Outcome):
+    """Records of one partition. States: filling → closed → (sent, back) … → done or split.
+
+    Attributes:
+        reserved_bytes: what it takes of `buffer.memory`.
+        base_sequence: of the first record, not wrapped; `UNNUMBERED` before the first sending.
+        pair: producer id and epoch under which it is numbered.
+        attempt_count: how often it came back from the wire.
+        is_on_wire: whether a request with it awaits its response.
+        may_be_written: whether some attempt may have reached a log without our knowing.
+    """
+
+    __slots__ = (
+        "attempt_count",
+        "base_sequence",
+        "buffer",
+        "created_ms",
+        "encoded",
+        "header",
+        "is_on_wire",
+        "is_split_part",
+        "is_written",
+        "last_code",
+        "may_be_written",
+        "not_before_ms",
+        "pair",
+        "record_count",
+        "reserved_bytes",
+        "sent_leader_epoch",
+        "uncompressed_bytes",
+    )
+
+    def __init__(
+        self, topic: str, partition: int, created_ms: float, buffer: RecordBuffer | None
+    ) -> None:
+        super().__init__(topic, partition)
+        self.buffer = buffer
+        self.encoded: bytearray | None = None
+        self.header: BatchHeader | None = None
+        self.created_ms = created_ms
+        self.record_count = 0
+        self.reserved_bytes = 0
+        self.uncompressed_bytes = 0
+        self.pair: ProducerIdAndEpoch = NO_PRODUCER
+        self.base_sequence = UNNUMBERED
+        self.attempt_count = 0
+        self.not_before_ms = 0.0
+        self.is_on_wire = False
+        self.may_be_written = False
+        self.is_split_part = False
+        self.is_written = False
+        self.last_code: ErrorCode | None = None
+        self.sent_leader_epoch = -1
+
+    @classmethod
+    def of_encoded(
+        cls, topic: str, partition: int, created_ms: float, encoded: bytearray, header: BatchHeader
+    ) -> ProducerBatch:
+        """A closed batch made elsewhere: header space and records in `encoded`, compressed as
+        `header` says, which is complete but for the producer's part.
+        """
+        batch = cls(topic, partition, created_ms, None)
+        batch.encoded = encoded
+        batch.header = header
+        batch.record_count = header.record_count
+        batch.uncompressed_bytes = len(encoded)
+        return batch
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether records may still be added."""
+        return self.buffer is not None
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it has sequence numbers."""
+        return self.base_sequence != UNNUMBERED
+
+    @property
+    def end_sequence(self) -> int:
+        """The sequence after the last record's."""
+        return self.base_sequence + self.record_count
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in a request: of the encoded batch, or the bound while not compressed."""
+        if self.encoded is not None:
+            return len(self.encoded)
+        return self.uncompressed_bytes if self.buffer is None else self.buffer.size_bytes
+
+    def uncompressed_section_bytes(self) -> int:
+        """Size of the batch without compression, for one made elsewhere as it really is."""
+        if self.encoded is None or self.header is None or not self.header.is_compressed:
+            return self.uncompressed_bytes
+        section = records_section(self.encoded, 0, self.header)
+        return BATCH_HEADER_SIZE + len(section)
+
+    def close(self, codec: Codec, level: int | None) -> None:
+        """Take no more records, and compress those there are."""
+        buffer = self.buffer
+        if buffer is None:
+            return
+        self.buffer = None
+        self.record_count = buffer.record_count
+        self.uncompressed_bytes = buffer.size_bytes
+        header = BatchHeader(
+            base_offset=0,
+            batch_length=0,
+            partition_leader_epoch=NO_PARTITION_LEADER_EPOCH,
+            magic=CURRENT_MAGIC,
+            crc=0,
+            attributes=int(codec),
+            last_offset_delta=self.record_count - 1,
+            base_timestamp_ms=buffer.base_timestamp_ms,
+            max_timestamp_ms=buffer.max_timestamp_ms,
+            producer_id=NO_PRODUCER.producer_id,
+            producer_epoch=NO_PRODUCER.producer_epoch,
+            base_sequence=NO_SEQUENCE,
+            record_count=self.record_count,
+        )
+        self.header = header
+        encoded = buffer.take()
+        compress_batch(encoded, header, level)
+        self.encoded = encoded
+
+    def number(self, pair: ProducerIdAndEpoch, base_sequence: int) -> None:
+        """Give it (other) sequence numbers, not wrapped."""
+        self.pair = pair
+        self.base_sequence = base_sequence
+
+    def prepare(self, *, is_transactional: bool) -> None:
+        """Write its numbering into the bytes that go out; a closed batch only."""
+        header, encoded = self.header, self.encoded
+        assert header is not None
+        assert encoded is not None
+        producer_id, producer_epoch = self.pair
+        sequence = self.base_sequence % SEQUENCE_COUNT if self.is_numbered else NO_SEQUENCE
+        attributes = header.attributes & ~TRANSACTIONAL_BIT
+        attributes |= TRANSACTIONAL_BIT if is_transactional else 0
+        wanted = (producer_id, producer_epoch, sequence, attributes)
+        written = (
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.attributes,
+        )
+        if wanted != written or not self.is_written:
+            self.is_written = True
+            header.producer_id = producer_id
+            header.producer_epoch = producer_epoch
+            header.base_sequence = sequence
+            header.attributes = attributes
+            write_header(encoded, header)
+
+    def split(self, target_bytes: int, codec: Codec, level: int | None) -> list[ProducerBatch]:
+        """The same records in smaller batches of at most `target_bytes` before compression (a
+        larger record has one of its own), closed, numbered on where this one is.
+        """
+        assert self.encoded is not None
+        self.prepare(is_transactional=False)
+        parts: list[ProducerBatch] = []
+        buffer: RecordBuffer | None = None
+        for record in decode_records(self.encoded):
+            values = (record.timestamp_ms, record.key, record.value, record.headers)
+            if buffer is None or buffer.append(*values) < 0:
+                buffer = RecordBuffer(target_bytes)
+                part = ProducerBatch(self.topic, self.partition, self.created_ms, buffer)
+                part.is_split_part = True
+                parts.append(part)
+                buffer.append(*values)
+        start = 0
+        places: list[tuple[int, Outcome, int]] = []
+        for part in parts:
+            part.close(codec, level)
+            part.attempt_count = self.attempt_count
+            part.last_code = self.last_code
+            part.sent_leader_epoch = self.sent_leader_epoch
+            if self.is_numbered:
+                part.number(self.pair, self.base_sequence + start)
+            places.append((start, part, 0))
+            start += part.record_count
+        assert start == self.record_count, "a split keeps every record"
+        self.replace(places)
+        return parts
+
+    def release(self) -> None:
+        """Drop the bytes."""
+        self.buffer = None
+        self.encoded = None

@@ -1,0 +1,119 @@
+"""What `send_nowait` returns: one record on its way, and how it ended.
+
+Owns the view of one record in a batch. Must not own anything that has to be closed or awaited: a
+delivery may be dropped at any time, at no cost. Invariant: it never changes once it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+
+from moldau.client.producer.core.batch import Outcome
+from moldau.client.producer.core.identity import DeliveryErrors
+from moldau.client.records import RecordMetadata
+
+
+class Delivery:
+    """A record that was handed to a producer. Await it for its `RecordMetadata`.
+
+    Cancelling whoever awaits it does not stop the record.
+    """
+
+    __slots__ = ("_errors", "_index", "_key_size", "_outcome", "_timestamp_ms", "_value_size")
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        index: int,
+        timestamp_ms: int,
+        key_size: int,
+        value_size: int,
+        errors: DeliveryErrors,
+    ) -> None:
+        self._outcome = outcome
+        self._index = index
+        self._timestamp_ms = timestamp_ms
+        self._key_size = key_size
+        self._value_size = value_size
+        self._errors = errors
+
+    def done(self) -> bool:
+        """Whether it was acknowledged or has failed."""
+        outcome = self._outcome
+        if outcome.is_replaced:
+            outcome, _ = outcome.locate(self._index)
+        return outcome.is_done
+
+    def exception(self) -> Exception | None:
+        """Why it failed; None when it was acknowledged.
+
+        Raises:
+            asyncio.InvalidStateError: it is not done.
+        """
+        outcome, index = self._outcome.locate(self._index)
+        if not outcome.is_done:
+            raise asyncio.InvalidStateError("the record is still on its way")
+        error = outcome.error
+        if error is None or not outcome.record_errors:
+            return error
+        if index in outcome.record_errors:
+            return self._errors.record_refused(error, outcome.record_errors[index])
+        return self._errors.record_refused(error, None)
+
+    def result(self) -> RecordMetadata:
+        """Where it is.
+
+        Raises:
+            asyncio.InvalidStateError: it is not done.
+            KafkaError: it failed.
+        """
+        error = self.exception()
+        if error is not None:
+            # All records of a batch share one error: without this its traceback would grow.
+            raise error.with_traceback(None)
+        outcome, index = self._outcome.locate(self._index)
+        base_offset = outcome.base_offset
+        appended_ms = outcome.log_append_time_ms
+        return RecordMetadata(
+            outcome.topic,
+            outcome.partition,
+            base_offset + index if base_offset >= 0 else -1,
+            self._timestamp_ms if appended_ms < 0 else appended_ms,
+            self._key_size,
+            self._value_size,
+        )
+
+    def call_when_done(
+        self, callback: Callable[[RecordMetadata | None, Exception | None], object]
+    ) -> None:
+        """Call `callback(metadata, None)` or `callback(None, error)`, on the producer's loop."""
+
+        def report(_outcome: Outcome, _index: int) -> None:
+            error = self.exception()
+            if error is None:
+                callback(self.result(), None)
+            else:
+                callback(None, error)
+
+        if self.done():
+            report(self._outcome, self._index)
+        else:
+            self._outcome.when_done(self._index, report)
+
+    def __await__(self) -> Generator[object, None, RecordMetadata]:
+        if not self.done():
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def wake(_outcome: Outcome, _index: int) -> None:
+                if not future.done():
+                    future.set_result(None)
+
+            self._outcome.when_done(self._index, wake)
+            yield from future
+        return self.result()
+
+    def __repr__(self) -> str:
+        outcome, _ = self._outcome.locate(self._index)
+        state = "on its way" if not outcome.is_done else "failed" if outcome.error else "done"
+        return f"<Delivery to {outcome.topic}-{outcome.partition}: {state}>"

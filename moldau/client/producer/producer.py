@@ -1,0 +1,544 @@
+"""`Producer`: sends records and tells what became of them.
+
+Owns the public calls, what they check, and the parts: accumulator, appender, sender, transactions,
+cluster client. Must not know how any of them works. Invariants: a call that raises has sent
+nothing; what was appended is delivered or fails, whatever happens to the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, Unpack, cast
+
+from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.ports import ClientPorts
+from moldau.client.config import ProducerConfig, ProducerSettings
+from moldau.client.errors import (
+    BufferFull,
+    ClientClosed,
+    ConfigurationError,
+    KafkaError,
+    RequestTimeout,
+    SerializationError,
+    WrongEventLoop,
+)
+from moldau.client.producer.appender import Appender
+from moldau.client.producer.core.accumulator import Accumulator
+from moldau.client.producer.core.topic_queues import TopicQueues
+from moldau.client.producer.delivery import Delivery
+from moldau.client.producer.delivery_errors import ProducerErrors
+from moldau.client.producer.held_records import held_size_bytes
+from moldau.client.producer.partitioners import Partitioner, partitioner_of
+from moldau.client.producer.producer_parts import BatchesLink, accumulator_settings
+from moldau.client.producer.record_checks import (
+    HeadersLike,
+    check_numbers,
+    check_topic,
+    checked_headers,
+    serialized,
+)
+from moldau.client.producer.sender import Sender
+from moldau.client.producer.transaction_calls import TransactionCalls
+from moldau.client.producer.transactions import Transactions
+from moldau.client.records import RecordMetadata
+from moldau.client.serialization import SerializerLike, serialize_function
+from moldau.protocol.records import RecordHeaders
+from moldau.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from moldau.client.arrow.delivery import ArrowDelivery
+    from moldau.client.arrow.sending import ArrowSender
+    from moldau.client.arrow.slices import ArrowData
+
+__all__ = ["HeadersLike", "OnDelivery", "Producer"]
+
+OnDelivery: TypeAlias = Callable[[RecordMetadata | None, Exception | None], object]
+"""Called on the loop with where the record is, or with why it failed."""
+
+ROOM_SHARE: Final = 8
+"""`wait_for_room` waits until this part of `buffer.memory` is free."""
+
+_running_loop = asyncio.get_running_loop
+
+
+class Producer(TransactionCalls):
+    """Sends records to topics. `async with Producer("localhost:9092") as producer: …`
+
+    Idempotent unless that is switched off: retries neither repeat nor reorder records (KIP-98).
+
+    Args:
+        bootstrap_servers: `HOST:PORT`, several separated by commas, or a list of them.
+        config: a `ProducerConfig`, or settings by name, dotted or with underscores.
+        key_serializer, value_serializer: make bytes of keys and values that are not None; without
+            them these are bytes already.
+        partitioner: a function, or one of "default" (KIP-480, KIP-794), "murmur2", "random" and
+            "round_robin"; see `moldau.client.producer.partitioners`.
+        ports: for tests.
+        settings: as in `ProducerConfig`; they win over `config`.
+
+    Raises:
+        ConfigurationError: an unknown setting, or a value that cannot be.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] = "",
+        *,
+        config: ProducerConfig | Mapping[str, object] | None = None,
+        key_serializer: SerializerLike | None = None,
+        value_serializer: SerializerLike | None = None,
+        partitioner: str | Partitioner | None = None,
+        ports: ClientPorts | None = None,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        self.config: ProducerConfig = ProducerConfig.resolve(bootstrap_servers, config, settings)
+        ports = ports or ClientPorts()
+        source = ports.source or random.Random()
+        self._clock = ports.clock or SystemClock()
+        self._now_ms = self._clock.now_ms
+        try:
+            self._key_serializer = serialize_function(key_serializer)
+            self._value_serializer = serialize_function(value_serializer)
+            chosen = partitioner_of(partitioner or self.config.partitioner_class, source)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(str(error)) from error
+        self._serializes = not (self._key_serializer is None and self._value_serializer is None)
+        self._client = ClusterClient(
+            self.config,
+            network=ports.network,
+            clock=self._clock,
+            source=source,
+            allow_auto_topic_creation=True,
+        )
+        self._errors = ProducerErrors(self.config)
+        self._parts(source, chosen)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: asyncio.Future[None] | None = None
+        self._learning: dict[str, asyncio.Task[None]] = {}
+        self._arrow: ArrowSender | None = None
+
+    def _parts(self, source: random.Random, partitioner: Partitioner | None) -> None:
+        config = self.config
+        # Made in a circle: batches ask transactions for permission, and these wait for batches.
+        self._transactions: Transactions | None = None
+        batches = BatchesLink()
+        if config.enable_idempotence:
+            self._transactions = Transactions(
+                self._client, config, batches, clock=self._clock, source=source
+            )
+        self._is_transactional = config.transactional_id is not None
+        self._accumulator = Accumulator(
+            accumulator_settings(config, source),
+            identity=self._transactions,
+            errors=self._errors,
+            randrange=source.randrange,
+        )
+        self._appender = Appender(
+            self._accumulator,
+            self._clock,
+            errors=self._errors,
+            partitioner=partitioner,
+            ignore_keys=config.partitioner_ignore_keys,
+            learn=self._learn,
+            used=self._client.used,
+            refused=self._record_refused,
+        )
+        self._partitioner = partitioner
+        transactions = self._transactions
+        self._sender = Sender(
+            self._client,
+            self._accumulator,
+            config,
+            self._clock,
+            highest_version=lambda: (
+                None if transactions is None else transactions.highest_produce_version
+            ),
+            before_step=self._appender.expire_held,
+            on_progress=self._appender.room_changed,
+        )
+        self._appender.sender = self._sender
+        batches.sender, batches.appender = self._sender, self._appender
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _start(self) -> None:
+        if self._closing is not None:
+            raise ClientClosed("the producer is closed; make a new one")
+        if self._loop is None:
+            self._loop = _running_loop()
+            self._client.on_update(self._metadata_changed)
+            self._sender.start()
+            if self._transactions is not None:
+                self._transactions.start()
+
+    async def close(self, timeout_ms: float | None = None) -> None:
+        """Deliver what there is, abort an open transaction, close all connections (idempotent).
+
+        Args:
+            timeout_ms: how long to wait for acknowledgements; what is not acknowledged by then
+                fails with `ClientClosed`. None: as long as the records' own time limits allow.
+        """
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+            return
+        self._closing = asyncio.get_running_loop().create_future()
+        limit_ms = self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms
+        transactions = self._transactions
+        try:
+            if self._loop is not None:
+                if transactions is not None and self._is_transactional:
+                    await transactions.close(limit_ms)
+                await self._flush_within(timeout_ms)
+                if transactions is not None and not self._is_transactional:
+                    await transactions.close(limit_ms)
+        finally:
+            try:
+                await self._shut_down()
+            finally:
+                if not self._closing.done():
+                    self._closing.set_result(None)
+
+    async def _flush_within(self, timeout_ms: float | None) -> None:
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else max(timeout_ms, 0) / 1000):
+                await self._sender.flush()
+        except TimeoutError:
+            pass
+
+    async def _shut_down(self) -> None:
+        error = ClientClosed("the producer was closed before the record was acknowledged")
+        self._appender.fail_all_held(error)
+        self._sender.results.fail_all(error)
+        self._sender.announce()
+        for task in list(self._learning.values()):
+            task.cancel()
+        await asyncio.gather(*self._learning.values(), return_exceptions=True)
+        await self._sender.stop()
+        await self._client.close()
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: HeadersLike = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record and wait for its acknowledgement.
+
+        When cancelled before the record is in `buffer.memory`, nothing is sent; afterwards it is
+        delivered all the same.
+
+        Args:
+            value: bytes, or what the value serializer takes; None is a null (a tombstone).
+            key: decides on the partition, unless that is given.
+            timestamp_ms: milliseconds since 1970 UTC; now when None.
+
+        Raises:
+            BufferFull: no room within `max.block.ms`.
+            RecordTooLarge, SerializationError: the record cannot be sent.
+            UnknownTopicOrPartition: the topic did not come up within `max.block.ms`.
+            DeliveryTimeout: not acknowledged within `delivery.timeout.ms`.
+            KafkaError: a broker refused it for good; ClientClosed; the transaction's errors.
+        """
+        self._check()
+        if timestamp_ms is None:
+            timestamp_ms = self._now_ms()
+        data, key_data, header_list = self._prepared(topic, value, key, headers)
+        if partition is not None or timestamp_ms < 0:
+            check_numbers(partition, timestamp_ms)
+        appender = self._appender
+        delivery = None
+        if not appender.is_waited_for:
+            delivery = appender.append(topic, data, key_data, header_list, partition, timestamp_ms)
+        if delivery is None:
+            delivery = await self._append_with_room(
+                topic, data, key_data, header_list, partition, timestamp_ms
+            )
+        return await delivery
+
+    async def _append_with_room(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: RecordHeaders,
+        partition: int | None,
+        timestamp_ms: int,
+    ) -> Delivery:
+        appender = self._appender
+        deadline_ms = self._clock.monotonic_ms() + self.config.max_block_ms
+        needed = held_size_bytes(key, value, headers)
+        needed = min(needed, self._accumulator.settings.buffer_memory_bytes)
+        try:
+            while True:
+                await appender.wait_for_bytes(needed, deadline_ms)
+                self._check()
+                delivery = appender.append(topic, value, key, headers, partition, timestamp_ms)
+                if delivery is not None:
+                    return delivery
+        except BufferFull as error:
+            self._record_refused(error)
+            raise
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: HeadersLike = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        """Hand over a record without waiting for anything; arguments as `send`.
+
+        Args:
+            on_delivery: called on the event loop when it was acknowledged or has failed.
+
+        Returns:
+            What became of it: await it, ask it, or forget it.
+
+        Raises:
+            BufferFull: there is no room now; `await wait_for_room()`, then send it again.
+            RecordTooLarge, SerializationError, ClientClosed, the transaction's errors.
+        """
+        if self._closing is not None or _running_loop() is not self._loop or self._is_transactional:
+            self._check()
+        if timestamp_ms is None:
+            timestamp_ms = self._now_ms()
+        if self._serializes or headers:
+            value, key, headers = self._prepared(topic, value, key, headers)
+        if partition is not None or timestamp_ms < 0:
+            check_numbers(partition, timestamp_ms)
+        delivery = self._appender.append(
+            topic,
+            cast("bytes | None", value),
+            cast("bytes | None", key),
+            cast("RecordHeaders", headers),
+            partition,
+            timestamp_ms,
+        )
+        if delivery is None:
+            raise self._appender.buffer_full(0)
+        if on_delivery is not None:
+            delivery.call_when_done(on_delivery)
+        return delivery
+
+    def _prepared(
+        self, topic: str, value: object, key: object, headers: HeadersLike
+    ) -> tuple[bytes | None, bytes | None, RecordHeaders]:
+        """Serialized and checked; touches nothing else, so that any thread may call it."""
+        if self._key_serializer is not None and key is not None:
+            key = serialized(self._key_serializer, topic, key, "key")
+        if self._value_serializer is not None and value is not None:
+            value = serialized(self._value_serializer, topic, value, "value")
+        for name, part in (("key", key), ("value", value)):
+            if part is not None and not isinstance(part, bytes | bytearray | memoryview):
+                raise SerializationError(
+                    f"the {name} is {type(part).__name__}: bytes are needed, or a {name}_serializer"
+                )
+        checked = checked_headers(headers) if headers else ()
+        return cast("bytes | None", value), cast("bytes | None", key), checked
+
+    def _append_prepared(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: RecordHeaders,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Delivery:
+        """The rest of `send_nowait`, on the loop, for what `_prepared` has returned."""
+        self._check()
+        if timestamp_ms is None:
+            timestamp_ms = self._now_ms()
+        if partition is not None or timestamp_ms < 0:
+            check_numbers(partition, timestamp_ms)
+        delivery = self._appender.append(topic, value, key, headers, partition, timestamp_ms)
+        if delivery is None:
+            raise self._appender.buffer_full(0)
+        if on_delivery is not None:
+            delivery.call_when_done(on_delivery)
+        return delivery
+
+    async def send_arrow(
+        self,
+        topic: str | None,
+        data: ArrowData,
+        *,
+        partition: int | None = None,
+    ) -> ArrowDelivery:
+        """Send all rows of a pyarrow Table or RecordBatch and wait for every acknowledgement.
+
+        No Python object per row is made. Columns: `value`; optional `key`, `headers`, `timestamp`,
+        `partition`, `topic` (Spark's schema for Kafka). It waits for room slice by slice, for each
+        at most `max.block.ms`.
+
+        Args:
+            topic: for all rows; None: the column `topic` says it.
+            partition: for all rows; None: the column, or the partitioner.
+
+        Raises:
+            ArrowMissing: pyarrow is not installed.
+            SerializationError: the columns are not such.
+            KafkaError: as `send`; the first error, when everything else has ended.
+        """
+        self._check()
+        if self._arrow is None:
+            from moldau.client.arrow.sending import ArrowSender
+
+            self._arrow = ArrowSender(
+                self._appender,
+                self._accumulator,
+                self._clock,
+                topic_source=self._topic,
+                partitioner=self._partitioner,
+                ignore_keys=self.config.partitioner_ignore_keys,
+                check=self._check,
+                refused=self._record_refused,
+            )
+        return await self._arrow.send(topic, data, partition)
+
+    async def wait_for_room(self) -> None:
+        """Until `send_nowait` has room again: an eighth of `buffer.memory`.
+
+        Raises:
+            BufferFull: not within `max.block.ms`.
+        """
+        self._check()
+        needed = max(self._accumulator.settings.buffer_memory_bytes // ROOM_SHARE, 1)
+        deadline_ms = self._clock.monotonic_ms() + self.config.max_block_ms
+        await self._appender.wait_for_bytes(needed, deadline_ms)
+
+    async def flush(self, timeout_ms: float | None = None) -> None:
+        """Wait until all records handed over so far were acknowledged or have failed.
+
+        They are sent at once, without waiting for `linger.ms`. Failures are told by the deliveries.
+
+        Args:
+            timeout_ms: None: as long as the records' own time limits allow.
+
+        Raises:
+            RequestTimeout: not within `timeout_ms`; they are still on their way.
+        """
+        self._check_usable()
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else max(timeout_ms, 0) / 1000):
+                await self._sender.flush()
+        except TimeoutError:
+            raise RequestTimeout(
+                f"flush: not everything was acknowledged within {timeout_ms} ms; it goes on"
+            ) from None
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The partitions of a topic, ascending.
+
+        Raises:
+            UnknownTopicOrPartition: it did not come up within `max.block.ms`.
+        """
+        self._check_usable()
+        check_topic(topic)
+        known = await self._client.topic(topic, timeout_ms=self.config.max_block_ms)
+        return sorted(known.partitions)
+
+    # -- checks ----------------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if self._closing is not None:
+            raise ClientClosed("the producer is closed; make a new one")
+        if _running_loop() is not self._loop:
+            if self._loop is not None:
+                raise WrongEventLoop(
+                    "this producer belongs to another event loop; make one per loop, or use "
+                    "moldau.client.sync, which threads can share"
+                )
+            self._start()
+        if self._sender.failure is not None:
+            raise KafkaError(f"the producer has failed: {self._sender.failure!r}")
+
+    def _check(self) -> None:
+        """Raise if nothing may be appended now."""
+        self._check_usable()
+        transactions = self._transactions
+        if transactions is not None:
+            refusal = transactions.refusal
+            if refusal is not None:
+                raise refusal
+
+    def _record_refused(self, error: KafkaError) -> None:
+        if self._transactions is not None and self._is_transactional:
+            self._transactions.record_refused(error)
+
+    # -- metadata --------------------------------------------------------------------------------
+
+    def _learn(self, topic: str, partition_count: int = 1) -> None:
+        """Ask for a topic for which records are held."""
+        if topic in self._learning:
+            return
+        task = asyncio.create_task(self._learned(topic, partition_count))
+        self._learning[topic] = task
+
+    async def _learned(self, topic: str, partition_count: int) -> None:
+        try:
+            await self._client.topic(
+                topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms
+            )
+        except KafkaError as error:
+            self._appender.fail_unknown(topic, partition_count, error)
+        finally:
+            del self._learning[topic]
+        if self._closing is None:
+            self._take_metadata(topic)
+            self._appender.learn_more(topic)
+            self._sender.wake()
+
+    async def _topic(self, topic: str, partition_count: int = 1) -> TopicQueues:
+        """The queues of a topic, waited for."""
+        check_topic(topic)
+        await self._client.topic(
+            topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms
+        )
+        self._take_metadata(topic)
+        return self._accumulator.topics[topic]
+
+    def _metadata_changed(self) -> None:
+        for topic in [*self._accumulator.topics, *self._appender.held]:
+            self._take_metadata(topic)
+        self._sender.wake()
+
+    def _take_metadata(self, topic: str) -> None:
+        known = self._client.metadata.topics.get(topic)
+        if known is None:
+            if topic not in self._client.metadata.topic_errors:
+                self._accumulator.forget_topic(topic)
+            return
+        partitions = known.partitions
+        leaders = [
+            (found.leader, found.leader_epoch) if found is not None else (-1, -1)
+            for found in map(partitions.get, range(max(partitions, default=-1) + 1))
+        ]
+        self._accumulator.set_leaders(topic, leaders)
+        self._appender.topic_changed(topic)

@@ -1,0 +1,384 @@
+"""Takes batches to the leaders of their partitions: one task, up to `max.in.flight` per node.
+
+Owns requests from drain to answer, and telling those who wait. Must not decide what an error means
+for a batch (`core/results.py`) nor what a transaction allows (`transactions.py`). Invariant: a
+batch that was drained comes back to `Results` exactly once, whatever happens to its request; the
+task ends only when it is told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.config import ProducerConfig
+from moldau.client.errors import KafkaError
+from moldau.client.producer.core.accumulator import NEVER, Accumulator
+from moldau.client.producer.core.batch import Outcome, ProducerBatch
+from moldau.client.producer.core.partition_queue import PartitionQueue
+from moldau.client.producer.core.results import Results
+from moldau.client.producer.requests import ProduceCall, produce_call
+from moldau.protocol.errors import ErrorCode, LocalProtocolError
+from moldau.protocol.schema import Message
+from moldau.runtime.clock import Clock
+from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
+
+_LOG: Final = logging.getLogger("moldau.client.producer")
+
+
+UNWRITABLE_PAUSE_MS: Final = 2.0
+"""When to look again at a connection that takes no more bytes (acks=0)."""
+
+
+class Sender:
+    """The producer's one task. States: new → running → stopped.
+
+    Args:
+        highest_version: the highest version of Produce that may be used, None for any.
+        before_step: called before each look at the accumulator with the time; returns when it
+            wants to be called again.
+        on_progress: called after batches have ended or memory was given back.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        accumulator: Accumulator,
+        config: ProducerConfig,
+        clock: Clock,
+        *,
+        highest_version: Callable[[], int | None],
+        before_step: Callable[[float], float],
+        on_progress: Callable[[], object],
+    ) -> None:
+        self.results = Results(accumulator)
+        self.failure: BaseException | None = None
+        self._client = client
+        self._accumulator = accumulator
+        self._config = config
+        self._acks = config.required_acks
+        self._clock = clock
+        self._highest_version = highest_version
+        self._before_step = before_step
+        self._on_progress = on_progress
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self._is_woken = False
+        self._sleep: asyncio.Future[None] | None = None
+        self._sleeps_until_ms = NEVER
+        self._in_flight: dict[int, int] = {}
+        self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._not_before_ms: dict[int, float] = {}
+        self._flushes: list[_Flush] = []
+        self._landings: list[asyncio.Future[None]] = []
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin; on the running loop."""
+        assert self._task is None
+        self._task = asyncio.create_task(self._run(), name="moldau-producer-sender")
+        self._task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Send nothing more. What is on the wire is not waited for."""
+        self._is_stopping = True
+        for connecting in list(self._connecting.values()):
+            connecting.cancel()
+        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        self.wake()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """The task is over: as it should be, or by a bug that must not leave anybody waiting."""
+        if task.cancelled():
+            self.failure = KafkaError("the producer's task was cancelled from outside")
+        elif task.exception() is not None:
+            self.failure = task.exception()
+            _LOG.error("the producer's task has failed", exc_info=self.failure)
+        if self.failure is not None:
+            error = KafkaError(f"the producer has failed: {self.failure!r}")
+            error.__cause__ = self.failure
+            self.results.fail_all(error)
+            self.announce()
+
+    # -- for the producer and its transactions ---------------------------------------------------
+
+    def wake(self) -> None:
+        """Look at everything again, soon."""
+        self._is_woken = True
+        if self._sleep is not None and not self._sleep.done():
+            self._sleep.set_result(None)
+
+    def wake_by(self, due_ms: float) -> None:
+        """Look at everything at that time at the latest."""
+        if due_ms < self._sleeps_until_ms:
+            self.wake()
+
+    async def flush(self) -> None:
+        """Send without waiting for `linger.ms` what there is, until it has ended, well or not."""
+        accumulator = self._accumulator
+        if not accumulator.incomplete:
+            return
+        flush = _Flush(set(accumulator.incomplete))
+        self._flushes.append(flush)
+        accumulator.hurries += 1
+        self.wake()
+        try:
+            await flush.done
+        finally:
+            accumulator.hurries -= 1
+            self._flushes.remove(flush)
+
+    def fail_waiting(self, error: KafkaError) -> None:
+        """Fail every batch that is not on the wire, those too that wait to be sent again."""
+        self.results.fail_waiting(error)
+        self.wake()
+
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether a request with batches awaits its answer."""
+        return self._accumulator.has_in_flight
+
+    @property
+    def needs_new_epoch(self) -> bool:
+        """Whether some partition cannot go on under the producer's epoch of now."""
+        return self._accumulator.needs_new_epoch
+
+    async def in_flight_done(self) -> None:
+        """Until no request with batches awaits its answer."""
+        while self._accumulator.has_in_flight:
+            landing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._landings.append(landing)
+            try:
+                await landing
+            finally:
+                if landing in self._landings:
+                    self._landings.remove(landing)
+
+    # -- the task --------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not self._is_stopping:
+            self._is_woken = False
+            next_ms = self._step(self._clock.monotonic_ms())
+            if not self._is_woken and not self._is_stopping:
+                await self._sleep_until(next_ms)
+            else:
+                await asyncio.sleep(0)
+
+    async def _sleep_until(self, due_ms: float) -> None:
+        self._sleep = sleep = asyncio.get_running_loop().create_future()
+        self._sleeps_until_ms = due_ms
+        timer = None
+        if due_ms != NEVER:
+            delay_ms = max(due_ms - self._clock.monotonic_ms(), 0.0)
+            timer = self._clock.call_later(delay_ms, self.wake)
+        try:
+            await sleep
+        finally:
+            self._sleep = None
+            self._sleeps_until_ms = NEVER
+            if timer is not None:
+                timer.cancel()
+
+    def _step(self, now_ms: float) -> float:
+        accumulator = self._accumulator
+        next_ms = self._before_step(now_ms)
+        if accumulator.expiry_ms() <= now_ms:
+            self.results.expire(now_ms)
+        ready = accumulator.ready(now_ms)
+        next_ms = min(next_ms, ready.next_ms)
+        for node_id in ready.due:
+            next_ms = min(next_ms, self._serve(node_id, ready.by_leader[node_id], now_ms))
+        if ready.leaderless:
+            self._client.request_update()
+        self.announce()
+        return next_ms
+
+    def _serve(self, node_id: int, queues: list[PartitionQueue], now_ms: float) -> float:
+        """Send to a node what may go there; returns when to look at it again."""
+        most = self._config.max_in_flight_requests_per_connection
+        not_before_ms = self._not_before_ms.get(node_id, 0.0)
+        if not_before_ms > now_ms:
+            return not_before_ms
+        while self._in_flight.get(node_id, 0) < most:
+            connection = self._client.ready(node_id)
+            self._accumulator.node_ready(node_id, connection is not None, now_ms)
+            if connection is None:
+                self._connect(node_id)
+                break
+            if self._acks == 0 and not connection.is_writable:
+                # Nothing else limits requests that have no answers.
+                return now_ms + UNWRITABLE_PAUSE_MS
+            batches = self._accumulator.drain(queues, self._config.max_request_size, now_ms)
+            if not batches:
+                break
+            self._send(node_id, connection, batches, now_ms)
+            queues = [queue for queue in queues if queue.waiting]
+            if not queues:
+                break
+        return NEVER
+
+    def _connect(self, node_id: int) -> None:
+        if node_id not in self._connecting and not self._is_stopping:
+            task = asyncio.create_task(self._connected(node_id))
+            self._connecting[node_id] = task
+
+    async def _connected(self, node_id: int) -> None:
+        """Wait until a node takes requests. Whatever is in the way, the batches' own time limits
+        what they wait; an error that stays is theirs at once.
+        """
+        try:
+            await self._client.connection(node_id)
+            self._not_before_ms.pop(node_id, None)
+        except (KafkaError, OSError, LocalProtocolError) as error:
+            now_ms = self._clock.monotonic_ms()
+            self._not_before_ms[node_id] = now_ms + self._config.retry_backoff_ms
+            if isinstance(error, KafkaError) and not error.retriable:
+                self.results.fail_node(node_id, error)
+            self._client.request_update()
+        finally:
+            del self._connecting[node_id]
+            self.wake()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def _send(
+        self, node_id: int, connection: Connection, batches: list[ProducerBatch], now_ms: float
+    ) -> None:
+        config = self._config
+        try:
+            call = produce_call(
+                connection,
+                batches,
+                acks=self._acks,
+                timeout_ms=config.request_timeout_ms,
+                transactional_id=config.transactional_id,
+                highest_version=self._highest_version(),
+                topic_id=self._topic_id,
+            )
+            if self._acks == 0:
+                connection.send_and_forget(call.request, api_version=call.version)
+                for batch in batches:
+                    self.results.acknowledged(batch)
+                return
+            answer = connection.submit(
+                call.request, api_version=call.version, timeout_ms=config.request_timeout_ms
+            )
+        except UnsupportedByPeer as error:
+            self._refuse(batches, ErrorCode.UNSUPPORTED_VERSION, str(error), now_ms)
+        except LocalProtocolError as error:
+            self._refuse(batches, ErrorCode.INVALID_REQUEST, str(error), now_ms)
+        except OSError as error:
+            self._refuse(batches, ErrorCode.NETWORK_EXCEPTION, str(error), now_ms)
+            self._client.request_update()
+        else:
+            self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
+            answer.add_done_callback(partial(self._answered, node_id, call))
+
+    def _refuse(
+        self, batches: Iterable[ProducerBatch], code: ErrorCode, message: str, now_ms: float
+    ) -> None:
+        for batch in batches:
+            self.results.refused(batch, code, message, now_ms)
+
+    def _answered(self, node_id: int, call: ProduceCall, answer: asyncio.Future[Message]) -> None:
+        """A request has been answered, or never will be."""
+        self._in_flight[node_id] -= 1
+        now_ms = self._clock.monotonic_ms()
+        error = None if answer.cancelled() else answer.exception()
+        if answer.cancelled() or error is not None:
+            code = ErrorCode.NETWORK_EXCEPTION
+            if isinstance(error, RequestTimedOut):
+                code = ErrorCode.REQUEST_TIMED_OUT
+            self._refuse(call.batches.values(), code, str(error or "cancelled"), now_ms)
+            self._client.request_update()
+        else:
+            self._take_answer(node_id, call, answer.result(), now_ms)
+        self.announce()
+        if self._landings and not self._accumulator.has_in_flight:
+            landings, self._landings = self._landings, []
+            for landing in landings:
+                if not landing.done():
+                    landing.set_result(None)
+        self.wake()
+
+    def _take_answer(
+        self, node_id: int, call: ProduceCall, response: Message, now_ms: float
+    ) -> None:
+        answers, leaders, throttle_time_ms = call.read(response)
+        if throttle_time_ms > 0:
+            self._client.throttled(node_id, throttle_time_ms)
+        if leaders:
+            self._client.learn_leaders(leaders)
+        is_stale = False
+        for answer in answers:
+            if answer.code is ErrorCode.NONE:
+                self.results.acknowledged(
+                    answer.batch,
+                    base_offset=answer.base_offset,
+                    log_append_time_ms=answer.log_append_time_ms,
+                )
+                continue
+            is_stale = is_stale or answer.code.invalidates_metadata
+            self.results.refused(
+                answer.batch,
+                answer.code,
+                answer.message,
+                now_ms,
+                record_errors=answer.record_errors,
+            )
+        if is_stale:
+            self._client.request_update()
+
+    def _topic_id(self, topic: str) -> UUID | None:
+        known = self._client.metadata.topics.get(topic)
+        return None if known is None or known.topic_id.int == 0 else known.topic_id
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    def announce(self) -> None:
+        """Tell those who wait what has ended."""
+        accumulator = self._accumulator
+        if not accumulator.finished and not accumulator.replaced:
+            return
+        finished, accumulator.finished = accumulator.finished, []
+        replaced, accumulator.replaced = accumulator.replaced, []
+        for flush in self._flushes:
+            for outcome in replaced:
+                flush.replace(outcome)
+            flush.discard(finished)
+        for outcome in finished:
+            for index, waiter in outcome.take_waiters():
+                try:
+                    waiter(outcome, index)
+                except Exception:  # noqa: BLE001 - the application's callback; others still run
+                    _LOG.exception("a delivery callback has failed")
+        self._on_progress()
+
+
+class _Flush:
+    """What one call of `flush` waits for."""
+
+    __slots__ = ("done", "left")
+
+    def __init__(self, left: set[Outcome]) -> None:
+        self.left = left
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def replace(self, outcome: Outcome) -> None:
+        if outcome in self.left:
+            self.left.discard(outcome)
+            self.left.update(part for part in outcome.parts() if not part.is_done)
+
+    def discard(self, finished: Iterable[Outcome]) -> None:
+        self.left.difference_update(finished)
+        if not self.left and not self.done.done():
+            self.done.set_result(None)

@@ -1,0 +1,251 @@
+"""Values to bytes and back: the protocols, and the serializers that Kafka's own clients have.
+
+Owns the byte formats of strings, numbers, UUIDs and JSON. Must not see records, topics' schemas or
+connections. Invariant: None never reaches a serializer or deserializer: a null stays a null.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+
+from moldau.client.errors import SerializationError
+
+In = TypeVar("In", contravariant=True)
+Out = TypeVar("Out", covariant=True)
+Number = TypeVar("Number", int, float)
+
+
+class Serializer(Protocol[In]):
+    """Makes bytes of keys or values."""
+
+    def serialize(self, topic: str, value: In) -> bytes:
+        """The bytes of `value`, which is never None. May raise anything: it becomes the cause of
+        the `SerializationError` that `send` raises.
+        """
+        ...
+
+
+class Deserializer(Protocol[Out]):
+    """Makes keys or values of bytes."""
+
+    def deserialize(self, topic: str, data: bytes) -> Out:
+        """The value in `data`. May raise anything: it becomes the cause of the error of the poll
+        that would have handed the record out.
+        """
+        ...
+
+
+SerializerLike: TypeAlias = Serializer[Any] | Callable[[Any], bytes]
+"""A serializer, or simply a function from a value to bytes."""
+DeserializerLike: TypeAlias = Deserializer[Any] | Callable[[bytes], Any]
+"""A deserializer, or simply a function from bytes to a value."""
+
+
+def serialize_function(given: SerializerLike | None) -> Callable[[str, Any], bytes] | None:
+    """A function of (topic, value) for what a user gave as a serializer.
+
+    Raises:
+        TypeError: it is neither a serializer nor callable.
+    """
+    if given is None:
+        return None
+    method = getattr(given, "serialize", None)
+    if method is not None:
+        return cast("Callable[[str, Any], bytes]", method)
+    if callable(given):
+        function = given
+        return lambda _topic, value: function(value)
+    raise TypeError(f"{given!r} is no serializer: it has no serialize(topic, value)")
+
+
+def deserialize_function(given: DeserializerLike | None) -> Callable[[str, bytes], Any] | None:
+    """A function of (topic, data) for what a user gave as a deserializer.
+
+    Raises:
+        TypeError: it is neither a deserializer nor callable.
+    """
+    if given is None:
+        return None
+    method = getattr(given, "deserialize", None)
+    if method is not None:
+        return cast("Callable[[str, bytes], Any]", method)
+    if callable(given):
+        function = given
+        return lambda _topic, data: function(data)
+    raise TypeError(f"{given!r} is no deserializer: it has no deserialize(topic, data)")
+
+
+class StringSerializer:
+    """Text in an encoding, UTF-8 unless another is named."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self.encoding: str = encoding
+
+    def serialize(self, topic: str, value: str) -> bytes:
+        """The text's bytes."""
+        if not isinstance(value, str):
+            raise SerializationError(f"a str is needed for topic {topic}, not {_kind(value)}")
+        return value.encode(self.encoding)
+
+
+class StringDeserializer:
+    """Text in an encoding, UTF-8 unless another is named."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self.encoding: str = encoding
+
+    def deserialize(self, topic: str, data: bytes) -> str:
+        """The text."""
+        try:
+            return str(data, self.encoding)
+        except UnicodeDecodeError as error:
+            raise SerializationError(
+                f"byte {error.start} of {len(data)} is no {self.encoding} text (topic {topic})"
+            ) from error
+
+
+class JsonSerializer:
+    """Compact JSON, UTF-8; dataclasses, datetimes, UUIDs and enums as orjson writes them."""
+
+    def serialize(self, topic: str, value: Any) -> bytes:
+        """The value as JSON."""
+        import orjson
+
+        try:
+            return orjson.dumps(value)
+        except TypeError as error:
+            raise SerializationError(f"{_kind(value)} has no JSON form ({error})") from error
+
+
+class JsonDeserializer:
+    """JSON, UTF-8."""
+
+    def deserialize(self, topic: str, data: bytes) -> Any:
+        """The value that the JSON describes."""
+        import orjson
+
+        try:
+            return orjson.loads(data)
+        except ValueError as error:
+            raise SerializationError(f"no JSON in topic {topic}: {error}") from error
+
+
+class _NumberSerializer(Generic[Number]):
+    format: struct.Struct
+    kinds: tuple[type, ...] = (int,)
+
+    def serialize(self, topic: str, value: Number) -> bytes:
+        """The number's bytes, big endian as in Java."""
+        if not isinstance(value, self.kinds) or isinstance(value, bool):
+            raise SerializationError(
+                f"{type(self).__name__} needs {self.kinds[-1].__name__}, not {_kind(value)}"
+            )
+        try:
+            return self.format.pack(value)
+        except (struct.error, OverflowError) as error:
+            raise SerializationError(
+                f"{value} does not fit the {self.format.size} bytes of {type(self).__name__}"
+            ) from error
+
+
+class _NumberDeserializer(Generic[Number]):
+    format: struct.Struct
+
+    def deserialize(self, topic: str, data: bytes) -> Number:
+        """The number in big endian bytes."""
+        if len(data) != self.format.size:
+            raise SerializationError(
+                f"{type(self).__name__} needs {self.format.size} bytes, not {len(data)} "
+                f"(topic {topic})"
+            )
+        return cast("Number", self.format.unpack(data)[0])
+
+
+class ShortSerializer(_NumberSerializer[int]):
+    """Whole numbers of 16 bits."""
+
+    format = struct.Struct(">h")
+
+
+class ShortDeserializer(_NumberDeserializer[int]):
+    """Whole numbers of 16 bits."""
+
+    format = struct.Struct(">h")
+
+
+class IntegerSerializer(_NumberSerializer[int]):
+    """Whole numbers of 32 bits."""
+
+    format = struct.Struct(">i")
+
+
+class IntegerDeserializer(_NumberDeserializer[int]):
+    """Whole numbers of 32 bits."""
+
+    format = struct.Struct(">i")
+
+
+class LongSerializer(_NumberSerializer[int]):
+    """Whole numbers of 64 bits."""
+
+    format = struct.Struct(">q")
+
+
+class LongDeserializer(_NumberDeserializer[int]):
+    """Whole numbers of 64 bits."""
+
+    format = struct.Struct(">q")
+
+
+class FloatSerializer(_NumberSerializer[float]):
+    """Floating point numbers of 32 bits."""
+
+    format = struct.Struct(">f")
+    kinds = (int, float)
+
+
+class FloatDeserializer(_NumberDeserializer[float]):
+    """Floating point numbers of 32 bits."""
+
+    format = struct.Struct(">f")
+
+
+class DoubleSerializer(_NumberSerializer[float]):
+    """Floating point numbers of 64 bits."""
+
+    format = struct.Struct(">d")
+    kinds = (int, float)
+
+
+class DoubleDeserializer(_NumberDeserializer[float]):
+    """Floating point numbers of 64 bits."""
+
+    format = struct.Struct(">d")
+
+
+class UuidSerializer:
+    """UUIDs as text, as Kafka's UUIDSerializer writes them."""
+
+    def serialize(self, topic: str, value: uuid.UUID) -> bytes:
+        """36 characters."""
+        if not isinstance(value, uuid.UUID):
+            raise SerializationError(f"a UUID is needed for topic {topic}, not {_kind(value)}")
+        return str(value).encode()
+
+
+class UuidDeserializer:
+    """UUIDs as text."""
+
+    def deserialize(self, topic: str, data: bytes) -> uuid.UUID:
+        """The UUID that the text names."""
+        try:
+            return uuid.UUID(str(data, "utf-8"))
+        except ValueError as error:
+            raise SerializationError(f"no UUID in topic {topic}: {error}") from error
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
