@@ -273,7 +273,7 @@ def _begin(consumer: Consumer, topic: str, start: Start) -> None:
     from moldau.client.errors import UnknownTopicOrPartition
     from moldau.client.records import TopicPartition
 
-    existing = sorted(each.partition for each in consumer.partitions_for(topic))
+    existing = consumer.partitions_for(topic)
     wanted = start.partitions or tuple(existing)
     missing = [each for each in wanted if each not in existing]
     if missing:

@@ -54,6 +54,8 @@ from moldau.client.config import (
     ProducerConfig,
     UnusedSetting,
 )
+from moldau.client.consumer.consumer import Consumer
+from moldau.client.consumer.rebalance_listener import RebalanceListener
 from moldau.client.errors import (
     AuthorizationFailed,
     BrokerError,
@@ -83,7 +85,14 @@ from moldau.client.errors import (
 from moldau.client.producer.delivery import Delivery
 from moldau.client.producer.producer import Producer
 from moldau.client.producer.transactions import PreparedTransaction
-from moldau.client.records import RecordMetadata
+from moldau.client.records import (
+    ConsumerGroupMetadata,
+    ConsumerRecord,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    RecordMetadata,
+    TimestampType,
+)
 
 __all__ = [
     "AbortTransaction",
@@ -104,7 +113,10 @@ __all__ = [
     "ConfigResourceType",
     "ConfigSource",
     "ConfigurationError",
+    "Consumer",
     "ConsumerConfig",
+    "ConsumerGroupMetadata",
+    "ConsumerRecord",
     "Delivery",
     "DeliveryTimeout",
     "ElectionType",
@@ -123,6 +135,8 @@ __all__ = [
     "NewPartitions",
     "NewTopic",
     "NoBrokerAvailable",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
     "OffsetOutOfRange",
     "OffsetSpec",
     "OutOfOrderSequence",
@@ -138,12 +152,14 @@ __all__ = [
     "QuorumEndpoint",
     "QuorumReplica",
     "Reassignment",
+    "RebalanceListener",
     "RecordMetadata",
     "RecordTooLarge",
     "RegisteredBroker",
     "ReplicaLog",
     "RequestTimeout",
     "SerializationError",
+    "TimestampType",
     "TopicAlreadyExists",
     "TopicDescription",
     "TopicPage",
