@@ -1,0 +1,112 @@
+"""Any interleaving of polls, answers, losses and time keeps the classic member's promises, and the
+rules notice members that do not keep them.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moldau.client.consumer.core.classic_member import ClassicMember
+from moldau.client.consumer.core.rebalance_steps import NOTHING, Partitions, Standing
+from tests.unit.client.consumer.core.classic_walk import ClassicWalk, Violation
+from tests.unit.client.consumer.core.decisions import Decisions
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.binary(min_size=50, max_size=500), cooperative=st.booleans())
+def test_any_interleaving(data: bytes, cooperative: bool) -> None:
+    walk = ClassicWalk(Decisions(data), cooperative=cooperative)
+    walk.run()
+    walk.settle()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_long_walks(seed: int) -> None:
+    print(f"seed {seed}")
+    walk = ClassicWalk(Decisions(random.Random(seed).randbytes(1_500)), cooperative=bool(seed % 2))
+    walk.run()
+    walk.settle()
+
+
+class ForgetsThatItLost(ClassicMember):
+    """Expelled, it goes on with what it owned."""
+
+    def _reset(self, *, forget_member: bool) -> None:
+        super()._reset(forget_member=forget_member)
+        self._is_lost = False
+
+
+class JoinsWithEverything(ClassicMember):
+    """An eager member keeps consuming while it joins."""
+
+    def _to_give_up_before_joining(self) -> Partitions:
+        return NOTHING
+
+
+class TakesWithoutGiving(ClassicMember):
+    """A cooperative member takes over its assignment and keeps what is not in it."""
+
+    def assigned(self, partitions: Partitions, now_ms: float) -> None:
+        super().assigned(partitions | self._before, now_ms)
+        self._assignment = None
+
+    def revoked(self, partitions: Partitions, now_ms: float) -> None:
+        self._before = self.owned
+        super().revoked(partitions, now_ms)
+
+    _before: Partitions = NOTHING
+
+
+class StaysSilentAboutRevocation(ClassicMember):
+    """After giving up it does not join again: what it gave up is nobody's."""
+
+    def revoked(self, partitions: Partitions, now_ms: float) -> None:
+        wanted = self._rejoin_wanted
+        super().revoked(partitions, now_ms)
+        if self._assignment is not None:
+            self._rejoin_wanted = wanted
+
+
+class NeverSettles(ClassicMember):
+    """Rejoins without an end."""
+
+    def synced(self, attempt: int, now_ms: float, partitions: Partitions) -> None:
+        super().synced(attempt, now_ms, partitions)
+        self._rejoin_wanted = True
+
+
+FAULTS = {
+    ForgetsThatItLost: False,
+    JoinsWithEverything: False,
+    TakesWithoutGiving: True,
+    StaysSilentAboutRevocation: True,
+    NeverSettles: False,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_planted_faults_are_found(fault: type[ClassicMember]) -> None:
+    for seed in range(100):
+        walk = ClassicWalk(
+            Decisions(random.Random(seed).randbytes(600)), cooperative=FAULTS[fault], kind=fault
+        )
+        try:
+            walk.run()
+            walk.settle()
+        except AssertionError:  # a broken rule, or an illegal transition
+            return
+    pytest.fail("nobody notices")
+
+
+def test_a_rule_is_what_finds_a_double_owner() -> None:
+    walk = ClassicWalk(Decisions(b""), cooperative=False)
+    walk.settle()
+    thief, victim = walk.nodes[0].member, walk.nodes[1].member
+    assert thief.standing() is Standing.MEMBER
+    thief.owned |= victim.owned
+    with pytest.raises(Violation, match="m1"):
+        walk.check()
