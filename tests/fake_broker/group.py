@@ -83,7 +83,8 @@ class ClassicGroup:
     protocol: str | None = None
     leader_id: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
-    pending_member_ids: set[str] = field(default_factory=set)
+    pending: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
+    """Ids that were handed out and not used yet; they end with the session timeout (KIP-394)."""
     rebalance_timer: asyncio.TimerHandle | None = None
     rebalance_count: int = 0
 
@@ -106,13 +107,29 @@ class ClassicGroup:
 
     def add(self, member: Member) -> None:
         """A new member; the caller waits on its join."""
-        self.pending_member_ids.discard(member.member_id)
+        self.forget_pending(member.member_id)
         if not self.members:
             self.protocol_type = member.protocol_type
         self.members[member.member_id] = member
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.touch(member)
+
+    def hand_out_id(self, member_id: str, session_timeout_ms: int) -> None:
+        """An id that its member has to come back with; others wait for it so long."""
+        self.pending[member_id] = asyncio.get_running_loop().call_later(
+            session_timeout_ms / 1000, self._expire_pending, member_id
+        )
+
+    def forget_pending(self, member_id: str) -> None:
+        """The id is used, or given up."""
+        timer = self.pending.pop(member_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _expire_pending(self, member_id: str) -> None:
+        self.forget_pending(member_id)
+        self._complete_if_all_joined()
 
     def wait_to_join(self, member: Member) -> asyncio.Future[JoinResult]:
         """A future of the join's result; begins a rebalance unless one is being prepared."""
@@ -144,7 +161,7 @@ class ClassicGroup:
     def _complete_if_all_joined(self) -> None:
         if self.state is not GroupState.PREPARING or self._waits_for_first_members():
             return
-        if all(m.join is not None for m in self.members.values()) and not self.pending_member_ids:
+        if all(m.join is not None for m in self.members.values()) and not self.pending:
             self._complete()
 
     def _waits_for_first_members(self) -> bool:
@@ -159,7 +176,8 @@ class ClassicGroup:
         for member in list(self.members.values()):
             if member.join is None and member.instance_id is None:
                 self._drop(member)
-        self.pending_member_ids.clear()
+        for member_id in tuple(self.pending):
+            self.forget_pending(member_id)
         self.generation_id += 1
         if not self.members:
             self.state = GroupState.EMPTY
@@ -278,6 +296,8 @@ class ClassicGroup:
         if self.rebalance_timer is not None:
             self.rebalance_timer.cancel()
             self.rebalance_timer = None
+        for member_id in tuple(self.pending):
+            self.forget_pending(member_id)
         for member in self.members.values():
             if member.timer is not None:
                 member.timer.cancel()

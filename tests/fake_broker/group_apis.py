@@ -56,7 +56,7 @@ async def _join(
     member = group.members.get(request.member_id)
     if static is not None and request.member_id and static.member_id != request.member_id:
         return _joined(context, request.member_id, JoinResult(ErrorCode.FENCED_INSTANCE_ID))
-    if request.member_id and member is None and request.member_id not in group.pending_member_ids:
+    if request.member_id and member is None and request.member_id not in group.pending:
         return _joined(context, request.member_id, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID))
     others_alone = group if member is None and static is None else None
     if others_alone is not None and not group.supports(request.protocol_type, protocols):
@@ -70,7 +70,7 @@ async def _join(
         )
         is_dynamic = request.group_instance_id is None
         if not request.member_id and is_dynamic and context.version >= _MEMBER_ID_FIRST_SINCE:
-            group.pending_member_ids.add(new_id)
+            group.hand_out_id(new_id, request.session_timeout_ms)
             return _joined(context, new_id, JoinResult(ErrorCode.MEMBER_ID_REQUIRED))
         member = Member(
             new_id,
@@ -243,8 +243,8 @@ def _leave(group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
             return ErrorCode.FENCED_INSTANCE_ID
         group.remove(static)
         return ErrorCode.NONE
-    if identity.member_id in group.pending_member_ids:
-        group.pending_member_ids.discard(identity.member_id)
+    if identity.member_id in group.pending:
+        group.forget_pending(identity.member_id)
         return ErrorCode.NONE
     member = group.members.get(identity.member_id)
     if member is None:

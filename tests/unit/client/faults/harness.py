@@ -48,7 +48,7 @@ CONSUMER: Final[Mapping[str, Any]] = {
 MEMBER: Final[Mapping[str, Any]] = {
     **CONSUMER,
     "group_id": "g",
-    "session_timeout_ms": 6_000,
+    "session_timeout_ms": 1_000,
     "heartbeat_interval_ms": 20,
     "enable_auto_commit": False,
 }
