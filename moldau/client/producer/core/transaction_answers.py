@@ -337,7 +337,10 @@ class TransactionAnswers:
 
     def _problem(self, ask: Ask, code: ErrorCode, where: str = "") -> Problem:
         who = "the idempotent producer" if ask.key == "" else repr(self.transactional_id)
-        return Problem(code, f"{ask.kind.value}{where} for {who}: {code.name}: {code.message}")
+        text = f"{ask.kind.value}{where} for {who}: {code.name}: {code.message}"
+        if ask.kind is RequestKind.END and code is ErrorCode.INVALID_TXN_STATE:
+            text += "; it has ended the other way, as after transaction.timeout.ms"
+        return Problem(code, text)
 
     def _apply(self, verdict: Verdict, problem: Problem) -> None:
         """Go where an error that is no passing one leads."""
