@@ -1,0 +1,1 @@
+"""The client against real brokers: every test runs unchanged on Moldau and on Apache Kafka."""
