@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from moldau.cli.client_properties import Properties, client_properties, unused_settings_told
-from moldau.cli.cluster_options import BootstrapServer, CommandConfig
+from moldau.cli.cluster_options import DEFAULT_TIMEOUT_MS, BootstrapServer, CommandConfig
 from moldau.cli.consume_options import (
     AlwaysBase64,
     AsJsonLines,
@@ -42,7 +42,7 @@ from moldau.cli.consume_options import (
     formatter_of,
     start_of,
 )
-from moldau.cli.output import fail
+from moldau.cli.output import fail, reader_is_gone
 from moldau.cli.rate_line import RateLine, rate_line
 from moldau.cli.record_input import InputProblem
 from moldau.cli.record_output import Formatter
@@ -57,7 +57,10 @@ POLL_MS: Final = 1_000
 END_POLL_MS: Final = 100
 DEFAULT_POLL_RECORDS: Final = 5_000
 COMMIT_INTERVAL_S: Final = 5.0
-DEFAULTS: Final = {"client.id": "moldau-consume"}
+DEFAULTS: Final = {
+    "client.id": "moldau-consume",
+    "default.api.timeout.ms": str(DEFAULT_TIMEOUT_MS),
+}
 TERMINATED: Final = 128 + signal.SIGTERM
 
 
@@ -246,7 +249,7 @@ def _run(
             line.end()
             fail(str(error))
         except BrokenPipeError:
-            raise  # whoever reads has enough; nothing more is committed
+            reader_is_gone()  # nothing more is committed
         except OSError as error:
             line.end()
             fail(f"{output or 'standard output'}: {error.strerror}")

@@ -27,12 +27,16 @@ class Cli:
     def __init__(self, bootstrap: str, bytecode: Path) -> None:
         self.bootstrap = bootstrap
         # The same command runs dozens of times: let it keep its bytecode, wherever we are run.
-        self._environ = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(bytecode)}
+        self.environ = {
+            "MOLDAU_BOOTSTRAP_SERVER": bootstrap,
+            "COLUMNS": "40",
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(bytecode),
+        }
 
     def end(self, *arguments: object, environ: Mapping[str, str] | None = None) -> Ended:
         """Run a command, however it ends."""
-        given = {"MOLDAU_BOOTSTRAP_SERVER": self.bootstrap, "COLUMNS": "40", **self._environ}
-        ended = run_cli(*arguments, environ={**given, **(environ or {})})
+        ended = run_cli(*arguments, environ={**self.environ, **(environ or {})})
         assert "Traceback" not in ended.errors, ended.errors
         assert "\x1b" not in ended.output + ended.errors, "no terminal, no colours"
         return ended

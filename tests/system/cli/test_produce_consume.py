@@ -41,7 +41,7 @@ class Piped:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(
             [sys.executable, "-m", "moldau.cli.main", *map(str, arguments)],
-            env={**os.environ, "MOLDAU_BOOTSTRAP_SERVER": self._cli.bootstrap},
+            env={**os.environ, **self._cli.environ},
             **{**pipes, **streams},
         )
 
@@ -157,7 +157,6 @@ def test_a_transaction_is_everything_or_nothing(piped: Piped, topic: str):
     assert "line 5: not JSON" in errors[0]
     assert "3 records are committed, the transaction was aborted" in errors[0]
     assert piped.consume(topic, *committed) == b"0\n1\n2\n"
-    assert piped.consume(topic, "--from-beginning") == b"0\n1\n2\n3\n"
     whole = ("--transactional-id", topic, "--partition", 0)
     output, _ = piped.run("produce", topic, *whole, "--json", given=b"8\n9\n")
     assert json.loads(output)["records"] == 2
@@ -229,7 +228,9 @@ def test_wrong_usage_is_one_line(cli: Cli, arguments: tuple[object, ...], compla
 
 
 def test_what_is_not_there_is_one_line(cli: Cli, piped: Piped):
-    assert "missing" in cli.refused("consume", "missing", "--partition", 0)
+    brief = ("--property", "default.api.timeout.ms=500")
+    no_topic = ("--property", "allow.auto.create.topics=false")
+    assert "missing" in cli.refused("consume", "missing", "--partition", 0, *brief, *no_topic)
     assert "no-such-file" in cli.refused("produce", "t", "no-such-file")
     elsewhere = {"MOLDAU_BOOTSTRAP_SERVER": "127.0.0.1:1"}
     short = ("--property", "max.block.ms=300", "--property", "delivery.timeout.ms=30300")
