@@ -35,6 +35,7 @@ BENCHMARKS: Final = {
     "transactions": "bench_transactions",
     "groups": "bench_groups",
     "compaction": "bench_compaction",
+    "client": "bench_client",
 }
 DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
 BEGIN: Final = "<!-- figures: written by `python -m benchmarks.run --write` -->"
