@@ -116,16 +116,10 @@ async def test_members_share_and_take_over(
 ):
     topic = await make_topic(partitions=6)
     diaries = [Diary(), Diary(), Diary()]
-    consumers = [
-        Consumer(
-            bootstrap,
-            group_id=fresh,
-            group_protocol=protocol,
-            auto_offset_reset="earliest",
-            partition_assignment_strategy="cooperative-sticky",
-        )
-        for _ in diaries
-    ]
+    config = {"group.id": fresh, "group.protocol": protocol, "auto.offset.reset": "earliest"}
+    if protocol == "classic":
+        config["partition.assignment.strategy"] = "cooperative-sticky"
+    consumers = [Consumer(bootstrap, config=config) for _ in diaries]
     try:
         for number, (consumer, diary) in enumerate(zip(consumers, diaries, strict=True), 1):
             consumer.subscribe([topic], listener=diary)

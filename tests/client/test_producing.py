@@ -141,9 +141,13 @@ async def test_a_batch_that_is_too_large_for_the_topic_is_split(
 async def test_a_full_buffer_waits_or_refuses(bootstrap: str, make_topic: MakeTopic):
     topic = await make_topic()
     async with Producer(bootstrap, buffer_memory=200_000, linger_ms=5) as producer:
-        with pytest.raises(BufferFull):
+
+        def fill() -> None:
             for _ in range(10_000):
                 producer.send_nowait(topic, b"x" * 1_000)
+
+        with pytest.raises(BufferFull):
+            fill()
         await asyncio.gather(*(producer.send(topic, b"y" * 1_000) for _ in range(500)))
     found = await read_topic(bootstrap, topic)
     assert sum(each.value == b"y" * 1_000 for each in found) == 500

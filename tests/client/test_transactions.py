@@ -50,6 +50,7 @@ async def test_consume_transform_produce(bootstrap: str, make_topic: MakeTopic, 
             Producer(bootstrap, transactional_id=fresh) as producer,
         ):
             consumer.subscribe([source])
+            await producer.init_transactions()
             for step in range(20):
                 polled = await consumer.getmany(timeout_ms=2_000 if step == 0 else 200)
                 if not polled:
