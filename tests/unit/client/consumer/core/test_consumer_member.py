@@ -1,0 +1,283 @@
+"""Scripts for a member of the new protocol: what is in each heartbeat, what answers lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+import pytest
+
+from moldau.client.consumer.core.consumer_member import ConsumerMember, Wish
+from moldau.client.consumer.core.consumer_states import TRANSITIONS, ConsumerState
+from moldau.client.consumer.core.rebalance_steps import (
+    Assign,
+    Backoff,
+    Fail,
+    GroupRequest,
+    Lose,
+    PollWatch,
+    Revoke,
+    Standing,
+)
+from moldau.client.records import TopicPartition
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+T, U = UUID(int=1), UUID(int=2)
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Script:
+    """A member with a clock."""
+
+    def __init__(self, *, instance_id: str | None = None, wish: Wish | None = None) -> None:
+        self.now_ms = 0.0
+        self.names = {T: "t"}
+        self.watch = PollWatch(1_000.0, 0.0)
+        self.member = ConsumerMember(
+            group_id="g",
+            member_id="me",
+            group_instance_id=instance_id,
+            rack_id="rack",
+            server_assignor="uniform",
+            poll_watch=self.watch,
+            backoff=Backoff(10.0, 100.0, lambda: 1.0),
+            name_of=self.names.get,
+        )
+        self.member.subscribe(wish or Wish(frozenset({"t"})))
+
+    def send(self) -> tuple[int, ConsumerGroupHeartbeatRequest]:
+        assert self.member.next_request(self.now_ms) is GroupRequest.HEARTBEAT
+        return self.member.sent(self.now_ms)
+
+    def answer(
+        self, attempt: int, epoch: int, target: Iterable[tuple[UUID, int]] | None = None
+    ) -> None:
+        self.member.answered(
+            attempt,
+            self.now_ms,
+            member_id=None,
+            member_epoch=epoch,
+            heartbeat_interval_ms=100,
+            target=target,
+        )
+
+    def beat(
+        self, epoch: int, target: Iterable[tuple[UUID, int]] | None = None
+    ) -> ConsumerGroupHeartbeatRequest:
+        attempt, request = self.send()
+        self.answer(attempt, epoch, target)
+        return request
+
+    def refuse(self, code: ErrorCode) -> None:
+        attempt, _ = self.send()
+        self.member.refused(attempt, self.now_ms, code)
+
+    def step(self) -> object:
+        """Carry out the next step."""
+        step = self.member.next_step(self.now_ms)
+        match step:
+            case Revoke(partitions):
+                self.member.revoked(partitions, self.now_ms)
+            case Lose(partitions):
+                self.member.lost(partitions, self.now_ms)
+            case Assign(partitions, _):
+                self.member.assigned(partitions, self.now_ms)
+                self.member.acknowledge(self.now_ms)
+        return step
+
+    def enter(self, *partitions: int) -> None:
+        self.beat(1, [(T, each) for each in partitions])
+        assert isinstance(self.step(), Assign)
+        self.beat(1)
+
+
+def test_the_first_heartbeat_says_everything() -> None:
+    _, request = Script(instance_id="i").send()
+    assert (request.group_id, request.member_id, request.member_epoch) == ("g", "me", 0)
+    assert request.instance_id == "i"
+    assert request.rack_id == "rack"
+    assert request.server_assignor == "uniform"
+    assert request.rebalance_timeout_ms == 1_000
+    assert request.subscribed_topic_names == ["t"]
+    assert request.subscribed_topic_regex is None
+    assert request.topic_partitions == []
+
+
+def test_later_ones_say_what_has_changed() -> None:
+    script = Script()
+    script.beat(1, [(T, 0)])
+    assert script.step() == Assign(frozenset({P0}), frozenset({P0}))
+    assert script.member.state is ConsumerState.ACKNOWLEDGING
+    acknowledgement = script.beat(1)
+    assert acknowledgement.topic_partitions is not None
+    assert [(each.topic_id, each.partitions) for each in acknowledgement.topic_partitions] == [
+        (T, [0])
+    ]
+    script.now_ms += 100
+    quiet = script.beat(1)
+    assert quiet.topic_partitions is None
+    assert quiet.subscribed_topic_names is None
+    assert quiet.server_assignor is None
+    assert quiet.rebalance_timeout_ms == -1
+    script.member.subscribe(Wish(frozenset({"t", "u"})))
+    assert script.beat(1).subscribed_topic_names == ["t", "u"], "at once"
+
+
+def test_a_heartbeat_without_an_answer_is_said_again() -> None:
+    script = Script()
+    script.enter(0)
+    script.now_ms += 100
+    attempt, _ = script.send()
+    script.member.failed(attempt, script.now_ms)
+    assert script.member.needs_coordinator
+    script.now_ms = script.member.due_ms()
+    again = script.beat(1)
+    assert again.subscribed_topic_names == ["t"]
+    assert again.topic_partitions is not None
+
+
+def test_what_is_taken_away_goes_before_anything_new_comes() -> None:
+    script = Script()
+    script.enter(0)
+    script.now_ms += 100
+    script.beat(2, [(T, 1)])
+    assert script.step() == Revoke(frozenset({P0}))
+    assert script.step() == Assign(frozenset({P1}), frozenset({P1}))
+    told = script.beat(2).topic_partitions
+    assert told is not None
+    assert told[0].partitions == [1]
+    assert script.member.state is ConsumerState.STABLE
+
+
+def test_topics_without_a_known_name_wait_and_what_goes_does_not() -> None:
+    script = Script()
+    script.enter(0)
+    script.now_ms += 100
+    script.beat(2, [(U, 0)])
+    assert script.member.needs_topic_names
+    assert script.step() == Revoke(frozenset({P0}))
+    assert script.step() == Assign(frozenset(), frozenset())
+    assert script.beat(2).topic_partitions == []
+    assert not script.member.has_step()
+    assert script.member.needs_topic_names
+    script.names[U] = "u"
+    script.member.names_changed()
+    added = frozenset({TopicPartition("u", 0)})
+    assert script.step() == Assign(added, added)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
+def test_fenced_members_lose_all_and_join_anew(code: ErrorCode) -> None:
+    script = Script()
+    script.enter(0)
+    script.now_ms += 100
+    script.refuse(code)
+    assert script.member.standing() is Standing.OUT
+    assert script.member.next_request(script.now_ms) is None
+    assert script.step() == Lose(frozenset({P0}))
+    assert script.step() is None
+    _, request = script.send()
+    assert request.member_epoch == 0
+    assert request.member_id == "me"
+    assert request.topic_partitions == []
+
+
+def test_who_does_not_poll_leaves() -> None:
+    script = Script()
+    script.enter(0)
+    script.now_ms = 1_000.0
+    assert script.member.next_request(script.now_ms) is GroupRequest.LEAVE
+    message = script.member.take_leave()
+    assert message is not None
+    assert message.member_epoch == -1
+    assert script.member.owned == {P0}
+    assert script.step() == Lose(frozenset({P0}))
+
+
+@pytest.mark.parametrize(("instance_id", "epoch"), [(None, -1), ("i", -2)])
+def test_the_epoch_of_a_good_bye(instance_id: str | None, epoch: int) -> None:
+    script = Script(instance_id=instance_id)
+    script.enter(0)
+    assert script.member.unsubscribe() == (frozenset({P0}), False)
+    message = script.member.take_leave()
+    assert message is not None
+    assert message.member_epoch == epoch
+    assert script.member.take_leave() is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.UNRELEASED_INSTANCE_ID,
+        ErrorCode.UNSUPPORTED_ASSIGNOR,
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_VERSION,
+    ],
+)
+def test_refused_for_good_until_the_user_subscribes_anew(code: ErrorCode) -> None:
+    script = Script()
+    script.refuse(code)
+    for _ in range(2):
+        step = script.member.next_step(script.now_ms)
+        assert isinstance(step, Fail)
+        assert step.code is code
+    script.member.subscribe(Wish(frozenset({"t"})), anew=True)
+    script.send()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ],
+)
+def test_passing_refusals_are_tried_again(code: ErrorCode) -> None:
+    script = Script()
+    script.refuse(code)
+    assert script.member.next_request(script.now_ms) is None
+    script.now_ms = script.member.due_ms()
+    script.send()
+
+
+def test_a_pattern_is_the_brokers_to_match_and_can_be_taken_back() -> None:
+    script = Script(wish=Wish(pattern="t.*"))
+    request = script.beat(1)
+    assert request.subscribed_topic_regex == "t.*"
+    assert request.subscribed_topic_names is None
+    script.member.subscribe(Wish(frozenset({"t"})))
+    request = script.beat(1)
+    assert request.subscribed_topic_regex == ""
+    assert request.subscribed_topic_names == ["t"]
+
+
+def test_a_new_target_during_the_listener_is_reconciled_next() -> None:
+    script = Script()
+    script.beat(1, [(T, 0)])
+    step = script.member.next_step(script.now_ms)
+    assert isinstance(step, Assign)
+    script.member.assigned(step.partitions, script.now_ms)
+    script.now_ms += 100
+    script.beat(2, [(T, 1)])
+    script.member.acknowledge(script.now_ms)
+    assert script.step() == Revoke(frozenset({P0}))
+
+
+def test_an_answer_to_an_older_heartbeat_changes_nothing() -> None:
+    script = Script()
+    old, _ = script.send()
+    script.member.failed(old, script.now_ms)
+    script.now_ms += 10
+    script.send()
+    script.answer(old, 7, [(T, 0)])
+    assert script.member.member_epoch == -1
+    assert not script.member.has_step()
+
+
+def test_every_state_has_its_transitions() -> None:
+    assert set(TRANSITIONS) == set(ConsumerState)
