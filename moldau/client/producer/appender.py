@@ -78,6 +78,7 @@ class Appender:
         self._clock = clock
         self._errors = errors
         self._partitioner = partitioner
+        self._chooses_by_key = partitioner is None
         self._ignore_keys = ignore_keys
         self._learn = learn
         self._used = used
@@ -102,30 +103,32 @@ class Appender:
             SerializationError: key, value or headers are not bytes.
         """
         known = self._topics.get(topic)
-        if known is None or topic in self.held:
+        if known is None:
             return self._hold(self.held, topic, value, key, headers, partition, timestamp_ms)
-        is_free = False
         if partition is not None:
             if partition >= len(known.queues):
                 return self._hold(
                     self.out_of_range, topic, value, key, headers, partition, timestamp_ms
                 )
             queue = known.queues[partition]
-        elif self._partitioner is not None:
-            queue = known.queues[self._custom(known, key, value)]
-        elif key is None or self._ignore_keys:
-            is_free = True
-            queue = known.sticky or self._accumulator.sticky_queue(
-                known, self._clock.monotonic_ms()
-            )
+        elif self._chooses_by_key:
+            if key is None or self._ignore_keys:
+                queue = known.sticky or self._accumulator.sticky_queue(
+                    known, self._clock.monotonic_ms()
+                )
+            else:
+                queue = known.queues[murmur2_partition(key, len(known.queues))]
         else:
-            queue = known.queues[murmur2_partition(key, len(known.queues))]
+            queue = known.queues[self._custom(known, key, value)]
         try:
             index = queue.appender.append(timestamp_ms, key, value, headers)
         except (TypeError, ValueError, BufferError, OverflowError) as error:
             raise unfit(error, key, value, headers) from error
         if index < 0:
-            placed = self._make_room(known, queue, is_free, key, value, headers)
+            is_free = self._chooses_by_key and (key is None or self._ignore_keys)
+            placed = self._make_room(
+                known, queue, is_free and partition is None, key, value, headers
+            )
             if placed is None:
                 return None
             queue = placed
@@ -138,7 +141,6 @@ class Appender:
             timestamp_ms,
             -1 if key is None else len(key),
             -1 if value is None else len(value),
-            self._errors,
         )
 
     def _make_room(
@@ -238,7 +240,6 @@ class Appender:
             timestamp_ms,
             -1 if key is None else len(key),
             -1 if value is None else len(value),
-            self._errors,
         )
 
     def topic_changed(self, topic: str) -> None:

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Generator
 
 from moldau.client.producer.core.batch import Outcome
-from moldau.client.producer.core.identity import DeliveryErrors
 from moldau.client.records import RecordMetadata
 
 
@@ -20,7 +19,7 @@ class Delivery:
     Cancelling whoever awaits it does not stop the record.
     """
 
-    __slots__ = ("_errors", "_index", "_key_size", "_outcome", "_timestamp_ms", "_value_size")
+    __slots__ = ("_index", "_key_size", "_outcome", "_timestamp_ms", "_value_size")
 
     def __init__(
         self,
@@ -29,14 +28,12 @@ class Delivery:
         timestamp_ms: int,
         key_size: int,
         value_size: int,
-        errors: DeliveryErrors,
     ) -> None:
         self._outcome = outcome
         self._index = index
         self._timestamp_ms = timestamp_ms
         self._key_size = key_size
         self._value_size = value_size
-        self._errors = errors
 
     def done(self) -> bool:
         """Whether it was acknowledged or has failed."""
@@ -54,12 +51,7 @@ class Delivery:
         outcome, index = self._outcome.locate(self._index)
         if not outcome.is_done:
             raise asyncio.InvalidStateError("the record is still on its way")
-        error = outcome.error
-        if error is None or not outcome.record_errors:
-            return error
-        if index in outcome.record_errors:
-            return self._errors.record_refused(error, outcome.record_errors[index])
-        return self._errors.record_refused(error, None)
+        return outcome.error if outcome.error_of is None else outcome.error_of(index)
 
     def result(self) -> RecordMetadata:
         """Where it is.

@@ -42,14 +42,14 @@ class ProducerErrors:
             f"delivery.timeout.ms={self._config.delivery_timeout_ms}: {reason}"
         )
 
-    def record_refused(self, error: Exception, message: str | None) -> Exception:
-        """One record was the reason that its batch failed, or only one of the batch (KIP-467)."""
+    def record_refused(self, error: Exception, is_named: bool, message: str | None) -> Exception:
+        """The record was the reason that its batch failed, or others were (KIP-467)."""
         code = error.code if isinstance(error, KafkaError) else ErrorCode.INVALID_RECORD
-        if message is None:
+        if not is_named:
             return InvalidRecord(
                 f"not written, since other records of its batch are invalid: {error}", code=code
             )
-        return InvalidRecord(f"the broker refuses the record: {message}", code=code)
+        return InvalidRecord(f"the broker refuses the record: {message or error}", code=code)
 
     def unknown_topic(self, topic: str, partition: int | None) -> KafkaError:
         """Neither there nor made in time."""

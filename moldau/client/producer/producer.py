@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeAlias, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, Unpack, cast
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.ports import ClientPorts
@@ -236,9 +236,9 @@ class Producer(TransactionCalls):
     async def send(
         self,
         topic: str,
-        value: object = None,
+        value: Any = None,
         *,
-        key: object = None,
+        key: Any = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -303,9 +303,9 @@ class Producer(TransactionCalls):
     def send_nowait(
         self,
         topic: str,
-        value: object = None,
+        value: Any = None,
         *,
-        key: object = None,
+        key: Any = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -327,18 +327,12 @@ class Producer(TransactionCalls):
             self._check()
         if timestamp_ms is None:
             timestamp_ms = self._now_ms()
+        pairs: RecordHeaders = ()
         if self._serializes or headers:
-            value, key, headers = self._prepared(topic, value, key, headers)
+            value, key, pairs = self._prepared(topic, value, key, headers)
         if partition is not None or timestamp_ms < 0:
             check_numbers(partition, timestamp_ms)
-        delivery = self._appender.append(
-            topic,
-            cast("bytes | None", value),
-            cast("bytes | None", key),
-            cast("RecordHeaders", headers),
-            partition,
-            timestamp_ms,
-        )
+        delivery = self._appender.append(topic, value, key, pairs, partition, timestamp_ms)
         if delivery is None:
             raise self._appender.buffer_full(0)
         if on_delivery is not None:
@@ -540,5 +534,6 @@ class Producer(TransactionCalls):
             (found.leader, found.leader_epoch) if found is not None else (-1, -1)
             for found in map(partitions.get, range(max(partitions, default=-1) + 1))
         ]
-        self._accumulator.set_leaders(topic, leaders)
-        self._appender.topic_changed(topic)
+        if leaders:
+            self._accumulator.set_leaders(topic, leaders)
+            self._appender.topic_changed(topic)

@@ -27,6 +27,8 @@ from moldau.protocol.records import BATCH_HEADER_SIZE, BatchHeader, Codec, Recor
 
 RESERVE_BYTES: Final = 4096
 """What a batch takes of `buffer.memory` at first; doubled as it grows."""
+PLENTY_RESERVE_BYTES: Final = 32_768
+"""The same while more than half of it is free."""
 FORGOTTEN_MS: Final = 600_000.0
 """Brokers keep what they know of an idle producer at least this long (a day by default)."""
 NEVER: Final = float("inf")
@@ -148,7 +150,9 @@ class Accumulator:
             return Room.MADE if granted else Room.NO_MEMORY
         needed = BATCH_HEADER_SIZE + record_bytes
         limit = max(self.topics[queue.topic].batch_limit_bytes(), needed)
-        granted = self._reserve(min(limit, max(needed, RESERVE_BYTES)), needed, 0, forced=forced)
+        is_plenty = 2 * self.free_bytes > settings.buffer_memory_bytes
+        first_bytes = PLENTY_RESERVE_BYTES if is_plenty else RESERVE_BYTES
+        granted = self._reserve(min(limit, max(needed, first_bytes)), needed, 0, forced=forced)
         if not granted:
             return Room.NO_MEMORY
         buffer = RecordBuffer(granted)

@@ -47,7 +47,7 @@ class Outcome:
     Attributes:
         base_offset: of the first record; -1 when nobody said (acks=0, or a duplicate).
         log_append_time_ms: the broker's timestamp for all of them, -1 where records keep theirs.
-        record_errors: what the broker said of single records, by index (KIP-467).
+        error_of: makes the error of a record by its index, where records have their own (KIP-467).
     """
 
     __slots__ = (
@@ -55,10 +55,10 @@ class Outcome:
         "_waiters",
         "base_offset",
         "error",
+        "error_of",
         "is_done",
         "log_append_time_ms",
         "partition",
-        "record_errors",
         "topic",
     )
 
@@ -69,7 +69,7 @@ class Outcome:
         self.error: Exception | None = None
         self.base_offset = -1
         self.log_append_time_ms = NO_TIMESTAMP
-        self.record_errors: dict[int, str | None] | None = None
+        self.error_of: Callable[[int], Exception] | None = None
         self._parts: list[tuple[int, Outcome, int]] | None = None
         self._waiters: list[tuple[int, Waiter]] = []
 

@@ -48,8 +48,10 @@ class DeliveryErrors(Protocol):
     ) -> Exception:
         """A batch was not acknowledged within `delivery.timeout.ms`; `last` is why not."""
 
-    def record_refused(self, error: Exception, message: str | None) -> Exception:
-        """One record was the reason that `error` befell its batch (KIP-467)."""
+    def record_refused(self, error: Exception, is_named: bool, message: str | None) -> Exception:
+        """A record of a batch for which the broker named the records that are at fault (KIP-467):
+        this one, maybe with words of its own, or others.
+        """
 
     def unknown_topic(self, topic: str, partition: int | None) -> Exception:
         """A topic, or the partition asked for, was not there within `max.block.ms`."""

@@ -105,7 +105,11 @@ class Results:
         else:
             error = accumulator.errors.refused(code, message, batch.topic, batch.partition)
             if record_errors:
-                batch.record_errors = dict(record_errors)
+                named = dict(record_errors)
+                errors = accumulator.errors
+                batch.error_of = lambda index: errors.record_refused(
+                    error, index in named, named.get(index)
+                )
             self._fail(queue, batch, error)
 
     def _may_retry(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:

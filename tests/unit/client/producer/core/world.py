@@ -59,7 +59,7 @@ class Errors:
         assert record_count > 0
         return Expired()
 
-    def record_refused(self, error: Exception, message: str | None) -> Exception:
+    def record_refused(self, error: Exception, is_named: bool, message: str | None) -> Exception:
         return error
 
     def unknown_topic(self, topic: str, partition: int | None) -> Exception:
