@@ -1,0 +1,370 @@
+"""A consumer in its group, against fake brokers: listeners, commits, assignors of the user's own,
+cancelled polls and the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Set
+from typing import Any, ClassVar
+
+import pytest
+
+from moldau.client import (
+    ClientClosed,
+    CommitFailed,
+    ConfigurationError,
+    Consumer,
+    KafkaError,
+    OffsetAndMetadata,
+    RebalanceListener,
+    TopicPartition,
+)
+from moldau.client.consumer.assignors import (
+    Assignments,
+    ConsumerPartitionAssignor,
+    MemberAssignment,
+    Subscription,
+    Topics,
+    make_assignors,
+)
+from moldau.protocol import ApiKey, ErrorCode
+from tests.fake_broker import AnswerError, FakeCluster, Settings
+from tests.unit.client.faults.harness import MEMBER, ends
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+
+def cluster_of(partition_count: int = 2) -> FakeCluster:
+    cluster = FakeCluster(
+        1, topics={"t": partition_count}, settings=Settings(consumer_heartbeat_interval_ms=20)
+    )
+    for index in range(partition_count):
+        cluster.fill("t", [b"%d-%d" % (index, number) for number in range(5)], index)
+    return cluster
+
+
+def consumer_of(cluster: FakeCluster, protocol: str = "classic", **settings: Any) -> Consumer:
+    chosen = dict(MEMBER)
+    if protocol == "consumer":
+        del chosen["session_timeout_ms"], chosen["heartbeat_interval_ms"]
+    return Consumer(cluster.bootstrap_servers, **{**chosen, "group_protocol": protocol, **settings})
+
+
+async def until_assigned(consumer: Consumer, count: int = 2) -> None:
+    async def poll() -> None:
+        while len(consumer.assignment()) < count:
+            await consumer.getmany(max_records=1, timeout_ms=20)
+
+    await ends(poll(), "joining")
+
+
+async def until_expelled(cluster: FakeCluster, consumer: Consumer, protocol: str) -> None:
+    """The group forgets the member, which hears of it."""
+    api_key = ApiKey.HEARTBEAT if protocol == "classic" else ApiKey.CONSUMER_GROUP_HEARTBEAT
+    cluster.fault(api_key, AnswerError(ErrorCode.UNKNOWN_MEMBER_ID), times=1)
+    member_id = consumer.group_metadata().member_id
+
+    await cluster.until(lambda: consumer.group_metadata().member_id != member_id)
+
+
+class Listener(RebalanceListener):
+    """Notes what it hears; may wait, or raise, when told to revoke."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, set[TopicPartition]]] = []
+        self.gate: asyncio.Event | None = None
+        self.entered = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def on_partitions_revoked(self, partitions: Set[TopicPartition]) -> None:
+        self.heard.append(("revoked", set(partitions)))
+        self.entered.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+
+    def on_partitions_assigned(self, partitions: Set[TopicPartition]) -> None:
+        self.heard.append(("assigned", set(partitions)))
+
+    def on_partitions_lost(self, partitions: Set[TopicPartition]) -> None:
+        self.heard.append(("lost", set(partitions)))
+
+    def names(self) -> list[str]:
+        return [what for what, _ in self.heard]
+
+
+@PROTOCOLS
+async def test_a_poll_cancelled_in_a_listener_leaves_it_to_the_next_one(protocol: str):
+    async with cluster_of() as cluster, consumer_of(cluster, protocol) as consumer:
+        listener = Listener()
+        consumer.subscribe(["t"], listener=listener)
+        await until_assigned(consumer)
+        listener.gate = asyncio.Event()
+        consumer.subscribe(["other"], listener=listener)
+
+        async def poll_on() -> None:
+            while consumer.assignment() != set():
+                await consumer.getmany(timeout_ms=20)
+
+        polling = asyncio.create_task(poll_on())
+        await ends(listener.entered.wait(), "the listener")
+        polling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+        assert consumer.assignment() == {P0, P1}, "not taken away before the listener is through"
+        listener.gate.set()
+        await ends(poll_on(), "the poll after it")
+        assert listener.names().count("revoked") == 1
+
+
+@PROTOCOLS
+async def test_what_a_listener_raises_comes_out_of_the_poll_and_the_step_is_done(protocol: str):
+    async with cluster_of() as cluster, consumer_of(cluster, protocol) as consumer:
+        listener = Listener()
+        consumer.subscribe(["t"], listener=listener)
+        await until_assigned(consumer)
+        listener.error = ValueError("mine")
+        consumer.subscribe(["other"], listener=listener)
+
+        async def poll_on() -> None:
+            while True:
+                await consumer.getmany(timeout_ms=20)
+
+        with pytest.raises(ValueError, match="mine"):
+            await ends(poll_on(), "the listener's error")
+        assert consumer.assignment() == set()
+        listener.error = None
+        consumer.subscribe(["t"], listener=listener)
+        await until_assigned(consumer)
+
+
+@PROTOCOLS
+async def test_offsets_can_be_committed_while_partitions_are_revoked(protocol: str):
+    async with cluster_of(1) as cluster, consumer_of(cluster, protocol) as consumer:
+
+        class Commits(RebalanceListener):
+            async def on_partitions_revoked(self, partitions: Set[TopicPartition]) -> None:
+                await consumer.commit()
+
+        consumer.subscribe(["t"], listener=Commits())
+        got: list[Any] = []
+        while len(got) < 3:
+            for records in (await consumer.getmany(max_records=1, timeout_ms=20)).values():
+                got += records
+        consumer.subscribe(["other"], listener=Commits())
+        while consumer.assignment():
+            for records in (await consumer.getmany(max_records=1, timeout_ms=20)).values():
+                got += records
+        stored = (await consumer.committed([P0]))[P0]
+        assert stored is not None
+        assert stored.offset == len(got)
+
+
+@PROTOCOLS
+async def test_an_expelled_member_loses_its_partitions_in_the_next_poll(protocol: str):
+    async with cluster_of() as cluster, consumer_of(cluster, protocol) as consumer:
+        listener = Listener()
+        consumer.subscribe(["t"], listener=listener)
+        await until_assigned(consumer)
+        await until_expelled(cluster, consumer, protocol)
+        assert consumer.assignment() == {P0, P1}, "nothing changes between polls"
+        with pytest.raises(CommitFailed, match=r"max\.poll\.interval\.ms"):
+            await consumer.commit({P0: OffsetAndMetadata(1)})
+        while listener.names()[-1] != "assigned" or "lost" not in listener.names():
+            await consumer.getmany(timeout_ms=20)
+        assert listener.heard[-2:] == [("lost", {P0, P1}), ("assigned", {P0, P1})]
+
+
+@PROTOCOLS
+async def test_commits_carry_the_generation_they_were_asked_for_in(protocol: str):
+    async with cluster_of() as cluster, consumer_of(cluster, protocol) as consumer:
+        consumer.subscribe(["t"])
+        await until_assigned(consumer)
+        await consumer.commit({P0: OffsetAndMetadata(1)})
+        known = consumer.group_metadata()
+        [commit] = [
+            each.message
+            for each in cluster.recorder.requests
+            if each.api_key is ApiKey.OFFSET_COMMIT
+        ]
+        assert commit.generation_id_or_member_epoch == known.generation_id
+        assert commit.member_id == known.member_id
+
+
+async def test_callbacks_of_commits_run_in_later_polls_in_order():
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+        consumer.subscribe(["t"])
+        await until_assigned(consumer)
+        heard: list[tuple[int, KafkaError | None]] = []
+        for offset in (1, 2, 3):
+            consumer.commit_nowait(
+                {P0: OffsetAndMetadata(offset)},
+                lambda offsets, error: heard.append((offsets[P0].offset, error)),
+            )
+        await cluster.until(lambda: cluster.recorder.count(ApiKey.OFFSET_COMMIT) >= 1)
+        assert heard == []
+
+        async def poll_on() -> None:
+            while len(heard) < 3:
+                await consumer.getmany(max_records=1, timeout_ms=20)
+
+        await ends(poll_on(), "the callbacks")
+        assert heard == [(1, None), (2, None), (3, None)]
+        stored = (await consumer.committed([P0]))[P0]
+        assert stored is not None
+        assert stored.offset == 3
+
+
+async def test_a_commit_waits_for_those_before_it():
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+        consumer.subscribe(["t"])
+        await until_assigned(consumer)
+        heard: list[KafkaError | None] = []
+        cluster.fault(
+            ApiKey.OFFSET_COMMIT, AnswerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), times=1
+        )
+        consumer.commit_nowait({P0: OffsetAndMetadata(1)}, lambda _, error: heard.append(error))
+        await consumer.commit({P1: OffsetAndMetadata(2)})
+        assert len(heard) == 1
+        assert isinstance(heard[0], KafkaError), "in the background nothing is tried again"
+        assert heard[0].retriable
+        stored = await consumer.committed([P0, P1])
+        assert stored == {P0: None, P1: OffsetAndMetadata(2)}
+
+
+@PROTOCOLS
+async def test_unsubscribing_tells_the_listener_in_the_next_poll(protocol: str):
+    async with cluster_of() as cluster, consumer_of(cluster, protocol) as consumer:
+        listener = Listener()
+        consumer.subscribe(["t"], listener=listener)
+        await until_assigned(consumer)
+        consumer.unsubscribe()
+        assert consumer.assignment() == set()
+        consumer.assign([P0])
+        await consumer.getmany(timeout_ms=20)
+        assert listener.heard[-1] == ("revoked", {P0, P1})
+        consumer.unsubscribe()
+        consumer.subscribe(["t"], listener=listener)
+        await until_assigned(consumer)
+
+
+@PROTOCOLS
+async def test_closing_commits_tells_the_listener_and_leaves(protocol: str):
+    async with cluster_of(1) as cluster:
+        consumer = consumer_of(cluster, protocol, enable_auto_commit=True)
+        listener = Listener()
+        consumer.subscribe(["t"], listener=listener)
+        position = 0
+        while position < 2:
+            position += len((await consumer.getmany(max_records=1, timeout_ms=20)).get(P0, ()))
+        await ends(consumer.close(), "closing")
+        assert listener.heard[-1] == ("revoked", {P0})
+        last = cluster.recorder.requests[-1]
+        requests = [each.api_key for each in cluster.recorder.requests]
+        goodbye = ApiKey.LEAVE_GROUP if protocol == "classic" else ApiKey.CONSUMER_GROUP_HEARTBEAT
+        assert goodbye in requests[requests.index(ApiKey.OFFSET_COMMIT) :], last
+        async with consumer_of(cluster, protocol) as other:
+            stored = (await other.committed([P0]))[P0]
+            assert stored is not None
+            assert stored.offset == position
+
+
+async def test_closing_ends_a_poll_that_waits_for_the_group():
+    async with cluster_of() as cluster:
+        cluster.fault(ApiKey.JOIN_GROUP, AnswerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        consumer = consumer_of(cluster)
+        consumer.subscribe(["t"])
+        polling = asyncio.create_task(consumer.getmany(timeout_ms=60_000))
+        await cluster.until(lambda: cluster.recorder.count(ApiKey.JOIN_GROUP) >= 1)
+        await ends(consumer.close(), "closing")
+        with pytest.raises(ClientClosed):
+            await ends(polling, "the poll")
+
+
+class EverythingToOne(ConsumerPartitionAssignor):
+    """An assignor as a user writes it."""
+
+    name: ClassVar[str] = "everything-to-one"
+
+    def __init__(self) -> None:
+        self.told: list[MemberAssignment] = []
+
+    def subscription_user_data(self, topics: frozenset[str]) -> bytes | None:
+        return b"hello"
+
+    def assign(self, topics: Topics, subscriptions: Mapping[str, Subscription]) -> Assignments:
+        first = min(subscriptions)
+        assert subscriptions[first].user_data == b"hello"
+        return {first: [TopicPartition(t, p) for t in topics for p in range(len(topics[t]))]}
+
+    def assignment_user_data(self, member_id: str) -> bytes | None:
+        return member_id.encode()
+
+    def on_assignment(self, assignment: MemberAssignment) -> None:
+        self.told.append(assignment)
+
+
+async def test_an_assignor_of_the_users_own():
+    assignor = EverythingToOne()
+    async with (
+        cluster_of() as cluster,
+        consumer_of(cluster, partition_assignment_strategy=[assignor]) as consumer,
+    ):
+        consumer.subscribe(["t"])
+        await until_assigned(consumer)
+        known = consumer.group_metadata()
+        assert assignor.told == [
+            MemberAssignment(
+                partitions=(P0, P1),
+                user_data=known.member_id.encode(),
+                generation_id=known.generation_id,
+            )
+        ]
+
+
+class Broken(ConsumerPartitionAssignor):
+    """Raises; or gives a partition to two."""
+
+    name: ClassVar[str] = "broken"
+
+    def assign(self, topics: Topics, subscriptions: Mapping[str, Subscription]) -> Assignments:
+        raise ZeroDivisionError("mine")
+
+
+class Unfair(ConsumerPartitionAssignor):
+    name: ClassVar[str] = "unfair"
+
+    def assign(self, topics: Topics, subscriptions: Mapping[str, Subscription]) -> Assignments:
+        return {"nobody": [P0]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "text"),
+    [(Broken, ZeroDivisionError, "mine"), (Unfair, ValueError, "nobody is no member")],
+)
+async def test_an_assignor_that_fails_is_told_by_the_poll(
+    kind: type[ConsumerPartitionAssignor], error: type[Exception], text: str
+):
+    async with (
+        cluster_of() as cluster,
+        consumer_of(cluster, partition_assignment_strategy=[kind]) as consumer,
+    ):
+        consumer.subscribe(["t"])
+        with pytest.raises(error, match=text):
+            await until_assigned(consumer)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "text"),
+    [
+        (["rnge"], "none of range, roundrobin, sticky, cooperative-sticky"),
+        (["range", "range"], "twice"),
+        ([int], "no ConsumerPartitionAssignor"),
+    ],
+)
+def test_strategies_that_are_none(strategy: list[Any], text: str):
+    with pytest.raises(ConfigurationError, match=text):
+        make_assignors(strategy)
