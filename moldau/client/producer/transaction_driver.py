@@ -73,9 +73,11 @@ class Batches(Protocol):
 class Link(Protocol):
     """What the driver needs of the network; `CoordinatorLink` is the real one."""
 
-    async def ask(self, ask: Ask, sending: OnSending) -> Any: ...
+    async def ask(self, ask: Ask, sending: OnSending) -> Any:
+        """Send a request, calling `sending` just before, and return the response."""
 
-    def forget(self, ask: Ask) -> None: ...
+    def forget(self, ask: Ask) -> None:
+        """The coordinator that was asked is another one now."""
 
 
 class TransactionDriver:

@@ -31,6 +31,7 @@ from moldau.client.producer.transactions import PreparedTransaction
 from moldau.client.records import OffsetAndMetadata, TopicPartition
 from moldau.protocol.errors import ErrorCode
 from moldau.testing import Cluster
+from moldau.testing.waiting import wait_until_async
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
@@ -310,12 +311,13 @@ async def test_a_transaction_that_takes_too_long_is_aborted(cluster: Cluster, to
         producer.begin_transaction()
         await producer.send(topic, b"slow", partition=0)
         async with Admin(cluster.bootstrap_server) as admin:
-            while True:
+
+            async def is_aborted() -> bool:
                 [found] = (await admin.describe_transactions([f"id-{topic}"])).values()
                 assert not isinstance(found, KafkaError)
-                if found.state == "CompleteAbort":
-                    break
-                await asyncio.sleep(0.05)
+                return found.state == "CompleteAbort"
+
+            await wait_until_async(is_aborted, what="the coordinator has aborted it")
         for call in (producer.commit_transaction, producer.abort_transaction):
             with pytest.raises(KafkaError, match=r"transaction\.timeout\.ms") as caught:
                 await call()
