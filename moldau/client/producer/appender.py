@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from moldau.client.errors import (
     BufferFull,
@@ -24,7 +24,7 @@ from moldau.client.producer.core.topic_queues import TopicQueues
 from moldau.client.producer.delivery import Delivery
 from moldau.client.producer.held_records import HeldRecord, HeldRecords, held_size_bytes
 from moldau.client.producer.partitioners import Partitioner, TopicPartitions
-from moldau.client.producer.record_checks import check_topic, unfit
+from moldau.client.producer.record_checks import check_bytes, check_topic, unfit
 from moldau.protocol.records import (
     BATCH_HEADER_SIZE,
     RecordHeaders,
@@ -32,6 +32,9 @@ from moldau.protocol.records import (
     record_size_bound,
 )
 from moldau.runtime.clock import Clock
+
+GRACE_MS: Final = 1_000.0
+"""How much longer than `max.block.ms` records wait to be told by others that there is no topic."""
 
 
 class Wakeable(Protocol):
@@ -170,6 +173,7 @@ class Appender:
                 queue = self._accumulator.sticky_queue(known, now_ms)
 
     def _checked_size(self, key: bytes | None, value: bytes | None, headers: RecordHeaders) -> int:
+        check_bytes(key, value)
         try:
             record_bytes = record_size_bound(key, value, headers)
         except (TypeError, ValueError, AttributeError) as error:
@@ -225,7 +229,7 @@ class Appender:
             return None
         group = held.get(topic)
         if group is None:
-            expires_ms = self._clock.monotonic_ms() + accumulator.settings.max_block_ms
+            expires_ms = self._expires_ms()
             group = held[topic] = HeldRecords(topic, expires_ms)
             accumulator.incomplete[group] = None
             self._learn(topic, 1 if held is self.held else (partition or 0) + 1)
@@ -241,6 +245,10 @@ class Appender:
             -1 if key is None else len(key),
             -1 if value is None else len(value),
         )
+
+    def _expires_ms(self) -> float:
+        # Whoever asks for the metadata gives up a little earlier, and knows better why.
+        return self._clock.monotonic_ms() + self._accumulator.settings.max_block_ms + GRACE_MS
 
     def topic_changed(self, topic: str) -> None:
         """Metadata of the topic have come: what was held for it goes into batches."""
@@ -304,7 +312,7 @@ class Appender:
         accumulator = self._accumulator
         group = self.out_of_range.get(topic)
         if group is None:
-            expires_ms = self._clock.monotonic_ms() + accumulator.settings.max_block_ms
+            expires_ms = self._expires_ms()
             group = self.out_of_range[topic] = HeldRecords(topic, expires_ms)
             accumulator.incomplete[group] = None
             self._learn(topic, (record.partition or 0) + 1)
@@ -407,12 +415,13 @@ class Appender:
         if self._room_waiters and self._accumulator.free_bytes > 0:
             _set(self._room_waiters[0])
 
-    def buffer_full(self, waited_ms: float) -> BufferFull:
-        """The error of a record for which there is no room."""
+    def buffer_full(self, waited_ms: float | None) -> BufferFull:
+        """The error of a record for which there is no room, not even after some time."""
         total = self._accumulator.settings.buffer_memory_bytes
+        waited = "" if waited_ms is None else f" within max.block.ms={waited_ms:.0f}"
         return BufferFull(
-            f"no room within {waited_ms:.0f} ms: buffer.memory={total} bytes are taken by records "
-            f"that wait for acknowledgements; send slower, wait_for_room(), or allow more"
+            f"no room{waited}: buffer.memory={total} bytes are taken by records that wait for "
+            "acknowledgements; send slower, wait_for_room(), or allow more"
         )
 
 

@@ -22,7 +22,6 @@ from moldau.client.errors import (
     ConfigurationError,
     KafkaError,
     RequestTimeout,
-    SerializationError,
     WrongEventLoop,
 )
 from moldau.client.producer.appender import Appender
@@ -35,7 +34,9 @@ from moldau.client.producer.partitioners import Partitioner, partitioner_of
 from moldau.client.producer.producer_parts import BatchesLink, accumulator_settings
 from moldau.client.producer.record_checks import (
     HeadersLike,
-    check_numbers,
+    check_bytes,
+    check_partition,
+    check_timestamp,
     check_topic,
     checked_headers,
     serialized,
@@ -263,9 +264,11 @@ class Producer(TransactionCalls):
         self._check()
         if timestamp_ms is None:
             timestamp_ms = self._now_ms()
+        else:
+            check_timestamp(timestamp_ms)
         data, key_data, header_list = self._prepared(topic, value, key, headers)
-        if partition is not None or timestamp_ms < 0:
-            check_numbers(partition, timestamp_ms)
+        if partition is not None:
+            check_partition(partition)
         appender = self._appender
         delivery = None
         if not appender.is_waited_for:
@@ -327,14 +330,16 @@ class Producer(TransactionCalls):
             self._check()
         if timestamp_ms is None:
             timestamp_ms = self._now_ms()
+        else:
+            check_timestamp(timestamp_ms)
         pairs: RecordHeaders = ()
         if self._serializes or headers:
             value, key, pairs = self._prepared(topic, value, key, headers)
-        if partition is not None or timestamp_ms < 0:
-            check_numbers(partition, timestamp_ms)
+        if partition is not None:
+            check_partition(partition)
         delivery = self._appender.append(topic, value, key, pairs, partition, timestamp_ms)
         if delivery is None:
-            raise self._appender.buffer_full(0)
+            raise self._appender.buffer_full(None)
         if on_delivery is not None:
             delivery.call_when_done(on_delivery)
         return delivery
@@ -347,11 +352,7 @@ class Producer(TransactionCalls):
             key = serialized(self._key_serializer, topic, key, "key")
         if self._value_serializer is not None and value is not None:
             value = serialized(self._value_serializer, topic, value, "value")
-        for name, part in (("key", key), ("value", value)):
-            if part is not None and not isinstance(part, bytes | bytearray | memoryview):
-                raise SerializationError(
-                    f"the {name} is {type(part).__name__}: bytes are needed, or a {name}_serializer"
-                )
+        check_bytes(key, value)
         checked = checked_headers(headers) if headers else ()
         return cast("bytes | None", value), cast("bytes | None", key), checked
 
@@ -369,11 +370,13 @@ class Producer(TransactionCalls):
         self._check()
         if timestamp_ms is None:
             timestamp_ms = self._now_ms()
-        if partition is not None or timestamp_ms < 0:
-            check_numbers(partition, timestamp_ms)
+        else:
+            check_timestamp(timestamp_ms)
+        if partition is not None:
+            check_partition(partition)
         delivery = self._appender.append(topic, value, key, headers, partition, timestamp_ms)
         if delivery is None:
-            raise self._appender.buffer_full(0)
+            raise self._appender.buffer_full(None)
         if on_delivery is not None:
             delivery.call_when_done(on_delivery)
         return delivery

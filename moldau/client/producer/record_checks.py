@@ -17,16 +17,27 @@ HeadersLike: TypeAlias = Sequence[tuple[str, bytes | None]] | Mapping[str, bytes
 """Headers of a record, in their order."""
 
 
-def check_numbers(partition: int | None, timestamp_ms: int) -> None:
-    """Raise SerializationError for a partition or a timestamp that cannot be."""
-    if partition is not None and (
-        not isinstance(partition, int) or isinstance(partition, bool) or partition < 0
-    ):
+def check_partition(partition: int) -> None:
+    """Raise SerializationError for what cannot be a partition."""
+    if not isinstance(partition, int) or isinstance(partition, bool) or partition < 0:
         raise SerializationError(f"partition {partition!r}: partitions are numbered from 0")
+
+
+def check_timestamp(timestamp_ms: int) -> None:
+    """Raise SerializationError for what cannot be a timestamp."""
     if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms < 2**63:
         raise SerializationError(
             f"timestamp_ms {timestamp_ms!r}: milliseconds since 1970 are needed, from 0 on"
         )
+
+
+def check_bytes(key: object, value: object) -> None:
+    """Raise SerializationError for a key or value that is neither bytes nor None."""
+    for name, part in (("key", key), ("value", value)):
+        if part is not None and not isinstance(part, bytes | bytearray | memoryview):
+            raise SerializationError(
+                f"the {name} is {type(part).__name__}: bytes are needed, or a {name}_serializer"
+            )
 
 
 def serialized(
@@ -45,7 +56,12 @@ def serialized(
 
 def checked_headers(headers: HeadersLike) -> RecordHeaders:
     """Headers as pairs; raises SerializationError for what is none."""
-    pairs = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
+    try:
+        pairs = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
+    except TypeError:
+        raise SerializationError(
+            f"headers are pairs of str and bytes, not {headers!r:.100}"
+        ) from None
     for pair in pairs:
         if (
             not isinstance(pair, tuple | list)
@@ -61,11 +77,10 @@ def checked_headers(headers: HeadersLike) -> RecordHeaders:
 
 def unfit(error: Exception, key: object, value: object, headers: object) -> SerializationError:
     """What to say of a record that cannot be encoded."""
-    for name, part in (("key", key), ("value", value)):
-        if part is not None and not isinstance(part, bytes | bytearray | memoryview):
-            return SerializationError(
-                f"the {name} is {type(part).__name__}: bytes are needed, or a {name}_serializer"
-            )
+    try:
+        check_bytes(key, value)
+    except SerializationError as known:
+        return known
     return SerializationError(
         f"headers are pairs of str and bytes (or None), not {headers!r:.100} ({error})"
         if headers
@@ -75,6 +90,8 @@ def unfit(error: Exception, key: object, value: object, headers: object) -> Seri
 
 def check_topic(topic: str) -> None:
     """Raise InvalidTopic for what cannot name a topic."""
-    problem = topic_name_problem(topic) if isinstance(topic, str) else f"{topic!r} is no str"
+    if not isinstance(topic, str):
+        raise TypeError(f"the topic is {type(topic).__name__}: a str is needed")
+    problem = topic_name_problem(topic)
     if problem is not None:
         raise InvalidTopic(problem, code=ErrorCode.INVALID_TOPIC_EXCEPTION)
