@@ -20,7 +20,7 @@ from moldau.client.errors import BufferFull, ClientClosed, TransactionAborted
 from moldau.client.producer.partitioners import Partitioner
 from moldau.client.producer.producer import HeadersLike, OnDelivery
 from moldau.client.producer.producer import Producer as AsyncProducer
-from moldau.client.producer.record_checks import check_numbers
+from moldau.client.producer.record_checks import check_partition, check_timestamp
 from moldau.client.producer.transaction_calls import OffsetsSource
 from moldau.client.records import (
     ConsumerGroupMetadata,
@@ -205,8 +205,10 @@ class Producer(BlockingClient):
             self._loop.check()
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
-        if partition is not None or timestamp_ms < 0:
-            check_numbers(partition, timestamp_ms)
+        else:
+            check_timestamp(timestamp_ms)
+        if partition is not None:
+            check_partition(partition)
         size_bytes = RECORD_OVERHEAD_BYTES
         if self._has_serializers or headers or not (_is_plain(value) and _is_plain(key)):
             value, key, headers = self._inner._prepared(topic, value, key, headers)
