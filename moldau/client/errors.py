@@ -95,12 +95,6 @@ class NoBrokerAvailable(KafkaError):
     code = ErrorCode.NETWORK_EXCEPTION
 
 
-class AuthenticationFailed(KafkaError):
-    """The broker refuses this client's credentials, or its SASL mechanism; nothing is retried."""
-
-    code = ErrorCode.SASL_AUTHENTICATION_FAILED
-
-
 class TlsFailed(KafkaError):
     """No TLS connection came about: a certificate is not trusted or names another host, or one
     side speaks TLS and the other does not. Nothing is retried.
@@ -119,17 +113,23 @@ class DeliveryTimeout(RequestTimeout):
     """A record was not acknowledged within `delivery.timeout.ms`; it may have been written."""
 
 
-class UnsupportedByBroker(KafkaError):
-    """The broker does not serve this API, or no version of it that can express the call."""
-
-    code = ErrorCode.UNSUPPORTED_VERSION
-
-
 # -- what brokers answer ------------------------------------------------------------------------
 
 
 class BrokerError(KafkaError):
     """A broker answered with an error that has no class of its own here."""
+
+
+class AuthenticationFailed(BrokerError):
+    """The broker refuses this client's credentials, or its SASL mechanism; nothing is retried."""
+
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+class UnsupportedByBroker(BrokerError):
+    """The broker does not serve this API, or no version of it that can express the call."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
 
 
 class AuthorizationFailed(BrokerError):
@@ -380,6 +380,8 @@ class GroupNotFound(BrokerError):
 
 
 _OWN_CODE: Final[tuple[type[BrokerError], ...]] = (
+    AuthenticationFailed,
+    UnsupportedByBroker,
     TopicAuthorizationFailed,
     GroupAuthorizationFailed,
     ClusterAuthorizationFailed,

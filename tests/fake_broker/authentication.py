@@ -111,7 +111,7 @@ class Session:
 
     def allows(self, api_key: ApiKey) -> bool:
         """Whether a request may be carried out now."""
-        if api_key == ApiKey.API_VERSIONS or (self._security.uses_sasl and api_key in _EXCHANGE):
+        if api_key == ApiKey.API_VERSIONS or api_key in _EXCHANGE:
             return True
         if not self.is_authenticated:
             return False
@@ -121,6 +121,8 @@ class Session:
     def answer(self, context: Context) -> Any:
         """Answer a request of the exchange."""
         message = context.received.message
+        if not self._security.uses_sasl:
+            return self._not_here(context.received.api_key)
         if context.received.api_key == ApiKey.SASL_HANDSHAKE:
             return self._handshake(context, message.mechanism)
         refusal = context.refusal("top")
@@ -136,6 +138,14 @@ class Session:
         if is_done:
             self._succeed(response)
         return response
+
+    def _not_here(self, api_key: ApiKey) -> Any:
+        """What a listener without SASL says; the connection stays."""
+        if api_key == ApiKey.SASL_HANDSHAKE:
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="no SASL on this listener"
+        )
 
     def _handshake(self, context: Context, mechanism: str) -> SaslHandshakeResponse:
         offered = list(self._security.mechanisms)

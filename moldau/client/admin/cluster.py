@@ -42,6 +42,7 @@ from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.p74_list_config_resources import ListConfigResourcesRequest
 from moldau.protocol.schema import Message
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.connection import UnsupportedByPeer
 
 #: Resources that only the broker they name can answer for.
 BROKER_RESOURCES = (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
@@ -64,7 +65,13 @@ class ClusterCalls:
         )
 
         async def attempt() -> ClusterDescription:
-            response = await self._client.ask_any(request)
+            try:
+                response = await self._client.ask_any(request)
+            except UnsupportedByPeer:
+                if asks_controllers or include_fenced_brokers:
+                    raise
+                # Apache Kafka before 2.8 tells of its brokers with the topics.
+                return await self._describe_by_metadata()
             raise_for(response.error_code, response.error_message, "describe cluster")
             return ClusterDescription(
                 response.cluster_id,
@@ -76,6 +83,17 @@ class ClusterCalls:
             )
 
         return await self._client.retry(attempt, what="describe cluster", timeout_ms=timeout_ms)
+
+    async def _describe_by_metadata(self) -> ClusterDescription:
+        metadata = await self._client.refresh_metadata([])
+        return ClusterDescription(
+            metadata.cluster_id or "",
+            metadata.controller_id,
+            tuple(
+                RegisteredBroker(each.node_id, each.host, each.port, each.rack, False)
+                for each in metadata.brokers.values()
+            ),
+        )
 
     async def describe_features(self, *, timeout_ms: float | None = None) -> Features:
         """Supported and finalized feature levels, as the broker that answers tells them."""

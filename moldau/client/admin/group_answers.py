@@ -159,21 +159,29 @@ def read_offsets(
     response: fetch.OffsetFetchResponse, *_: object
 ) -> dict[str, dict[TopicPartition, CommittedOffset] | Refusal]:
     """What groups have committed; an error of one partition is the group's."""
-    found: dict[str, dict[TopicPartition, CommittedOffset] | Refusal] = {}
-    for group in response.groups:
-        offsets: dict[TopicPartition, CommittedOffset] = {}
-        found[group.group_id] = offsets
-        code = group.error_code
-        for topic in group.topics:
-            for entry in topic.partitions:
-                code = code or entry.error_code
-                if entry.committed_offset != NO_OFFSET:
-                    offsets[TopicPartition(topic.name, entry.partition_index)] = CommittedOffset(
-                        entry.committed_offset, entry.committed_leader_epoch, entry.metadata or ""
-                    )
-        if code != ErrorCode.NONE:
-            found[group.group_id] = Refusal(code)
-    return found
+    return {group.group_id: _offsets(group.error_code, group.topics) for group in response.groups}
+
+
+def read_offsets_of_one(
+    response: fetch.OffsetFetchResponse, group_ids: Sequence[str], *_: object
+) -> dict[str, dict[TopicPartition, CommittedOffset] | Refusal]:
+    """Likewise, as it is told before version 8."""
+    return {group_ids[0]: _offsets(response.error_code, response.topics)}
+
+
+def _offsets(
+    error_code: int,
+    topics: Sequence[fetch.OffsetFetchResponseTopics] | Sequence[fetch.OffsetFetchResponseTopic],
+) -> dict[TopicPartition, CommittedOffset] | Refusal:
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    for topic in topics:
+        for entry in topic.partitions:
+            error_code = error_code or entry.error_code
+            if entry.committed_offset != NO_OFFSET:
+                offsets[TopicPartition(topic.name, entry.partition_index)] = CommittedOffset(
+                    entry.committed_offset, entry.committed_leader_epoch, entry.metadata or ""
+                )
+    return Refusal(error_code) if error_code != ErrorCode.NONE else offsets
 
 
 def partition_errors(response: Any) -> PartitionErrors | Refusal:

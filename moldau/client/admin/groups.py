@@ -18,6 +18,7 @@ from moldau.client.admin.group_answers import (
     read_consumer,
     read_deleted,
     read_offsets,
+    read_offsets_of_one,
 )
 from moldau.client.admin.group_types import (
     CLASSIC,
@@ -34,7 +35,7 @@ from moldau.client.cluster.coordinators import (
     Refusal,
 )
 from moldau.client.cluster.metadata_cache import Broker
-from moldau.client.errors import KafkaError, error_for
+from moldau.client.errors import KafkaError, UnsupportedByBroker, error_for
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p08_offset_commit as commit
 from moldau.protocol.messages import p09_offset_fetch as fetch
@@ -50,6 +51,10 @@ Value = TypeVar("Value")
 
 #: Names, not ids: committed offsets outlive their topics, whose ids then nobody can resolve.
 OFFSET_FETCH_VERSIONS: Final = (8, 9)
+ONE_GROUP_VERSIONS: Final = (2, 7)
+"""Before version 8 OffsetFetch is about one group (Apache Kafka before 3.0)."""
+FIRST_STABLE_VERSION: Final = 7
+"""Since then OffsetFetch can be asked to wait for open transactions (KIP-447)."""
 OFFSET_COMMIT_VERSIONS: Final = (2, 9)
 NOBODY: Final = -1
 """The generation of a commit that comes from outside of the group."""
@@ -160,7 +165,25 @@ class GroupCalls:
             read_offsets,
             versions=OFFSET_FETCH_VERSIONS,
         )
-        return await self._coordinators.ask(call, group_ids, timeout_ms=timeout_ms)
+        found = await self._coordinators.ask(call, group_ids, timeout_ms=timeout_ms)
+        older = [each for each, got in found.items() if isinstance(got, UnsupportedByBroker)]
+        if not older:
+            return found
+        one_by_one = CoordinatorCall(
+            KeyType.GROUP,
+            "offsets of group",
+            lambda keys: fetch.OffsetFetchRequest(
+                group_id=keys[0], topics=None, require_stable=require_stable
+            ),
+            read_offsets_of_one,
+            versions=(
+                FIRST_STABLE_VERSION if require_stable else ONE_GROUP_VERSIONS[0],
+                ONE_GROUP_VERSIONS[1],
+            ),
+            keys_per_request=1,
+        )
+        told = await self._coordinators.ask(one_by_one, older, timeout_ms=timeout_ms)
+        return {**found, **told}
 
     async def alter_group_offsets(
         self, group_id: str, offsets: Offsets, *, timeout_ms: float | None = None

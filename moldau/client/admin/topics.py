@@ -28,6 +28,11 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from moldau.protocol.messages.p03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponsePartition,
+)
 from moldau.protocol.messages.p19_create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -58,6 +63,7 @@ from moldau.protocol.messages.p75_describe_topic_partitions import (
     TopicRequest,
 )
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.connection import UnsupportedByPeer
 
 OPERATION_TIMEOUT_MS = 30_000
 PAGE_PARTITION_COUNT = 2_000
@@ -188,17 +194,45 @@ class TopicCalls:
             return {}
 
         async def attempt() -> dict[str, TopicDescription]:
-            found: dict[str, TopicDescription] = {}
-            cursor: TopicPartition | None = None
-            while True:
-                page = await self._describe_page(names or (), PAGE_PARTITION_COUNT, cursor)
-                for topic in page.topics:
-                    _add_page(found, topic)
-                if page.next_cursor is None:
-                    return found
-                cursor = page.next_cursor
+            try:
+                return await self._describe_by_page(names or ())
+            except UnsupportedByPeer:
+                # Apache Kafka before 3.7 has no pages.
+                return await self._describe_at_once(names)
 
         return await self._client.retry(attempt, what="describe topics", timeout_ms=timeout_ms)
+
+    async def _describe_by_page(self, names: Collection[str]) -> dict[str, TopicDescription]:
+        found: dict[str, TopicDescription] = {}
+        cursor: TopicPartition | None = None
+        while True:
+            page = await self._describe_page(names, PAGE_PARTITION_COUNT, cursor)
+            for topic in page.topics:
+                _add_page(found, topic)
+            if page.next_cursor is None:
+                return found
+            cursor = page.next_cursor
+
+    async def _describe_at_once(self, names: Collection[str] | None) -> dict[str, TopicDescription]:
+        response = await self._client.ask_any(
+            MetadataRequest(
+                topics=None
+                if names is None
+                else [MetadataRequestTopic(name=name) for name in dict.fromkeys(names)],
+                allow_auto_topic_creation=False,
+            )
+        )
+        found: dict[str, TopicDescription] = {}
+        for topic in response.topics:
+            name = topic.name or ""
+            _raise_for_topic(topic.error_code, name)
+            found[name] = TopicDescription(
+                name,
+                topic.topic_id,
+                topic.is_internal,
+                tuple(map(_from_metadata, topic.partitions)),
+            )
+        return found
 
     async def describe_topic_partitions(
         self,
@@ -238,9 +272,7 @@ class TopicCalls:
         )
         response = await self._client.ask_any(request)
         for topic in response.topics:
-            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise _final(topic.error_code, None, topic.name)
-            raise_for(topic.error_code, None, f"topic {topic.name}")
+            _raise_for_topic(topic.error_code, topic.name or "")
         after = response.next_cursor
         return TopicPage(
             tuple(_described(topic) for topic in response.topics),
@@ -376,6 +408,26 @@ class TopicCalls:
                     raise _final(error, None, f"{partition.topic}-{partition.partition}")
             by_leader[await self._client.leader_of(*partition)].append(partition)
         return by_leader
+
+
+def _raise_for_topic(error_code: int, name: str) -> None:
+    if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise _final(error_code, None, name)
+    raise_for(error_code, None, f"topic {name}")
+
+
+def _from_metadata(entry: MetadataResponsePartition) -> PartitionDescription:
+    """Without eligible leader replicas (KIP-966), of which Metadata tells nothing."""
+    return PartitionDescription(
+        partition=entry.partition_index,
+        leader=entry.leader_id,
+        leader_epoch=entry.leader_epoch,
+        replicas=tuple(entry.replica_nodes),
+        isr=tuple(entry.isr_nodes),
+        eligible_leader_replicas=(),
+        last_known_eligible_leader_replicas=(),
+        offline_replicas=tuple(entry.offline_replicas),
+    )
 
 
 def _described(topic: DescribeTopicPartitionsResponseTopic) -> TopicDescription:

@@ -29,7 +29,7 @@ from moldau.client.errors import (
     error_for,
 )
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
+from moldau.protocol.messages.p10_find_coordinator import Coordinator, FindCoordinatorRequest
 from moldau.protocol.schema import Message
 from moldau.runtime.connection import UnsupportedByPeer
 
@@ -38,8 +38,9 @@ Value = TypeVar("Value")
 KEYS_PER_REQUEST: Final = 1_000
 """More keys than this go in several requests: no answer grows without a limit."""
 
-FIND_COORDINATOR_VERSIONS: Final = (4, 6)
-"""Before version 4 a request has one key; no broker of the last years is that old."""
+MANY_KEYS_VERSIONS: Final = (4, 6)
+ONE_KEY_VERSIONS: Final = (1, 3)
+"""Before version 4 a request has one key (Apache Kafka before 3.0)."""
 
 MOVED: Final = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE))
 """The coordinator has to be looked for again."""
@@ -160,11 +161,7 @@ class Coordinators:
         unknown = [key for key in keys if (key_type, key) not in self._known]
         for first in range(0, len(unknown), KEYS_PER_REQUEST):
             some = unknown[first : first + KEYS_PER_REQUEST]
-            response = await self._client.ask_any(
-                FindCoordinatorRequest(key_type=key_type, coordinator_keys=some),
-                versions=FIND_COORDINATOR_VERSIONS,
-            )
-            for each in response.coordinators:
+            for each in await self._locate(key_type, some):
                 if each.error_code == ErrorCode.NONE:
                     self._known[key_type, each.key] = Broker(
                         each.node_id, each.host, each.port, None
@@ -178,6 +175,30 @@ class Coordinators:
                     problems[key] = error_for(
                         ErrorCode.COORDINATOR_NOT_AVAILABLE, None, f"coordinator of {key}"
                     )
+
+    async def _locate(self, key_type: KeyType, keys: Sequence[str]) -> list[Coordinator]:
+        """What some broker says about the keys' coordinators."""
+        try:
+            response = await self._client.ask_any(
+                FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(keys)),
+                versions=MANY_KEYS_VERSIONS,
+            )
+        except UnsupportedByPeer:
+            return [await self._locate_one(key_type, key) for key in keys]
+        return list(response.coordinators)
+
+    async def _locate_one(self, key_type: KeyType, key: str) -> Coordinator:
+        response = await self._client.ask_any(
+            FindCoordinatorRequest(key_type=key_type, key=key), versions=ONE_KEY_VERSIONS
+        )
+        return Coordinator(
+            key=key,
+            node_id=response.node_id,
+            host=response.host,
+            port=response.port,
+            error_code=response.error_code,
+            error_message=response.error_message,
+        )
 
     async def _ask_known(
         self,

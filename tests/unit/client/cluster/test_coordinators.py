@@ -187,11 +187,18 @@ async def test_brokers_that_know_only_one_key_per_request(broker: ScriptedBroker
         ApiKey.API_VERSIONS: (0, 4),
         ApiKey.METADATA: (0, 13),
         ApiKey.FIND_COORDINATOR: (0, 3),
+        ApiKey.DELETE_GROUPS: (0, 2),
     }
+    host, _, port = broker.address.rpartition(":")
+    broker.script(
+        ApiKey.FIND_COORDINATOR,
+        lambda _: find.FindCoordinatorResponse(node_id=NODE_ID, host=host, port=int(port)),
+    )
+    broker.script(ApiKey.DELETE_GROUPS, deleted())
     async with Admin(broker.address) as admin:
-        outcome = await admin.delete_groups(["a"])
-    assert isinstance(outcome["a"], UnsupportedByBroker)
-    assert not broker.requests_of(find.FindCoordinatorRequest)
+        assert await admin.delete_groups(["a", "b"]) == {"a": None, "b": None}
+    asked = broker.requests_of(find.FindCoordinatorRequest)
+    assert [each.key for each in asked] == ["a", "b"]  # type: ignore[attr-defined]
 
 
 async def test_brokers_that_do_not_serve_the_call(broker: ScriptedBroker):
