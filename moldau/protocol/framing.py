@@ -46,6 +46,14 @@ _LENGTH = Struct(">i")
 _EMPTY: Final = memoryview(b"")
 
 
+class BadFrameLength(RemoteProtocolError):
+    """The first four bytes cannot be a length; often they are another protocol's."""
+
+    def __init__(self, message: str, length: int = 0) -> None:
+        super().__init__(message)
+        self.length = length
+
+
 class FrameBuffer(bytearray):
     """A receive buffer and how many unreleased frames lie in it."""
 
@@ -333,11 +341,11 @@ class FrameReader:
             chunk.outstanding_count += len(frames)
             self._memory.reserved_bytes += reserved
 
-    def _refuse(self, length: int) -> RemoteProtocolError:
+    def _refuse(self, length: int) -> BadFrameLength:
         if length <= 0:
-            return RemoteProtocolError(f"frame length {length} is not positive")
-        return RemoteProtocolError(
-            f"frame length {length} is over the limit of {self._max_frame_bytes} bytes"
+            return BadFrameLength(f"frame length {length} is not positive", length)
+        return BadFrameLength(
+            f"frame length {length} is over the limit of {self._max_frame_bytes} bytes", length
         )
 
     def _begin_large(self, chunk: FrameBuffer, length: int, just_cut_bytes: int) -> bool:

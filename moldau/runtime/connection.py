@@ -10,6 +10,7 @@ pending fails.
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,11 +18,29 @@ from types import MappingProxyType
 from typing import Any, Final, cast
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from moldau.protocol.framing import CHUNK_BYTES, DEFAULT_MAX_FRAME_BYTES, FrameReader, ReceiveMemory
+from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
+from moldau.protocol.framing import (
+    CHUNK_BYTES,
+    DEFAULT_MAX_FRAME_BYTES,
+    BadFrameLength,
+    FrameReader,
+    ReceiveMemory,
+)
 from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.schema import Message
+from moldau.runtime.authentication.errors import AuthenticationError, TlsError
 from moldau.runtime.clock import Clock, SystemClock, TimerHandle
+from moldau.runtime.connection_parts import (
+    CLIENT_SOFTWARE_NAME,
+    Authenticator,
+    ConnectionLost,
+    HeldRequests,
+    NothingHeard,
+    PendingRequest,
+    RequestTimedOut,
+    UnsupportedByPeer,
+    ask_versions,
+)
 from moldau.runtime.files import source_bytes
 from moldau.runtime.network import (
     DEFAULT_CONNECT_TIMEOUT_MS,
@@ -29,6 +48,15 @@ from moldau.runtime.network import (
     Network,
     set_socket_options,
 )
+
+__all__ = [
+    "CLIENT_SOFTWARE_NAME",
+    "Connection",
+    "ConnectionLost",
+    "NothingHeard",
+    "RequestTimedOut",
+    "UnsupportedByPeer",
+]
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000.0
 """Default of `request.timeout.ms`."""
@@ -39,39 +67,10 @@ DEFAULT_MAX_IN_FLIGHT: Final = 64
 JOIN_LIMIT_BYTES: Final = 64 * 1024
 """Requests of one loop iteration are joined into one write up to this size."""
 
-CLIENT_SOFTWARE_NAME: Final = "moldau"
+TLS_ALERT: Final = 0x1503
+"""How the bytes begin with which a TLS peer refuses what is no TLS."""
 
 _MAX_CORRELATION_ID: Final = 2**31 - 1
-
-
-class ConnectionLost(ConnectionError):
-    """The connection ended before the response; the request may or may not have been served."""
-
-
-class RequestTimedOut(TimeoutError):
-    """No response within the request's time; the connection was closed."""
-
-
-class UnsupportedByPeer(LocalProtocolError):
-    """The peer serves no version of the API that we speak."""
-
-
-class _Pending:
-    __slots__ = ("api_key", "api_version", "correlation_id", "deadline_ms", "future")
-
-    def __init__(
-        self,
-        api_key: int,
-        api_version: int,
-        correlation_id: int,
-        deadline_ms: float,
-        future: asyncio.Future[Message],
-    ) -> None:
-        self.api_key = api_key
-        self.api_version = api_version
-        self.correlation_id = correlation_id
-        self.deadline_ms = deadline_ms
-        self.future = future
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -84,6 +83,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_api_versions",
+        "_authenticator",
         "_client_id",
         "_clock",
         "_close_callbacks",
@@ -91,17 +91,21 @@ class Connection(asyncio.BufferedProtocol):
         "_deadline_timer",
         "_failure",
         "_held",
+        "_held_requests",
         "_loop",
         "_max_in_flight",
         "_outbox",
         "_pending",
         "_places",
         "_reader",
+        "_reauthentication",
+        "_reauthentication_timer",
         "_request_timeout_ms",
         "_timer_due_ms",
         "_transport",
         "_versions",
         "_writable",
+        "answer_count",
         "host",
         "last_used_ms",
         "port",
@@ -136,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._transport: asyncio.Transport | None = None
         self._correlation_id = 0
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[PendingRequest] = deque()
         self._max_in_flight = max_in_flight
         self._places = asyncio.Semaphore(max_in_flight)
         self._writable = asyncio.Event()
@@ -148,6 +152,11 @@ class Connection(asyncio.BufferedProtocol):
         self._close_callbacks: list[Callable[[Connection], object]] = []
         self._versions: Mapping[int, tuple[int, int]] = MappingProxyType({})
         self._api_versions: Any = None
+        self.answer_count = 0
+        self._authenticator: Authenticator | None = None
+        self._held_requests: HeldRequests | None = None
+        self._reauthentication: asyncio.Task[None] | None = None
+        self._reauthentication_timer: TimerHandle | None = None
 
     @classmethod
     async def connect(
@@ -166,6 +175,9 @@ class Connection(asyncio.BufferedProtocol):
         memory: ReceiveMemory | None = None,
         holds_responses: bool = False,
         negotiate: bool = True,
+        authenticator: Authenticator | None = None,
+        send_buffer_bytes: int = OS_DEFAULT_BYTES,
+        receive_buffer_bytes: int = OS_DEFAULT_BYTES,
     ) -> Connection:
         """Connect and learn which versions the peer serves (KIP-511) unless `negotiate` is off.
 
@@ -174,33 +186,43 @@ class Connection(asyncio.BufferedProtocol):
                 one loop; nobody waits for its limit here, so it must be out of reach.
             holds_responses: the bytes of responses stay in these buffers, until the caller says
                 with `release_responses` that it is through.
+            authenticator: logs in before anything else is sent, and again before that ends.
 
-        Raises OSError (refused, unreachable, unknown host), TimeoutError, RemoteProtocolError.
+        Raises OSError (refused, unreachable, unknown host), TimeoutError, RemoteProtocolError,
+        TlsError, AuthenticationError.
         """
-        _transport, connection = await network.connect(
-            lambda: cls(
+        try:
+            transport, connection = await network.connect(
+                lambda: cls(
+                    host,
+                    port,
+                    client_id=client_id,
+                    clock=clock,
+                    request_timeout_ms=request_timeout_ms,
+                    max_in_flight=max_in_flight,
+                    max_response_bytes=max_response_bytes,
+                    memory=memory,
+                    holds_responses=holds_responses,
+                ),
                 host,
                 port,
-                client_id=client_id,
-                clock=clock,
-                request_timeout_ms=request_timeout_ms,
-                max_in_flight=max_in_flight,
-                max_response_bytes=max_response_bytes,
-                memory=memory,
-                holds_responses=holds_responses,
-            ),
-            host,
-            port,
-            ssl_context=ssl_context,
-            timeout_ms=connect_timeout_ms,
-        )
-        if negotiate:
-            try:
+                ssl_context=ssl_context,
+                timeout_ms=connect_timeout_ms,
+            )
+        except ssl.SSLError as error:
+            raise _tls_error(f"{host}:{port}", error) from error
+        if send_buffer_bytes != OS_DEFAULT_BYTES or receive_buffer_bytes != OS_DEFAULT_BYTES:
+            set_socket_options(transport, send_buffer_bytes, receive_buffer_bytes)
+        try:
+            if negotiate:
                 await connection._negotiate()
-            except BaseException:
-                # Cancelled too: nobody else knows this connection yet.
-                connection.close()
-                raise
+            if authenticator is not None:
+                connection._authenticator = authenticator
+                await connection._authenticate()
+        except BaseException:
+            # Cancelled too: nobody else knows this connection yet.
+            connection.close()
+            raise
         return connection
 
     # -- use ------------------------------------------------------------------------------------
@@ -317,8 +339,13 @@ class Connection(asyncio.BufferedProtocol):
         set_socket_options(transport, OS_DEFAULT_BYTES)
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        if isinstance(exc, ssl.SSLError):
+            # With TLS 1.3 a peer refuses our certificate only after the handshake.
+            self._fail(_tls_error(self._peer, exc))
+            return
         reason = f": {exc}" if exc is not None else ""
-        self._fail(ConnectionLost(f"the connection to {self._peer} was lost{reason}"))
+        kind = ConnectionLost if self.answer_count else NothingHeard
+        self._fail(kind(f"the connection to {self._peer} was lost{reason}"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)
@@ -332,6 +359,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._accept(frame)
             if self._reader.error is not None:
                 raise self._reader.error
+        except BadFrameLength as error:
+            speaks_tls = not self.answer_count and error.length >> 16 == TLS_ALERT
+            self._fail(_speaks_tls(self._peer) if speaks_tls else error)
         except RemoteProtocolError as error:
             self._fail(error)
 
@@ -365,7 +395,11 @@ class Connection(asyncio.BufferedProtocol):
         self.last_used_ms = self._clock.monotonic_ms()
         deadline = self.last_used_ms + timeout_ms
         future: asyncio.Future[Message] = self._loop.create_future()
-        self._pending.append(_Pending(message.API_KEY, version, correlation_id, deadline, future))
+        pending = PendingRequest(message.API_KEY, version, correlation_id, deadline, future)
+        if self._held_requests is None:
+            self._pending.append(pending)
+        else:
+            self._held_requests.pending.append(pending)
         if self._deadline_timer is None or deadline < self._timer_due_ms:
             self._arm_deadline(deadline)
         return future
@@ -385,6 +419,9 @@ class Connection(asyncio.BufferedProtocol):
         # Joined now, not when it is written: the caller may reuse the buffers its records came
         # from.
         data = b"".join(part if isinstance(part, _BYTES) else source_bytes(part) for part in parts)
+        if self._held_requests is not None:
+            self._held_requests.data.append(data)
+            return correlation_id
         if not self._outbox:
             self._loop.call_soon(self._flush)
         self._outbox.append(data)
@@ -419,6 +456,7 @@ class Connection(asyncio.BufferedProtocol):
         if not pending.future.done():
             _, message = decode_response(pending.api_key, pending.api_version, frame)
         self._pending.popleft()
+        self.answer_count += 1
         if message is not None:
             pending.future.set_result(message)
 
@@ -457,6 +495,13 @@ class Connection(asyncio.BufferedProtocol):
             self._deadline_timer.cancel()
             self._deadline_timer = None
         self._writable.set()
+        if self._reauthentication_timer is not None:
+            self._reauthentication_timer.cancel()
+        if self._reauthentication is not None:
+            self._reauthentication.cancel()
+        held, self._held_requests = self._held_requests, None
+        if held is not None:
+            self._pending.extend(held.pending)
         for pending in self._pending:
             if not pending.future.done():
                 pending.future.set_exception(type(error)(*error.args))
@@ -469,24 +514,56 @@ class Connection(asyncio.BufferedProtocol):
         for callback in callbacks:
             callback(self)
 
-    async def _negotiate(self) -> None:
-        from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
+    # -- authentication -------------------------------------------------------------------------
 
-        request = ApiVersionsRequest(
-            client_software_name=CLIENT_SOFTWARE_NAME, client_software_version=_version()
-        )
-        response = await self.send(request, api_version=ApiVersionsRequest.MAX_VERSION)
-        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            # The answer is a version 0 body; a recent enough peer names the versions it would take.
-            highest = 0
-            for entry in response.api_keys:
-                if entry.api_key == ApiKey.API_VERSIONS:
-                    highest = min(entry.max_version, ApiVersionsRequest.MAX_VERSION)
-            response = await self.send(request, api_version=highest)
-        if response.error_code != ErrorCode.NONE:
-            raise RemoteProtocolError(
-                f"{self._peer} refuses ApiVersions with error {response.error_code}"
+    async def _authenticate(self) -> None:
+        assert self._authenticator is not None
+        lifetime_ms = await self._authenticator(self._send_first, self._peer)
+        if lifetime_ms > 0 and self._failure is None:
+            # Early enough for slow brokers, and not all connections at once (KIP-368).
+            share = 0.85 + 0.1 * random.random()
+            self._reauthentication_timer = self._clock.call_later(
+                lifetime_ms * share, self._reauthenticate
             )
+
+    async def _send_first(self, message: Message) -> Any:
+        """Send past those who are held back."""
+        held, self._held_requests = self._held_requests, None
+        try:
+            answer = self._submit(message, None, None)
+        finally:
+            self._held_requests = held
+        return await answer
+
+    def _reauthenticate(self) -> None:
+        """Log in again. The peer takes nothing else meanwhile: what is sent from now on waits,
+        and what was sent before is answered before, as on every connection.
+        """
+        self._reauthentication_timer = None
+        if self._failure is None:
+            self._held_requests = HeldRequests()
+            self._reauthentication = self._loop.create_task(self._logged_in_again())
+
+    async def _logged_in_again(self) -> None:
+        try:
+            await self._authenticate()
+        except (AuthenticationError, OSError, TimeoutError, RemoteProtocolError) as error:
+            self._reauthentication = None
+            self._fail(error)
+            return
+        self._reauthentication = None
+        held, self._held_requests = self._held_requests, None
+        if held is None or self._failure is not None:
+            return
+        self._pending.extend(held.pending)
+        if held.data and not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.extend(held.data)
+        if held.pending:
+            self._arm_deadline(min(pending.deadline_ms for pending in self._pending))
+
+    async def _negotiate(self) -> None:
+        response = await ask_versions(self.send, self._peer)
         self._api_versions = response
         self._versions = MappingProxyType(
             {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
@@ -496,14 +573,20 @@ class Connection(asyncio.BufferedProtocol):
 _BYTES: Final = (bytes, bytearray, memoryview)
 
 
+def _speaks_tls(peer: str) -> TlsError:
+    from moldau.runtime.authentication.tls import TLS_ADVICE
+
+    return TlsError(f"{peer} speaks TLS; {TLS_ADVICE}")
+
+
+def _tls_error(peer: str, error: ssl.SSLError) -> TlsError:
+    from moldau.runtime.authentication.tls import tls_error
+
+    return tls_error(peer, error)
+
+
 def _api_name(api_key: int) -> str:
     try:
         return ApiKey(api_key).name
     except ValueError:
         return f"API {api_key}"
-
-
-def _version() -> str:
-    import moldau
-
-    return str(getattr(moldau, "__version__", "0"))

@@ -129,6 +129,9 @@ class AsyncioNetwork:
                     ssl=ssl_context,
                     server_hostname=host if ssl_context is not None else None,
                 )
+            except ssl.SSLError:
+                # A ValueError too, when it is about a certificate.
+                raise
             except (
                 ValueError
             ) as error:  # what the resolver says of labels that are none, and of NUL
@@ -180,8 +183,12 @@ def _bind(
     return bound
 
 
-def set_socket_options(transport: asyncio.BaseTransport, send_buffer_bytes: int) -> None:
-    """TCP_NODELAY, keep-alive and the send buffer of a new connection, where it has a socket."""
+def set_socket_options(
+    transport: asyncio.BaseTransport,
+    send_buffer_bytes: int,
+    receive_buffer_bytes: int = OS_DEFAULT_BYTES,
+) -> None:
+    """TCP_NODELAY, keep-alive and the buffers of a new connection, where it has a socket."""
     connection = transport.get_extra_info("socket")
     if connection is None:
         return
@@ -190,6 +197,8 @@ def set_socket_options(transport: asyncio.BaseTransport, send_buffer_bytes: int)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if send_buffer_bytes != OS_DEFAULT_BYTES:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+        if receive_buffer_bytes != OS_DEFAULT_BYTES:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
     except OSError:
         # The peer is gone already; connection_lost tells the protocol in a moment.
         return

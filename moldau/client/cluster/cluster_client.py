@@ -18,6 +18,7 @@ from moldau.client.cluster.connections import Address, Connections, Purpose
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault, raise_for
 from moldau.client.cluster.metadata_cache import Broker, MetadataCache, TopicMetadata
 from moldau.client.cluster.metadata_updates import MetadataUpdates
+from moldau.client.cluster.security import security_of
 from moldau.client.config.client import ClientConfig, parse_address
 from moldau.client.errors import (
     ClientClosed,
@@ -32,7 +33,7 @@ from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataReque
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
 from moldau.protocol.schema import Message
 from moldau.runtime.clock import Clock, SystemClock
-from moldau.runtime.connection import Connection, UnsupportedByPeer
+from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
 from moldau.runtime.network import AsyncioNetwork, Network
 
 __all__ = ["PASSING_FAULTS", "ClusterClient", "describe_fault", "raise_for"]
@@ -92,7 +93,12 @@ class ClusterClient:
         self._random = source or random.Random()
         self._bootstrap = [parse_address(server) for server in config.addresses]
         self._connections = Connections(
-            config, network or AsyncioNetwork(), self._clock, self._random, self._lost
+            config,
+            network or AsyncioNetwork(),
+            self._clock,
+            self._random,
+            security_of(config, self._clock, self._random),
+            self._lost,
         )
         self._updates = MetadataUpdates(
             config,
@@ -347,7 +353,10 @@ class ClusterClient:
                     raise
                 last = error
             except PASSING_FAULTS as error:
-                last = last if isinstance(error, TimeoutError) and last else error
+                if not isinstance(error, TimeoutError) or isinstance(error, RequestTimedOut):
+                    last = error
+                elif last is None:
+                    last = self._connections.why_slow() or error
             try_count += 1
             pause_ms = backoff_ms(
                 self._random,

@@ -14,12 +14,27 @@ from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
 from moldau.client.cluster.backoff import backoff_ms
-from moldau.client.cluster.faults import PASSING_FAULTS
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
+from moldau.client.cluster.security import Security
 from moldau.client.config.client import ClientConfig
-from moldau.client.errors import ClientClosed, KafkaError, WrongEventLoop
+from moldau.client.errors import (
+    AuthenticationFailed,
+    ClientClosed,
+    KafkaError,
+    NoBrokerAvailable,
+    TlsFailed,
+    WrongEventLoop,
+)
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES
+from moldau.runtime.authentication.errors import AuthenticationError, TlsError
+from moldau.runtime.authentication.mixups import (
+    offered_mechanisms,
+    speaks_plaintext,
+    speaks_tls,
+)
+from moldau.runtime.authentication.tls import PLAINTEXT_ADVICE, TLS_ADVICE
 from moldau.runtime.clock import Clock, TimerHandle
-from moldau.runtime.connection import DEFAULT_MAX_IN_FLIGHT, Connection
+from moldau.runtime.connection import DEFAULT_MAX_IN_FLIGHT, Connection, NothingHeard
 from moldau.runtime.network import Network
 
 Address: TypeAlias = tuple[str, int]
@@ -34,7 +49,7 @@ class Connections:
     """All connections of one client, on one event loop. States: open → closed.
 
     Args:
-        connected: makes a connection: the `Connection.connect` of the client's security settings.
+        security: TLS and SASL of all of them.
         on_lost: called when a connection ended that nobody here has closed.
     """
 
@@ -44,16 +59,20 @@ class Connections:
         network: Network,
         clock: Clock,
         source: random.Random,
+        security: Security,
         on_lost: Callable[[], object],
     ) -> None:
         self._config = config
         self._network = network
         self._clock = clock
         self._random = source
+        self._security = security
         self._on_lost = on_lost
         self._open: dict[tuple[Address, Purpose], Connection] = {}
         self._attempts: dict[tuple[Address, Purpose], asyncio.Task[Connection]] = {}
         self._failures: dict[Address, tuple[int, float]] = {}
+        self._problems: dict[Address, str] = {}
+        self._silent: dict[Address, int] = {}
         self._throttled_until_ms: dict[tuple[Address, Purpose], float] = {}
         self._idle_timer: TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -150,6 +169,14 @@ class Connections:
             if self.is_closed:
                 raise ClientClosed("the client was closed")
 
+    def why_slow(self) -> NoBrokerAvailable | None:
+        """What is being waited for, in words: attempts under way, and what became of the last."""
+        waits = [
+            f"{host}:{port} ({self._problems.get((host, port), 'connected to, but silent so far')})"
+            for (host, port), _purpose in self._attempts
+        ]
+        return NoBrokerAvailable(f"no answer from {', '.join(waits)}") if waits else None
+
     # -- inner workings -------------------------------------------------------------------------
 
     def _stay_on_loop(self) -> None:
@@ -184,7 +211,8 @@ class Connections:
         config = self._config
         try:
             connection = await self._make(address, purpose, failure_count)
-        except (*PASSING_FAULTS, KafkaError):
+        except (*PASSING_FAULTS, KafkaError) as fault:
+            self._problems[address] = describe_fault(fault)
             failure_count += 1
             pause_ms = backoff_ms(
                 self._random,
@@ -195,6 +223,7 @@ class Connections:
             self._failures[address] = (failure_count, self._clock.monotonic_ms() + pause_ms)
             raise
         self._failures.pop(address, None)
+        self._problems.pop(address, None)
         self._open[address, purpose] = connection
         connection.on_close(self._forget)
         self._watch_idleness()
@@ -211,20 +240,81 @@ class Connections:
                 config.socket_connection_setup_timeout_max_ms,
             ),
         )
+        timeout_ms = max(1, int(setup_timeout_ms))
+        try:
+            connection = await self._connection(address, timeout_ms)
+            if self._silent.get(address):
+                await self._find_out_why_silent(connection)
+        except NothingHeard:
+            await self._find_out_protocol(address, timeout_ms)
+            raise
+        except ConnectionResetError:
+            if self._security.context is not None:
+                await self._find_out_protocol(address, timeout_ms)
+            raise
+        except AuthenticationError as error:
+            raise AuthenticationFailed(str(error)) from error
+        except TlsError as error:
+            raise TlsFailed(str(error)) from error
+        return connection
+
+    async def _connection(self, address: Address, connect_timeout_ms: int) -> Connection:
+        config = self._config
         in_flight: int = getattr(config, "max_in_flight_requests_per_connection", 0)
         fetch_bytes: int = getattr(config, "fetch_max_bytes", 0)
+        security = self._security
         return await Connection.connect(
             self._network,
             *address,
             client_id=config.client_id,
             clock=self._clock,
-            connect_timeout_ms=max(1, int(setup_timeout_ms)),
+            ssl_context=security.context,
+            connect_timeout_ms=connect_timeout_ms,
             request_timeout_ms=config.request_timeout_ms,
             max_in_flight=max(DEFAULT_MAX_IN_FLIGHT, in_flight),
             max_response_bytes=max(DEFAULT_MAX_FRAME_BYTES, fetch_bytes + ROOM_BYTES),
+            send_buffer_bytes=config.send_buffer_bytes,
+            receive_buffer_bytes=config.receive_buffer_bytes,
+            authenticator=security.authenticate if security.credentials is not None else None,
         )
 
+    async def _find_out_protocol(self, address: Address, timeout_ms: int) -> None:
+        """Nothing was understood there: does it speak TLS where we do not, or the other way round?
+
+        Raises TlsFailed when that is so. Asking for TLS shows up in a plaintext broker's log, so
+        it is done only when the same has happened twice.
+        """
+        where = f"{address[0]}:{address[1]}"
+        if self._security.context is not None:
+            if await speaks_plaintext(self._network, *address, timeout_ms):
+                raise TlsFailed(f"{where} does not speak TLS; {PLAINTEXT_ADVICE}")
+            return
+        self._silent[address] = self._silent.get(address, 0) + 1
+        if self._silent[address] == 2 and await speaks_tls(self._network, *address, timeout_ms):
+            raise TlsFailed(f"{where} speaks TLS; {TLS_ADVICE}")
+
+    async def _find_out_why_silent(self, connection: Connection) -> None:
+        """The last connection was closed at its first request: does the listener want SASL?
+
+        Raises AuthenticationFailed when it does.
+        """
+        if self._security.credentials is not None:
+            return
+        offered = await offered_mechanisms(connection)
+        if offered:
+            connection.close()
+            raise AuthenticationFailed(
+                f"{connection.host}:{connection.port} wants SASL; set security.protocol to "
+                f"SASL_PLAINTEXT or SASL_SSL, and sasl.mechanism to one of: {', '.join(offered)}"
+            )
+
     def _forget(self, connection: Connection) -> None:
+        address = (connection.host, connection.port)
+        # One answer is that to ApiVersions, which every listener gives to everybody.
+        if connection.answer_count > 1:
+            self._silent.pop(address, None)
+        elif not self.is_closed:
+            self._silent[address] = self._silent.get(address, 0) + 1
         for key, known in list(self._open.items()):
             if known is connection:
                 del self._open[key]

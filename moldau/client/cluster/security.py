@@ -1,0 +1,182 @@
+"""From a client's settings to a TLS context and SASL credentials.
+
+Owns which keys mean what, and that they fit together. Must not do the handshakes. Invariant: what
+cannot work is a `ConfigurationError` when the client is made, not a failed connection later.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from moldau.client.config.security import SecurityConfig
+from moldau.client.errors import ConfigurationError
+from moldau.protocol.schema import Message
+from moldau.runtime.authentication.errors import SecuritySettingError
+from moldau.runtime.authentication.jaas import JaasEntry, parse_jaas
+from moldau.runtime.authentication.mechanisms import MECHANISMS, PlainExchange, SaslCredentials
+from moldau.runtime.authentication.sasl_client import authenticate
+from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
+from moldau.runtime.authentication.token_sources import (
+    DEFAULT_HTTP_TIMEOUT_MS,
+    CachedTokens,
+    RefreshRules,
+    TokenEndpoint,
+    from_function,
+)
+from moldau.runtime.clock import Clock
+
+_MODULES: Final = {
+    "PLAIN": "PlainLoginModule",
+    "SCRAM-SHA-256": "ScramLoginModule",
+    "SCRAM-SHA-512": "ScramLoginModule",
+    "OAUTHBEARER": "OAuthBearerLoginModule",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How one client's connections are secured.
+
+    Attributes:
+        context: None without TLS.
+        credentials: None without SASL.
+    """
+
+    context: ssl.SSLContext | None
+    credentials: SaslCredentials | None
+
+    async def authenticate(self, send: Callable[[Message], Awaitable[Any]], peer: str) -> int:
+        """Log a connection in; as `runtime.connection_parts.Authenticator`."""
+        assert self.credentials is not None
+        return await authenticate(send, self.credentials, peer)
+
+
+def security_of(config: SecurityConfig, clock: Clock, source: random.Random) -> Security:
+    """What the settings ask for.
+
+    Raises:
+        ConfigurationError: they contradict each other, something is missing, or a file of theirs
+            cannot be used.
+    """
+    protocol = config.security_protocol
+    try:
+        context = _context(config) if protocol.endswith("SSL") else None
+        credentials = _credentials(config, clock, source) if "SASL" in protocol else None
+    except SecuritySettingError as error:
+        raise ConfigurationError(str(error)) from None
+    return Security(context, credentials)
+
+
+def _context(config: SecurityConfig) -> ssl.SSLContext:
+    if config.ssl_context is not None:
+        return config.ssl_context
+    algorithm = config.ssl_endpoint_identification_algorithm or ""
+    if algorithm.lower() not in ("https", ""):
+        raise ConfigurationError(
+            f"ssl.endpoint.identification.algorithm={algorithm}: https, or nothing to switch it off"
+        )
+    return client_context(
+        TlsSettings(
+            trust=Store(
+                "ssl.truststore",
+                config.ssl_truststore_location,
+                config.ssl_truststore_type,
+                config.ssl_truststore_password,
+                config.ssl_truststore_certificates,
+            ),
+            own=Store(
+                "ssl.keystore",
+                config.ssl_keystore_location,
+                config.ssl_keystore_type,
+                config.ssl_keystore_password,
+                config.ssl_keystore_certificate_chain,
+                config.ssl_keystore_key,
+            ),
+            key_password=config.ssl_key_password,
+            checks_hostname=bool(algorithm),
+            enabled_protocols=config.ssl_enabled_protocols,
+            cipher_suites=config.ssl_cipher_suites,
+        )
+    )
+
+
+def _credentials(config: SecurityConfig, clock: Clock, source: random.Random) -> SaslCredentials:
+    mechanism = config.sasl_mechanism
+    if mechanism not in MECHANISMS:
+        default = ", Kafka's default," if mechanism == "GSSAPI" else ""
+        raise ConfigurationError(
+            f"sasl.mechanism={mechanism}{default} is not served; set it to one of: "
+            f"{', '.join(MECHANISMS)}"
+        )
+    entry = None
+    if config.sasl_jaas_config is not None:
+        entry = parse_jaas(config.sasl_jaas_config)
+        if entry.module != _MODULES[mechanism]:
+            raise ConfigurationError(
+                f"sasl.jaas.config names {entry.module}; sasl.mechanism={mechanism} needs "
+                f"{_MODULES[mechanism]}"
+            )
+    if mechanism == "OAUTHBEARER":
+        return SaslCredentials(mechanism, token_source=_tokens(config, entry, clock, source))
+    if entry is not None and (config.sasl_username is not None or config.sasl_password is not None):
+        raise ConfigurationError(
+            "sasl.jaas.config excludes sasl.username and sasl.password: give one or the other"
+        )
+    options = {} if entry is None else entry.options
+    username = config.sasl_username if entry is None else options.get("username")
+    password = config.sasl_password if entry is None else options.get("password")
+    if not username or not password:
+        raise ConfigurationError(
+            f"sasl.mechanism={mechanism} needs sasl.username and sasl.password, or a "
+            "sasl.jaas.config with username and password"
+        )
+    if mechanism == "PLAIN":
+        PlainExchange(username, password)
+        return SaslCredentials(mechanism, username, password)
+    has_token = options.get("tokenauth", "").lower() == "true"
+    extensions = {"tokenauth": "true"} if has_token else {}
+    return SaslCredentials(mechanism, username, password, scram_extensions=extensions)
+
+
+def _tokens(
+    config: SecurityConfig, entry: JaasEntry | None, clock: Clock, source: random.Random
+) -> CachedTokens:
+    rules = RefreshRules(
+        config.sasl_login_refresh_window_factor,
+        config.sasl_login_refresh_window_jitter,
+        config.sasl_login_refresh_min_period_seconds,
+        config.sasl_login_refresh_buffer_seconds,
+    )
+    provider = config.sasl_oauthbearer_token_provider
+    url = config.sasl_oauthbearer_token_endpoint_url
+    if provider is not None and url is not None:
+        raise ConfigurationError(
+            "sasl.oauthbearer.token.provider and sasl.oauthbearer.token.endpoint.url exclude each "
+            "other"
+        )
+    if provider is not None:
+        return CachedTokens(from_function(provider), clock, source, rules)
+    if url is None:
+        raise ConfigurationError(
+            "sasl.mechanism=OAUTHBEARER needs sasl_oauthbearer_token_provider (a function) or "
+            "sasl.oauthbearer.token.endpoint.url"
+        )
+    # Java users of older releases have id, secret and scope in the JAAS options (KIP-768).
+    options = {} if entry is None else entry.options
+    timeouts_ms = (config.sasl_login_connect_timeout_ms, config.sasl_login_read_timeout_ms)
+    endpoint = TokenEndpoint(
+        url,
+        config.sasl_oauthbearer_client_credentials_client_id or options.get("clientId"),
+        config.sasl_oauthbearer_client_credentials_client_secret or options.get("clientSecret"),
+        config.sasl_oauthbearer_scope or options.get("scope"),
+        config.sasl_oauthbearer_header_urlencode,
+        max((each for each in timeouts_ms if each), default=DEFAULT_HTTP_TIMEOUT_MS),
+        config.sasl_login_retry_backoff_ms,
+        config.sasl_login_retry_backoff_max_ms,
+        _context(config) if url.lower().startswith("https:") else None,
+    )
+    return CachedTokens(endpoint, clock, source, rules)

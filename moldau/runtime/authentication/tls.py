@@ -1,0 +1,231 @@
+"""TLS contexts of clients, from PEM and PKCS12 stores on disk or inline (KIP-651).
+
+Owns the reading of stores and the wording of what TLS does not accept. Invariant: private keys
+never stay on disk: where Python's `ssl` wants a file, it is one that only this user can read, for
+the moment of loading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from moldau.runtime.authentication.errors import SecuritySettingError, TlsError
+from moldau.runtime.authentication.pkcs12 import read_pkcs12
+
+PEM_MARK: Final = b"-----BEGIN "
+_JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
+_JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Where certificates or a key are: a file, or text in the settings.
+
+    Attributes:
+        prefix: the keys' own, for errors: "ssl.truststore".
+        type: PEM, PKCS12 or JKS; None to look at the file.
+        certificates, key: PEM text (inline).
+    """
+
+    prefix: str
+    location: str | None = None
+    type: str | None = None
+    password: str | None = field(default=None, repr=False)
+    certificates: str | None = field(default=None, repr=False)
+    key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """What a TLS client needs."""
+
+    trust: Store = field(default_factory=lambda: Store("ssl.truststore"))
+    own: Store = field(default_factory=lambda: Store("ssl.keystore"))
+    key_password: str | None = field(default=None, repr=False)
+    checks_hostname: bool = True
+    enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    cipher_suites: tuple[str, ...] = ()
+
+
+def client_context(settings: TlsSettings) -> ssl.SSLContext:
+    """A context that trusts what the settings say: the system's authorities without a truststore.
+
+    Raises:
+        SecuritySettingError: a file that is not there or cannot be read, a wrong password, a type
+            that is not served.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = settings.checks_hostname
+    _set_versions(context, settings.enabled_protocols)
+    _set_ciphers(context, settings.cipher_suites)
+    authorities, _no_key = _contents(settings.trust)
+    if authorities is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        try:
+            context.load_verify_locations(cadata=_certificates_of(authorities))
+        except (ssl.SSLError, ValueError) as error:
+            raise SecuritySettingError(
+                f"{settings.trust.prefix}: no certificates in it: {error}"
+            ) from None
+    chain, key = _contents(settings.own)
+    if chain is None and key is None:
+        return context
+    if chain is None or key is None:
+        missing = "key" if key is None else "certificate.chain"
+        raise SecuritySettingError(f"{settings.own.prefix}: a {missing} is missing")
+    _load_key(context, chain, key, settings)
+    return context
+
+
+def _load_key(context: ssl.SSLContext, chain: str, key: str, settings: TlsSettings) -> None:
+    # A PEM key is protected by ssl.key.password; without one OpenSSL would ask the terminal.
+    password = settings.key_password or ""
+    try:
+        with _private_file(f"{key}\n{chain}\n") as path:
+            context.load_cert_chain(path, password=password)
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise SecuritySettingError(
+            f"{settings.own.prefix}: the key cannot be used ({reason}): does ssl.key.password "
+            "open it, and does it belong to the first certificate?"
+        ) from None
+
+
+def _set_versions(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
+    unknown = [name for name in names if name not in _VERSIONS]
+    if unknown or not names:
+        raise SecuritySettingError(
+            f"ssl.enabled.protocols: {', '.join(unknown) or 'none'}; served: {', '.join(_VERSIONS)}"
+        )
+    versions = [_VERSIONS[name] for name in names]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+
+
+def _set_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
+    """OpenSSL's names; those of TLS 1.3 are always on and need no naming."""
+    names = tuple(name for name in names if not name.startswith("TLS_AES_"))
+    names = tuple(name for name in names if name != "TLS_CHACHA20_POLY1305_SHA256")
+    if not names:
+        return
+    try:
+        context.set_ciphers(":".join(names))
+    except ssl.SSLError:
+        raise SecuritySettingError(
+            f"ssl.cipher.suites: {', '.join(names)}: OpenSSL knows none of these; it has names of "
+            "its own, such as ECDHE-RSA-AES256-GCM-SHA384"
+        ) from None
+
+
+def _contents(store: Store) -> tuple[str | None, str | None]:
+    """Certificates and key of a store as PEM text, each None where there is none."""
+    inline = store.certificates is not None or store.key is not None
+    if inline:
+        if store.location is not None:
+            raise SecuritySettingError(f"{store.prefix}.location and inline PEM exclude each other")
+        if store.type not in (None, "PEM"):
+            raise SecuritySettingError(f"{store.prefix}.type: inline text is PEM")
+        return store.certificates, store.key
+    if store.location is None:
+        return None, None
+    try:
+        with open(store.location, "rb") as opened:
+            data = opened.read()
+    except OSError as error:
+        raise SecuritySettingError(
+            f"{store.prefix}.location: {store.location}: {error.strerror}"
+        ) from None
+    kind = store.type or _kind_of(data)
+    if kind == "JKS" and _kind_of(data) != "JKS":
+        # Java's "JKS" keystores read PKCS12 files too, which all newer ones are.
+        kind = _kind_of(data)
+    where = f"{store.prefix}.location: {store.location}"
+    if kind == "JKS":
+        raise SecuritySettingError(
+            f"{where} is a JKS store, which only Java reads; turn it into PKCS12 with keytool "
+            "-importkeystore -deststoretype pkcs12, or into PEM"
+        )
+    if kind == "PKCS12":
+        return read_pkcs12(data, store.password, where)
+    try:
+        text = data.decode("ascii")
+    except UnicodeDecodeError:
+        raise SecuritySettingError(f"{where}: neither PEM nor PKCS12") from None
+    return _split_pem(text, where)
+
+
+def _kind_of(data: bytes) -> str:
+    if data.startswith((_JKS_MAGIC, _JCEKS_MAGIC)):
+        return "JKS"
+    if PEM_MARK in data:
+        return "PEM"
+    return "PKCS12" if data[:1] == b"\x30" else "PEM"
+
+
+def _split_pem(text: str, where: str) -> tuple[str | None, str | None]:
+    blocks = [(found.group(1), found.group(0)) for found in _BLOCK.finditer(text)]
+    if not blocks:
+        raise SecuritySettingError(f"{where}: no PEM in it (-----BEGIN …)")
+    keys = [block for label, block in blocks if label.endswith("PRIVATE KEY")]
+    certificates = [block for label, block in blocks if label == "CERTIFICATE"]
+    return "\n".join(certificates) or None, keys[0] if keys else None
+
+
+def _certificates_of(text: str) -> str:
+    found = [match.group(0) for match in _BLOCK.finditer(text) if match.group(1) == "CERTIFICATE"]
+    if not found:
+        raise ValueError("no -----BEGIN CERTIFICATE-----")
+    return "\n".join(found)
+
+
+@contextlib.contextmanager
+def _private_file(text: str) -> Iterator[str]:
+    descriptor, path = tempfile.mkstemp(prefix="moldau-", suffix=".pem")
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii", errors="strict") as opened:
+            opened.write(text)
+        yield path
+    finally:
+        os.unlink(path)
+
+
+def tls_error(peer: str, error: ssl.SSLError) -> TlsError:
+    """What a failed handshake means, and what to do about it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if "ostname" in error.verify_message or "IP address" in error.verify_message:
+            advice = (
+                "connect by a name in the certificate, or set "
+                "ssl.endpoint.identification.algorithm to nothing"
+            )
+        else:
+            advice = "is its authority in ssl.truststore.location (or .certificates)?"
+        return TlsError(f"{peer}: its certificate is refused: {error.verify_message}; {advice}")
+    reason = error.reason or str(error)
+    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"):
+        return TlsError(f"{peer} does not speak TLS; {PLAINTEXT_ADVICE}")
+    if "CERTIFICATE" in reason or "UNKNOWN_CA" in reason or "ACCESS_DENIED" in reason:
+        return TlsError(
+            f"{peer} refuses our certificate ({reason}); it wants one that it trusts in "
+            "ssl.keystore.location (or .certificate.chain and .key)"
+        )
+    return TlsError(
+        f"{peer}: no TLS connection ({reason}); ssl.enabled.protocols and ssl.cipher.suites must "
+        "have something in common with the broker's"
+    )
+
+
+PLAINTEXT_ADVICE: Final = (
+    "set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or use the port of a TLS listener"
+)
+TLS_ADVICE: Final = (
+    "set security.protocol to SSL or SASL_SSL, or use the port of a plaintext listener"
+)
