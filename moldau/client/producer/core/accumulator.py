@@ -139,6 +139,7 @@ class Accumulator:
             limit = self.topics[queue.topic].batch_limit_bytes()
             if needed > limit:
                 self.close_batch(queue)
+                self.topics[queue.topic].filled(queue)
                 return Room.BATCH_CLOSED
             # Never so much at once that a record larger than a request may be would fit unseen.
             step = min(2 * batch.reserved_bytes, size_bytes + settings.max_request_size_bytes)
@@ -185,7 +186,7 @@ class Accumulator:
         return batch
 
     def close_batch(self, queue: PartitionQueue) -> None:
-        """The batch being filled is full."""
+        """The batch being filled takes no more records."""
         batch = queue.close_filling()
         buffer = batch.buffer
         assert buffer is not None

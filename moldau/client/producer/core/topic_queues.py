@@ -91,6 +91,11 @@ class TopicQueues:
             if self._produced_bytes >= self._settings.batch_size_bytes:
                 self.sticky = None
 
+    def filled(self, queue: PartitionQueue) -> None:
+        """A batch was closed since the next record did not fit: another partition is due."""
+        if queue is self.sticky:
+            self.sticky = None
+
     def choose_sticky(
         self, randrange: RandRange, slow_since_ms: Mapping[int, float], now_ms: float
     ) -> PartitionQueue:

@@ -1,0 +1,123 @@
+"""Where records without a key go (KIP-480, KIP-794), and what is expected of compression."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from moldau.client.producer.core.accumulator import Accumulator, Room
+from moldau.client.producer.core.batch import ProducerBatch
+from moldau.client.producer.core.settings import AccumulatorSettings
+from moldau.client.producer.core.topic_queues import TopicQueues
+from moldau.protocol.records import Codec
+from tests.unit.client.producer.core.world import Errors, World
+
+SETTINGS = World("plain").settings
+
+
+def topic_of(leaders: list[int], **changes: object) -> TopicQueues:
+    topic = TopicQueues("t", replace(SETTINGS, **changes))  # type: ignore[arg-type]
+    topic.set_leaders([(leader, 0) for leader in leaders])
+    return topic
+
+
+def spread(topic: TopicQueues, count: int = 3000, slow: dict[int, float] | None = None) -> Counter:
+    dice = random.Random(794)
+    return Counter(
+        topic.choose_sticky(dice.randrange, slow or {}, 1_000.0).partition for _ in range(count)
+    )
+
+
+def test_all_partitions_alike_when_nothing_waits() -> None:
+    counts = spread(topic_of([1, 2, 3]))
+    assert all(900 < counts[partition] < 1100 for partition in range(3))
+
+
+def test_partitions_without_a_leader_are_left_out_unless_none_has_one() -> None:
+    assert set(spread(topic_of([1, -1, 3]))) == {0, 2}
+    assert set(spread(topic_of([-1, -1]))) == {0, 1}
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_the_longer_the_queue_the_less_likely(adaptive: bool) -> None:
+    topic = topic_of([1, 2, 3], adaptive=adaptive)
+    for partition, waiting in ((0, 0), (1, 3), (2, 8)):
+        for _ in range(waiting):
+            topic.queues[partition].waiting.append(ProducerBatch("t", partition, 0.0, None))
+    counts = spread(topic)
+    if adaptive:
+        # Weights 9, 6 and 1.
+        assert 1550 < counts[0] < 1850
+        assert 1000 < counts[1] < 1250
+        assert 120 < counts[2] < 260
+    else:
+        assert all(900 < counts[partition] < 1100 for partition in range(3))
+
+
+def test_nodes_that_take_nothing_are_avoided_after_a_while() -> None:
+    topic = topic_of([1, 2], availability_timeout_ms=500.0)
+    assert set(spread(topic, slow={1: 900.0})) == {0, 1}
+    assert set(spread(topic, slow={1: 100.0})) == {1}
+    assert set(spread(topic, slow={1: 100.0, 2: 0.0})) == {0, 1}
+    assert set(spread(topic_of([1, 2]), slow={1: 0.0})) == {0, 1}
+
+
+def sticky_runs(accumulator: Accumulator, count: int, batch_bytes: int) -> list[int]:
+    """Partitions of records without keys, one after the other."""
+    topic = accumulator.set_leaders("t", [(1, 0), (1, 0), (1, 0)])
+    partitions = []
+    for number in range(count):
+        queue = accumulator.sticky_queue(topic, 0.0)
+        values = (number, None, bytes(batch_bytes), ())
+        while queue.appender.append(*values) < 0:
+            room = accumulator.make_room(queue, batch_bytes + 30, 0.0)
+            assert room is not Room.NO_MEMORY
+            if room is Room.BATCH_CLOSED:
+                queue = accumulator.sticky_queue(topic, 0.0)
+        partitions.append(queue.partition)
+    return partitions
+
+
+def test_the_choice_stays_until_a_batch_is_full() -> None:
+    turns = iter([0, 1, 2] * 20)
+    settings = replace(SETTINGS, buffer_memory_bytes=1 << 20)
+    accumulator = Accumulator(
+        settings, identity=None, errors=Errors(), randrange=lambda count: next(turns)
+    )
+    # Two records of 60 bytes and their headers fill a batch of 200.
+    assert sticky_runs(accumulator, 8, 60) == [0, 0, 1, 1, 2, 2, 0, 0]
+
+
+def limit_after(ratios: list[float], settings: AccumulatorSettings) -> int:
+    topic = TopicQueues("t", settings)
+    for ratio in ratios:
+        topic.compressed(1000, int(1000 * ratio))
+    return topic.batch_limit_bytes()
+
+
+def test_batches_hold_more_when_they_compress_well() -> None:
+    packed = replace(SETTINGS, codec=Codec.LZ4, batch_size_bytes=1000, buffer_memory_bytes=1 << 20)
+    assert limit_after([], packed) == int(1000 / 1.05)
+    assert limit_after([0.5] * 40, packed) == pytest.approx(1000 / (0.8 * 1.05), rel=0.01)
+    assert limit_after([0.5] * 400, packed) == pytest.approx(1000 / (0.5 * 1.05), rel=0.01)
+    # One bad batch counts at once, and none that is too large is trusted again.
+    assert limit_after([*[0.5] * 400, 0.9], packed) == pytest.approx(1000 / (0.9 * 1.05), rel=0.01)
+    topic = TopicQueues("t", packed)
+    topic.compressed(1000, 500)
+    topic.too_large()
+    assert topic.batch_limit_bytes() == int(1000 / 1.05)
+    plain = replace(SETTINGS, batch_size_bytes=500)
+    assert limit_after([0.5] * 400, plain) == 500
+
+
+def test_fewer_partitions_after_a_topic_was_made_anew() -> None:
+    topic = topic_of([1, 1, 1])
+    topic.queues[2].waiting.append(ProducerBatch("t", 2, 0.0, None))
+    topic.set_leaders([(1, 0)])
+    assert [queue.leader_id for queue in topic.queues] == [1, -1, -1]
+    topic.queues[2].waiting.clear()
+    topic.set_leaders([(1, 0)])
+    assert len(topic.queues) == 1
