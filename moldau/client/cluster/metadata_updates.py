@@ -27,7 +27,11 @@ from moldau.client.errors import (
     error_for,
 )
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.messages.p03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from moldau.protocol.schema import Message
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.connection import UnsupportedByPeer
@@ -262,6 +266,9 @@ class MetadataUpdates:
         if topics is not None:
             # Those that became of interest meanwhile are not thrown away.
             self._cache.retain(topics | (self._topics_of_interest() or frozenset()))
+        if _is_unfinished(response):
+            # A topic that is being made, or an election: it will not be long.
+            self._is_requested = True
 
     def _failed(self, error: BaseException) -> None:
         self._fault = error
@@ -326,6 +333,19 @@ class MetadataUpdates:
 
 def _is_final(fault: BaseException | None) -> TypeGuard[KafkaError]:
     return isinstance(fault, KafkaError) and not fault.retriable
+
+
+def _is_unfinished(response: MetadataResponse) -> bool:
+    """Whether a topic or partition has an error that the brokers get over by themselves."""
+    return any(
+        ErrorCode.of(topic.error_code).invalidates_metadata
+        or any(
+            ErrorCode.of(partition.error_code).invalidates_metadata
+            and partition.error_code != ErrorCode.REPLICA_NOT_AVAILABLE
+            for partition in topic.partitions
+        )
+        for topic in response.topics
+    )
 
 
 def _named(name: str) -> MetadataRequestTopic:
