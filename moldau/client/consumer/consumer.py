@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
+from moldau.client.cluster.ports import ClientPorts
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
-from moldau.client.consumer.consumer_parts import ConsumerParts, Ports, build
+from moldau.client.consumer.consumer_parts import ConsumerParts, build
 from moldau.client.consumer.core.chunks import OpenBatch
 from moldau.client.consumer.core.partition_state import PartitionState
 from moldau.client.consumer.group_calls import GroupCalls
@@ -23,6 +24,7 @@ from moldau.client.consumer.position_calls import PositionCalls
 from moldau.client.errors import ClientClosed, ConcurrentUse, InvalidSubscription, WrongEventLoop
 from moldau.client.records import ConsumerRecord, TopicPartition
 from moldau.client.serialization import DeserializerLike
+from moldau.protocol.records import take_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,12 +77,16 @@ class Consumer(GroupCalls, PositionCalls):
         config: ConsumerConfig | Mapping[str, object] | None = None,
         key_deserializer: DeserializerLike | None = None,
         value_deserializer: DeserializerLike | None = None,
-        ports: Ports | None = None,
+        ports: ClientPorts | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         self._config: ConsumerConfig = ConsumerConfig.resolve(bootstrap_servers, config, settings)
         self._parts: ConsumerParts = build(
-            self._config, key_deserializer, value_deserializer, ports or Ports(), self._interrupt
+            self._config,
+            key_deserializer,
+            value_deserializer,
+            ports or ClientPorts(),
+            self._interrupt,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._run: Iterator[ConsumerRecord] = iter(_EMPTY)
@@ -167,7 +173,7 @@ class Consumer(GroupCalls, PositionCalls):
         Raises:
             KafkaError: as `getmany`.
         """
-        from moldau.client.arrow import BatchRows, to_arrow
+        from moldau.client.arrow.to_arrow import RowRun, to_arrow
 
         limit = _UNLIMITED if max_records is None else _positive(max_records)
         self._enter_poll()
@@ -175,13 +181,16 @@ class Consumer(GroupCalls, PositionCalls):
             opened: list[tuple[PartitionState, list[OpenBatch]]] = []
             if await self._wait_for_records(timeout_ms):
                 opened = self._parts.buffer.open_batches(limit, ARROW_POLL_BYTES)
-            rows = [
-                BatchRows(*state.topic_partition, batch.timestamp_type, batch.cursor)
-                for state, batches in opened
-                for batch in batches
-            ]
+            cursors = [batch.cursor for _, batches in opened for batch in batches]
             with self._parts.buffer.taking(opened):
-                return to_arrow(rows, limit)
+                counts, columns = take_columns(cursors, limit)
+                kinds = (
+                    (*state.topic_partition, batch.timestamp_type)
+                    for state, batches in opened
+                    for batch in batches
+                )
+                runs = [RowRun(*kind, count) for kind, count in zip(kinds, counts, strict=True)]
+                return to_arrow(runs, columns)
         finally:
             self._is_polling = False
 
@@ -279,9 +288,13 @@ class Consumer(GroupCalls, PositionCalls):
 
         Raises:
             InvalidSubscription: the consumer is subscribed to topics or a pattern.
+            ValueError: something that is no partition.
         """
         self._check_open()
         names = [TopicPartition(*each) for each in partitions]
+        for name in names:
+            if not name.topic or not isinstance(name.partition, int) or name.partition < 0:
+                raise ValueError(f"{name!r} is no partition: a topic's name and a number from 0 on")
         self._parts.subscription.assign(names)
 
     # -- the end --------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.ports import ClientPorts
 from moldau.client.config.consumer import BY_DURATION, ConsumerConfig, duration_ms
 from moldau.client.consumer.coordinator import GroupCoordinator
 from moldau.client.consumer.core.chunks import Deserialize, ReadOptions
@@ -34,7 +34,6 @@ from moldau.client.records import ConsumerRecord
 from moldau.client.serialization import DeserializerLike, deserialize_function
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.clock import Clock, SystemClock
-from moldau.runtime.network import Network
 
 _log: Final = logging.getLogger(__name__)
 
@@ -47,15 +46,6 @@ SESSION_END_MS: Final = 1_000.0
 """How long closing waits for brokers to forget the fetch sessions: they age by themselves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The ways out of the client; the real ones where None."""
-
-    network: Network | None = None
-    clock: Clock | None = None
-    source: random.Random | None = None
-
-
 class ConsumerParts:
     """The parts, wired. `settled` is set when positions have been found out; `is_closed` when
     the group has been left: its listeners may still call the consumer before that.
@@ -65,12 +55,18 @@ class ConsumerParts:
         self,
         config: ConsumerConfig,
         options: ReadOptions,
-        ports: Ports,
+        ports: ClientPorts,
         on_attention: Callable[[], None],
     ) -> None:
         self.clock: Clock = ports.clock or SystemClock()
         source = ports.source or random.Random()
-        self.client = ClusterClient(config, network=ports.network, clock=self.clock, source=source)
+        self.client = ClusterClient(
+            config,
+            network=ports.network,
+            clock=self.clock,
+            source=source,
+            allow_auto_topic_creation=config.allow_auto_create_topics,
+        )
         self.read_committed = options.read_committed
         self.signal = Signal(self.clock)
         self.settled = Signal(self.clock)
@@ -193,7 +189,7 @@ def build(
     config: ConsumerConfig,
     key_deserializer: DeserializerLike | None,
     value_deserializer: DeserializerLike | None,
-    ports: Ports,
+    ports: ClientPorts,
     on_attention: Callable[[], None],
 ) -> ConsumerParts:
     """The parts for these settings. Connects to nothing."""

@@ -37,15 +37,12 @@ MOVED: Final = frozenset(
 )
 """The metadata are out of date, or will be in a moment: ask for them, then try again."""
 
-PASSING: Final = frozenset(
-    (
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+
+def _is_passing(code: ErrorCode) -> bool:
+    """The broker needs a moment. Corrupt records do not get better by waiting."""
+    return code is ErrorCode.UNKNOWN_SERVER_ERROR or (
+        code.retriable and code is not ErrorCode.CORRUPT_MESSAGE
     )
-)
-"""The broker needs a moment."""
 
 
 @dataclass(slots=True)
@@ -64,11 +61,13 @@ class Outcome:
     Attributes:
         is_outdated: the metadata are to be asked for again.
         has_news: a poll that waits can go on.
+        has_moved: a partition is fetched from another broker from now on.
         leaders: (topic, partition, leader id, leader epoch) that the broker named (KIP-951).
     """
 
     is_outdated: bool = False
     has_news: bool = False
+    has_moved: bool = False
     leaders: list[tuple[str, int, int, int]] | None = None
 
 
@@ -151,6 +150,7 @@ class FetchResponses:
             state.log_start_offset = data.log_start_offset
         if data.preferred_read_replica >= 0:
             state.prefer(data.preferred_read_replica, now_ms + self._preferred_lease_ms)
+            outcome.has_moved = True
         if not data.records:
             return
         aborted = None
@@ -178,15 +178,16 @@ class FetchResponses:
             # Perhaps it only lags, or has cut its log already: the leader knows.
             state.prefer_leader()
             state.retry_at_ms = now_ms
+            outcome.has_moved = True
         elif code in MOVED:
             state.prefer_leader()
-            outcome.is_outdated = True
+            outcome.is_outdated = outcome.has_moved = True
             leader = data.current_leader
             if leader.leader_id >= 0 and leader.leader_epoch > state.leader_epoch:
                 outcome.leaders = outcome.leaders or []
                 outcome.leaders.append((topic, partition, leader.leader_id, leader.leader_epoch))
                 state.retry_at_ms = now_ms
-        elif code not in PASSING:
+        elif not _is_passing(code):
             self._add_fault(state, code, frame)
             outcome.has_news = True
 

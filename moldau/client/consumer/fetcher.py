@@ -306,7 +306,7 @@ class NodeFetcher:
             )
         if outcome.is_outdated:
             client.request_update()
-        if outcome.leaders or outcome.is_outdated:
+        if outcome.leaders or outcome.has_moved:
             fetcher.look()
         if outcome.has_news:
             fetcher.news()
@@ -323,6 +323,8 @@ class NodeFetcher:
                 asked.state.prefer_leader()
         _log.info("fetching from broker %d failed: %s", self.node_id, error)
         fetcher.client.request_update()
+        fetcher.look()
+        self.signal.clear()
         settings = fetcher.settings
         pause_ms = min(
             settings.retry_backoff_max_ms, settings.retry_backoff_ms * 2**self._failure_count

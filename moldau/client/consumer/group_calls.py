@@ -14,6 +14,7 @@ from moldau.client.errors import InvalidGroupId, InvalidSubscription, KafkaError
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
+    from moldau.client.config.consumer import ConsumerConfig
     from moldau.client.consumer.consumer_parts import ConsumerParts
     from moldau.client.consumer.coordinator import GroupCoordinator
     from moldau.client.consumer.rebalance_listener import RebalanceListener
@@ -27,6 +28,7 @@ CommitCallback: TypeAlias = Callable[
 class GroupCalls:
     """See the module; `Consumer` is the rest of it."""
 
+    _config: ConsumerConfig
     _parts: ConsumerParts
 
     def _check_open(self) -> None:
@@ -64,8 +66,7 @@ class GroupCalls:
         subscription = self._parts.subscription
         if pattern is not None:
             text = pattern if isinstance(pattern, str) else pattern.pattern
-            if not text:
-                raise InvalidSubscription("an empty pattern matches no topic")
+            self._check_pattern(text)
             subscription.subscribe_pattern(text, listener)
         else:
             assert topics is not None
@@ -152,6 +153,15 @@ class GroupCalls:
         """
         self._check_open()
         return self._group("group_metadata").group_metadata()
+
+    def _check_pattern(self, text: str) -> None:
+        if not text:
+            raise InvalidSubscription("an empty pattern matches no topic")
+        if self._config.group_protocol == "classic":
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise InvalidSubscription(f"{text!r} is no regular expression: {error}") from error
 
     def _group(self, call: str) -> GroupCoordinator:
         group = self._parts.group

@@ -31,6 +31,10 @@ class Signal:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def clear(self) -> None:
+        """Forget that it was set."""
+        self._is_set = False
+
     async def wait(self, timeout_ms: float | None) -> None:
         """Until it is set, or the time is over (None: no limit)."""
         if self._is_set:

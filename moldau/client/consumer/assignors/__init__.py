@@ -56,7 +56,9 @@ ASSIGNORS: Final[Mapping[str, type[ConsumerPartitionAssignor]]] = MappingProxyTy
 )
 
 
-def make_assignors(strategies: Iterable[AssignorLike | object]) -> tuple[ConsumerPartitionAssignor, ...]:
+def make_assignors(
+    strategies: Iterable[AssignorLike | object],
+) -> tuple[ConsumerPartitionAssignor, ...]:
     """Fresh assignors, in order of preference.
 
     Raises:

@@ -87,7 +87,7 @@ class FetchBuffer:
                 self._next_turn(state)
         return taken
 
-    def start_run(self, max_records: int) -> tuple[PartitionState, Iterator[ConsumerRecord]] | None:
+    def start_run(self, max_records: int) -> Iterator[ConsumerRecord] | None:
         """An iterator over at most `max_records` of one partition; advancing it hands them out.
 
         None when there is nothing. Raises as `take`.
@@ -99,7 +99,7 @@ class FetchBuffer:
                 self._drop(state)
                 raise
             if run.__length_hint__():  # type: ignore[attr-defined]
-                return state, run
+                return run
             self._next_turn(state)
         return None
 
@@ -169,6 +169,7 @@ class FetchBuffer:
         while self._line:
             state = self._line[0]
             records = state.records
+            records.settle()
             if not state.may_hand_out or records.is_empty:
                 self._line.popleft()
                 state.is_ready = False

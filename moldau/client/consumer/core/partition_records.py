@@ -214,6 +214,11 @@ class PartitionRecords:
                 return self._run_iterator
             self._advance(batch)
 
+    def settle(self) -> None:
+        """End a run that has been handed out: what is behind it can be looked at then."""
+        if self._run_iterator is not None and not self._left_in_run():
+            self._settle_run()
+
     def open_batches(self, max_records: int, max_bytes: int) -> list[OpenBatch]:
         """Batches, in order, with that many records or bytes at least, as far as there are.
 
