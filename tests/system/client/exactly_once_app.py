@@ -16,6 +16,7 @@ import sys
 from demo.enrichment import DEPARTURES, INPUT
 from demo.transactions_app import GROUP
 from moldau.client import Consumer, Producer
+from moldau.client.config import ConsumerSettings
 from moldau.client.errors import KafkaError, ProducerFenced, RequestTimeout, TransactionAbortable
 
 POLL_MS = 500.0
@@ -29,6 +30,10 @@ def transformed(value: bytes) -> bytes:
 
 async def run(bootstrap: str, name: str, protocol: str, record_count: int) -> None:
     """Until SIGTERM. Raises: KafkaError when the producer can do nothing any more."""
+    settings: ConsumerSettings = {"group_protocol": "consumer"}
+    if protocol == "classic":
+        # Restarted under the same name it is the same member: nobody else is disturbed.
+        settings = {"group_instance_id": name, "session_timeout_ms": 10_000}
     is_over = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, is_over.set)
@@ -42,13 +47,10 @@ async def run(bootstrap: str, name: str, protocol: str, record_count: int) -> No
         Consumer(
             bootstrap,
             group_id=GROUP,
-            group_protocol="consumer" if protocol == "consumer" else "classic",
             isolation_level="read_committed",
             enable_auto_commit=False,
             auto_offset_reset="earliest",
-            session_timeout_ms=10_000 if protocol == "classic" else 45_000,
-            # Restarted under the same name it is the same member: nobody else is disturbed.
-            group_instance_id=name if protocol == "classic" else None,
+            **settings,
         ) as consumer,
     ):
         consumer.subscribe([INPUT])
