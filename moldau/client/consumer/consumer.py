@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from moldau.client.cluster.ports import ClientPorts
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
+from moldau.client.consumer.arguments import partitions_of, record_count_of
 from moldau.client.consumer.consumer_parts import ConsumerParts, build
 from moldau.client.consumer.core.chunks import OpenBatch
 from moldau.client.consumer.core.partition_state import PartitionState
@@ -148,7 +149,9 @@ class Consumer(GroupCalls, PositionCalls):
                 `auto.offset.reset` is none.
             AuthorizationFailed, and what else the cluster refuses for good.
         """
-        limit = self._config.max_poll_records if max_records is None else _positive(max_records)
+        limit = (
+            self._config.max_poll_records if max_records is None else record_count_of(max_records)
+        )
         self._enter_poll()
         try:
             if not await self._wait_for_records(timeout_ms):
@@ -175,7 +178,7 @@ class Consumer(GroupCalls, PositionCalls):
         """
         from moldau.client.arrow.to_arrow import RowRun, to_arrow
 
-        limit = _UNLIMITED if max_records is None else _positive(max_records)
+        limit = _UNLIMITED if max_records is None else record_count_of(max_records)
         self._enter_poll()
         try:
             opened: list[tuple[PartitionState, list[OpenBatch]]] = []
@@ -291,10 +294,7 @@ class Consumer(GroupCalls, PositionCalls):
             ValueError: something that is no partition.
         """
         self._check_open()
-        names = [TopicPartition(*each) for each in partitions]
-        for name in names:
-            if not name.topic or not isinstance(name.partition, int) or name.partition < 0:
-                raise ValueError(f"{name!r} is no partition: a topic's name and a number from 0 on")
+        names = partitions_of(partitions)
         self._parts.subscription.assign(names)
 
     # -- the end --------------------------------------------------------------------------------
@@ -325,9 +325,3 @@ class Consumer(GroupCalls, PositionCalls):
 
 def _closed() -> ClientClosed:
     return ClientClosed("the consumer is closed; make a new one")
-
-
-def _positive(max_records: int) -> int:
-    if not isinstance(max_records, int) or max_records < 1:
-        raise ValueError(f"max_records is a number of at least 1, not {max_records!r}")
-    return max_records

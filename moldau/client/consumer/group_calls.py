@@ -7,22 +7,24 @@ poll. Invariant: without a `group.id` every one of them that needs a group says 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from moldau.client.errors import InvalidGroupId, InvalidSubscription, KafkaError
+from moldau.client.consumer.arguments import (
+    commits_of,
+    partitions_of,
+    pattern_of,
+    topic_names_of,
+)
+from moldau.client.errors import InvalidGroupId, InvalidSubscription
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from moldau.client.config.consumer import ConsumerConfig
+    from moldau.client.consumer.commits import CommitCallback
     from moldau.client.consumer.consumer_parts import ConsumerParts
     from moldau.client.consumer.coordinator import GroupCoordinator
     from moldau.client.consumer.rebalance_listener import RebalanceListener
-
-CommitCallback: TypeAlias = Callable[
-    [Mapping[TopicPartition, OffsetAndMetadata], KafkaError | None], object
-]
-"""Called inside a later poll, commit or close: what was committed, and the error if it failed."""
 
 
 class GroupCalls:
@@ -65,12 +67,12 @@ class GroupCalls:
             raise InvalidSubscription("subscribe() takes either topics or a pattern")
         subscription = self._parts.subscription
         if pattern is not None:
-            text = pattern if isinstance(pattern, str) else pattern.pattern
-            self._check_pattern(text)
+            is_classic = self._config.group_protocol == "classic"
+            text = pattern_of(pattern, is_matched_here=is_classic)
             subscription.subscribe_pattern(text, listener)
         else:
             assert topics is not None
-            names = _topic_names(topics)
+            names = topic_names_of(topics)
             if not names:
                 self.unsubscribe()
                 return
@@ -114,21 +116,21 @@ class GroupCalls:
             RequestTimeout: no answer in time; it may have been committed.
         """
         self._check_open()
-        await self._group("commit").commit(_commits(offsets), timeout_ms)
+        await self._group("commit").commit(commits_of(offsets), timeout_ms)
 
     def commit_nowait(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
         callback: CommitCallback | None = None,
     ) -> None:
-        """Commit positions without waiting; `callback(offsets, error)` is called inside a later
-        poll, commit or close.
+        """Commit positions without waiting; `callback(offsets, error)`, which may be a coroutine
+        function, is called inside a later poll, commit or close.
 
         Raises:
             InvalidGroupId: there is no `group.id`.
         """
         self._check_open()
-        self._group("commit").commit_nowait(_commits(offsets), callback)
+        self._group("commit").commit_nowait(commits_of(offsets), callback)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
@@ -142,7 +144,7 @@ class GroupCalls:
             RequestTimeout: no answer in time.
         """
         self._check_open()
-        names = [TopicPartition(*each) for each in partitions]
+        names = partitions_of(partitions)
         return await self._group("committed").committed(names, timeout_ms)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
@@ -154,15 +156,6 @@ class GroupCalls:
         self._check_open()
         return self._group("group_metadata").group_metadata()
 
-    def _check_pattern(self, text: str) -> None:
-        if not text:
-            raise InvalidSubscription("an empty pattern matches no topic")
-        if self._config.group_protocol == "classic":
-            try:
-                re.compile(text)
-            except re.error as error:
-                raise InvalidSubscription(f"{text!r} is no regular expression: {error}") from error
-
     def _group(self, call: str) -> GroupCoordinator:
         group = self._parts.group
         if group is None:
@@ -171,28 +164,3 @@ class GroupCalls:
                 "and keep positions elsewhere"
             )
         return group
-
-
-def _topic_names(topics: Iterable[str]) -> list[str]:
-    if isinstance(topics, str):
-        raise InvalidSubscription(
-            f"topics are a list of names: subscribe([{topics!r}]), or pattern={topics!r}"
-        )
-    names = list(topics)
-    for name in names:
-        if not isinstance(name, str) or not name.strip():
-            raise InvalidSubscription(f"{name!r} is no topic's name")
-    return names
-
-
-def _commits(
-    offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None,
-) -> dict[TopicPartition, OffsetAndMetadata] | None:
-    if offsets is None:
-        return None
-    return {
-        TopicPartition(*name): each
-        if isinstance(each, OffsetAndMetadata)
-        else OffsetAndMetadata(each)
-        for name, each in offsets.items()
-    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from moldau.client.consumer.arguments import offset_of, partition_of, partitions_of, times_of
 from moldau.client.consumer.core.offset_reset import (
     EARLIEST,
     EARLIEST_TIMESTAMP,
@@ -52,9 +53,7 @@ class PositionCalls:
         if isinstance(offset, OffsetAndMetadata):
             epoch = UNKNOWN_EPOCH if offset.leader_epoch is None else offset.leader_epoch
             offset = offset.offset
-        if not isinstance(offset, int) or offset < 0:
-            raise ValueError(f"an offset is a number of at least 0, not {offset!r}")
-        self._state(topic_partition).seek(offset, epoch)
+        self._state(topic_partition).seek(offset_of(offset), epoch)
         self._moved()
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -72,6 +71,7 @@ class PositionCalls:
         the end where there is none.
         """
         self._check_open()
+        times = times_of(times)
         states = {name: self._state(name) for name in times}
         found = await self.offsets_for_times(times)
         for name, state in states.items():
@@ -193,10 +193,7 @@ class PositionCalls:
             UnknownTopicOrPartition, RequestTimeout: it could not be found out in time.
         """
         self._check_open()
-        for name, time_ms in times.items():
-            if time_ms < 0:
-                raise ValueError(f"{name}: a time is at least 0, not {time_ms}")
-        found = await self._parts.lookup.find(times, timeout_ms)
+        found = await self._parts.lookup.find(times_of(times), timeout_ms)
         return {
             name: None
             if each.offset < 0
@@ -244,14 +241,14 @@ class PositionCalls:
         self, partitions: Iterable[TopicPartition], timestamp: int, timeout_ms: float | None
     ) -> dict[TopicPartition, int]:
         self._check_open()
-        targets = {TopicPartition(*name): timestamp for name in partitions}
+        targets = dict.fromkeys(partitions_of(partitions), timestamp)
         found = await self._parts.lookup.find(targets, timeout_ms)
         return {name: max(each.offset, 0) for name, each in found.items()}
 
     # -- inner workings -------------------------------------------------------------------------
 
     def _state(self, topic_partition: TopicPartition) -> PartitionState:
-        return self._parts.subscription.state_of(TopicPartition(*topic_partition))
+        return self._parts.subscription.state_of(partition_of(topic_partition))
 
     def _states(self, partitions: Iterable[TopicPartition]) -> list[PartitionState]:
         names = list(partitions)

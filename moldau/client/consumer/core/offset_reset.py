@@ -43,7 +43,7 @@ class OffsetReset:
     def __str__(self) -> str:
         if self.kind is ResetKind.BY_DURATION:
             return f"by_duration of {self.duration_ms} ms"
-        return self.kind.value
+        return str(self.kind.value)
 
 
 EARLIEST: Final[OffsetReset] = OffsetReset(ResetKind.EARLIEST)

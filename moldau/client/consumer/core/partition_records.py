@@ -82,7 +82,7 @@ class PartitionRecords:
         self._position = 0
         self._run: list[ConsumerRecord] = []
         self._run_iterator: Iterator[ConsumerRecord] | None = None
-        self._maker: RecordMaker | None = None
+        self._maker: RecordMaker[ConsumerRecord] | None = None
         self._maker_for: tuple[int, int] | None = None
 
     # -- positions ------------------------------------------------------------------------------
