@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol
+from typing import Final, Protocol
 
 from moldau.client.errors import InvalidTransactionState
 from moldau.client.producer.core.transaction_requests import GroupMember, Position
 from moldau.client.producer.transactions import PreparedTransaction, Transactions
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata
 from moldau.protocol.types import TopicPartition
+
+_MAX_INT32: Final = 2**31 - 1
+_MAX_INT64: Final = 2**63 - 1
 
 
 class OffsetsSource(Protocol):
@@ -191,11 +194,18 @@ def _positions(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> dict[TopicPartition, Position]:
     found = {}
-    for (topic, index), each in offsets.items():
+    for partition, each in offsets.items():
+        topic, index = partition
+        if not (isinstance(topic, str) and isinstance(index, int) and 0 <= index <= _MAX_INT32):
+            raise TypeError(
+                f"send_offsets(): {partition!r} is no TopicPartition(topic: str, partition: int)"
+            )
         if not isinstance(each, OffsetAndMetadata):
             raise TypeError(
                 f"send_offsets(): {topic}-{index} needs OffsetAndMetadata(offset), not {each!r}"
             )
+        if not isinstance(each.metadata, str) or not each.offset <= _MAX_INT64:
+            raise ValueError(f"send_offsets(): {topic}-{index}: {each!r} cannot be committed")
         leader_epoch = -1 if each.leader_epoch is None else each.leader_epoch
         found[TopicPartition(topic, index)] = Position(each.offset, leader_epoch, each.metadata)
     return found

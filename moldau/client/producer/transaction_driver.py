@@ -123,6 +123,7 @@ class TransactionDriver:
             self._task = asyncio.get_running_loop().create_task(
                 self._run(), name="moldau-producer-transactions"
             )
+            self._task.add_done_callback(self._ended)
         self._work.set()
 
     @property
@@ -140,6 +141,15 @@ class TransactionDriver:
             await asyncio.wait({task}, timeout=max(0.0, timeout_s))
             task.cancel()
             await asyncio.wait({task})
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A mistake of this program must not leave anybody waiting."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("the producer's transactions have ended", exc_info=error)
+            self.caused_by(error)
+            self.manager.break_off(Problem(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
+            self.changed()
 
     def changed(self) -> None:
         """Tell everybody of the manager's state as it is now."""

@@ -189,6 +189,11 @@ class TransactionAnswers:
         self._apply(verdict, problem)
         return Pause.NONE
 
+    def break_off(self, problem: Problem) -> None:
+        """Whoever carries out what is asked for here cannot go on."""
+        self._under_way = None
+        self._fail(problem)
+
     def cannot_be_asked(self, ask: Ask, message: str) -> None:
         """The broker serves no version that can say it."""
         self._under_way = None

@@ -302,6 +302,8 @@ async def test_a_consumer_stands_for_its_positions() -> None:
     [
         (({P0: OffsetAndMetadata(1)},), TypeError, "need `group`"),
         (({P0: 1}, "g"), TypeError, "OffsetAndMetadata"),
+        (({("t", "0"): OffsetAndMetadata(1)}, "g"), TypeError, "TopicPartition"),
+        (({P0: OffsetAndMetadata(2**63)}, "g"), ValueError, "cannot be committed"),
         ((Positions(), "g"), TypeError, "leave `group` out"),
         (({P0: OffsetAndMetadata(1)}, ""), ValueError, "empty"),
     ],
@@ -334,6 +336,22 @@ async def test_a_coordinator_that_may_not_be_found_is_told_as_it_is() -> None:
         with pytest.raises(TransactionalIdAuthorizationFailed) as caught:
             await producer.init_transactions()
         assert caught.value.__cause__ is refusal
+
+
+async def test_a_mistake_of_this_program_is_told_instead_of_waited_for() -> None:
+    async with opened() as producer:
+        await producer.init_transactions()
+        producer.begin_transaction()
+        producer.batches.send(P0, 1)
+        await producer.batches.flush()
+
+        async def fails(*_: Any) -> None:
+            raise ZeroDivisionError("a mistake")
+
+        producer.link.ask = fails  # type: ignore[method-assign]
+        with pytest.raises(KafkaError, match="a mistake") as caught:
+            await producer.commit_transaction()
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 async def test_closing_aborts_what_is_open() -> None:
