@@ -131,6 +131,8 @@ class Producer(TransactionCalls):
                 self._client, config, batches, clock=self._clock, source=source
             )
         self._is_transactional = config.transactional_id is not None
+        #: Whether a record may be refused for what the producer is, and not for what it is itself.
+        self._must_check = self._is_transactional
         self._accumulator = Accumulator(
             accumulator_settings(config, source),
             identity=self._transactions,
@@ -159,6 +161,7 @@ class Producer(TransactionCalls):
             ),
             before_step=self._appender.expire_held,
             on_progress=self._appender.room_changed,
+            on_failure=self._failed,
         )
         self._appender.sender = self._sender
         batches.sender, batches.appender = self._sender, self._appender
@@ -187,6 +190,11 @@ class Producer(TransactionCalls):
             if self._transactions is not None:
                 self._transactions.start()
 
+    def _failed(self, error: KafkaError) -> None:
+        """The sender has ended by a bug: nothing is sent any more."""
+        self._must_check = True
+        self._appender.fail_all_held(error)
+
     async def close(self, timeout_ms: float | None = None) -> None:
         """Deliver what there is, abort an open transaction, close all connections (idempotent).
 
@@ -198,6 +206,7 @@ class Producer(TransactionCalls):
             await asyncio.shield(self._closing)
             return
         self._closing = asyncio.get_running_loop().create_future()
+        self._must_check = True
         limit_ms = self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms
         transactions = self._transactions
         try:
@@ -326,7 +335,7 @@ class Producer(TransactionCalls):
             BufferFull: there is no room now; `await wait_for_room()`, then send it again.
             RecordTooLarge, SerializationError, ClientClosed, the transaction's errors.
         """
-        if self._closing is not None or _running_loop() is not self._loop or self._is_transactional:
+        if self._must_check or _running_loop() is not self._loop:
             self._check()
         if timestamp_ms is None:
             timestamp_ms = self._now_ms()

@@ -43,6 +43,7 @@ class Sender:
         before_step: called before each look at the accumulator with the time; returns when it
             wants to be called again.
         on_progress: called after batches have ended or memory was given back.
+        on_failure: called when the task has ended by a bug, before the batches fail.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Sender:
         highest_version: Callable[[], int | None],
         before_step: Callable[[float], float],
         on_progress: Callable[[], object],
+        on_failure: Callable[[KafkaError], object],
     ) -> None:
         self.results = Results(accumulator)
         self.failure: BaseException | None = None
@@ -66,6 +68,7 @@ class Sender:
         self._highest_version = highest_version
         self._before_step = before_step
         self._on_progress = on_progress
+        self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._is_woken = False
@@ -105,6 +108,7 @@ class Sender:
         if self.failure is not None:
             error = KafkaError(f"the producer has failed: {self.failure!r}")
             error.__cause__ = self.failure
+            self._on_failure(error)
             self.results.fail_all(error)
             self.announce()
 
@@ -124,7 +128,7 @@ class Sender:
     async def flush(self) -> None:
         """Send without waiting for `linger.ms` what there is, until it has ended, well or not."""
         accumulator = self._accumulator
-        if not accumulator.incomplete:
+        if not accumulator.incomplete or self.failure is not None:
             return
         flush = _Flush(set(accumulator.incomplete))
         self._flushes.append(flush)
