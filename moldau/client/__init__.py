@@ -4,7 +4,22 @@ async with Admin("localhost:9092") as admin:
     await admin.create_topics([NewTopic("flights", partition_count=4)])
 """
 
+from moldau.client.admin.acls import (
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    AclPatternType,
+    AclPermission,
+    AclResourceType,
+)
 from moldau.client.admin.admin import Admin
+from moldau.client.admin.credentials import (
+    DelegationToken,
+    ScramCredentialInfo,
+    ScramDeletion,
+    ScramMechanism,
+    ScramUpsertion,
+)
 from moldau.client.admin.group_types import (
     AbortTransaction,
     CommittedOffset,
@@ -119,9 +134,16 @@ from moldau.client.records import (
     RecordMetadata,
     TimestampType,
 )
+from moldau.runtime.authentication.tokens import OAuthBearerToken
 
 __all__ = [
     "AbortTransaction",
+    "AclBinding",
+    "AclFilter",
+    "AclOperation",
+    "AclPatternType",
+    "AclPermission",
+    "AclResourceType",
     "Admin",
     "AdminConfig",
     "AuthenticationFailed",
@@ -147,6 +169,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerGroupMetadata",
     "ConsumerRecord",
+    "DelegationToken",
     "Delivery",
     "DeliveryTimeout",
     "ElectionType",
@@ -179,6 +202,7 @@ __all__ = [
     "NewTopic",
     "NoBrokerAvailable",
     "NoOffsetForPartition",
+    "OAuthBearerToken",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetOutOfRange",
@@ -203,6 +227,10 @@ __all__ = [
     "RegisteredBroker",
     "ReplicaLog",
     "RequestTimeout",
+    "ScramCredentialInfo",
+    "ScramDeletion",
+    "ScramMechanism",
+    "ScramUpsertion",
     "SerializationError",
     "StaleMemberEpoch",
     "TimestampType",

@@ -13,12 +13,16 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from moldau.client.admin.acls import AclCalls
 from moldau.client.admin.cluster import ClusterCalls
+from moldau.client.admin.credentials import CredentialCalls
 from moldau.client.admin.end_transaction import EndTransactionCalls
+from moldau.client.admin.group_members import GroupMemberCalls
 from moldau.client.admin.groups import GroupCalls
 from moldau.client.admin.logs import LogCalls
 from moldau.client.admin.partitions import PartitionCalls
 from moldau.client.admin.quorum import QuorumCalls
+from moldau.client.admin.quotas import QuotaCalls
 from moldau.client.admin.replicas import ReplicaCalls
 from moldau.client.admin.topics import TopicCalls
 from moldau.client.admin.transactions import TransactionCalls
@@ -38,6 +42,10 @@ class Admin(
     PartitionCalls,
     TransactionCalls,
     EndTransactionCalls,
+    GroupMemberCalls,
+    AclCalls,
+    QuotaCalls,
+    CredentialCalls,
 ):
     """An asyncio admin client; use as `async with Admin("localhost:9092") as admin`.
 

@@ -32,6 +32,11 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from moldau.protocol.messages.p34_alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from moldau.protocol.messages.p35_describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -125,6 +130,49 @@ class LogCalls:
             }
 
         return await self._ask_brokers(replicas, ask)
+
+    async def alter_replica_log_dirs(
+        self,
+        directories: Mapping[TopicPartitionReplica, str],
+        *,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartitionReplica, bool | KafkaError]:
+        """Move replicas to other log directories of their brokers (KIP-113).
+
+        Args:
+            directories: the absolute path by replica; the broker's log.dirs has to name it.
+
+        Returns for each replica True or why not: LOG_DIR_NOT_FOUND, REPLICA_NOT_AVAILABLE for one
+        that the broker does not hold (it will be made in that directory), …
+        """
+
+        async def ask(
+            broker_id: int, wanted: list[TopicPartition]
+        ) -> Mapping[TopicPartition, bool | KafkaError]:
+            paths: dict[str, AlterReplicaLogDir] = {}
+            for topic, index in wanted:
+                path = directories[TopicPartitionReplica(topic, index, broker_id)]
+                moved = paths.setdefault(path, AlterReplicaLogDir(path=path))
+                named = next((each for each in moved.topics if each.name == topic), None)
+                if named is None:
+                    named = AlterReplicaLogDirTopic(name=topic)
+                    moved.topics.append(named)
+                named.partitions.append(index)
+            request = AlterReplicaLogDirsRequest(dirs=list(paths.values()))
+            response = await self._client.ask_node(broker_id, request, timeout_ms=timeout_ms)
+            return {
+                TopicPartition(topic.topic_name, entry.partition_index): True
+                if entry.error_code == ErrorCode.NONE
+                else error_for(
+                    entry.error_code,
+                    None,
+                    f"{topic.topic_name}-{entry.partition_index} on broker {broker_id}",
+                )
+                for topic in response.results
+                for entry in topic.partitions
+            }
+
+        return await self._ask_brokers(list(directories), ask)
 
     async def _ask_brokers(
         self,
