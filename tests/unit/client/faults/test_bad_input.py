@@ -172,7 +172,7 @@ async def test_topic_names_that_are_not_allowed(producer: Producer, topic: str):
 
 @pytest.mark.parametrize("topic", [None, 5, b"t"])
 async def test_topics_that_are_no_text(producer: Producer, topic: Any):
-    with pytest.raises((TypeError, ValueError), match="topic"):
+    with pytest.raises((InvalidTopic, TypeError, ValueError), match="topic"):
         await ends(producer.send(topic, b"v"), "send")
 
 
@@ -195,8 +195,9 @@ async def test_records_that_are_too_large(cluster: FakeCluster):
 
 
 async def test_a_full_buffer_says_so_and_room_comes_back(cluster: FakeCluster):
-    settings = {**PRODUCER, "buffer_memory": 40_000, "batch_size": 10_000, "max_block_ms": 100}
+    settings = {**PRODUCER, "buffer_memory": 40_000, "batch_size": 10_000, "max_block_ms": 500}
     async with Producer(cluster.bootstrap_servers, **settings) as producer:
+        await ends(producer.partitions_for("t"), "metadata")
         await ends(producer.send("t", b"first"), "first")
         stalled = cluster.fault(ApiKey.PRODUCE, Stall(), times=None)
         deliveries = []
@@ -207,7 +208,7 @@ async def test_a_full_buffer_says_so_and_room_comes_back(cluster: FakeCluster):
 
         with pytest.raises(BufferFull, match=r"buffer\.memory"):
             fill()
-        with pytest.raises(BufferFull, match=r"max\.block\.ms"):
+        with pytest.raises(BufferFull, match=r"max\.block\.ms.*buffer\.memory"):
             await ends(producer.send("t", bytes(5_000)), "the wait for room")
         stalled.release()
         await ends(producer.wait_for_room(), "room")
@@ -304,14 +305,23 @@ async def test_consumer_calls_that_make_no_sense(consumer: Consumer):
     with pytest.raises(InvalidGroupId, match=r"group\.id"):
         await ends(consumer.commit(), "no group")
     consumer.assign([partition(0)])
-    with pytest.raises(InvalidSubscription, match="unsubscribe"):
-        consumer.subscribe(["t"])
     with pytest.raises(InvalidState, match="t-1"):
         consumer.seek(partition(1), 0)
     with pytest.raises(InvalidState, match="t-1"):
         await ends(consumer.position(partition(1)), "not assigned")
     with pytest.raises(ValueError, match="offset"):
         consumer.seek(partition(0), -1)
+
+
+async def test_the_kinds_of_subscription_exclude_each_other(cluster: FakeCluster):
+    async with Consumer(cluster.bootstrap_servers, **MEMBER) as consumer:
+        consumer.assign([partition(0)])
+        with pytest.raises(InvalidSubscription, match="unsubscribe"):
+            consumer.subscribe(["t"])
+        consumer.unsubscribe()
+        consumer.subscribe(["t"])
+        with pytest.raises(InvalidSubscription, match="unsubscribe"):
+            consumer.assign([partition(0)])
 
 
 async def _subscribe_and_poll(consumer: Consumer) -> None:
@@ -343,9 +353,12 @@ async def test_subscriptions_that_make_no_sense(cluster: FakeCluster, call: int)
 async def test_offsets_that_make_no_sense(cluster: FakeCluster):
     async with Consumer(cluster.bootstrap_servers, **MEMBER) as consumer:
         consumer.assign([partition(0)])
-        for wrong in ({partition(0): -1}, {partition(0): OffsetAndMetadata(-5)}, {"t": 3}, [1]):
+        wrong: Any
+        for wrong in ({partition(0): -1}, {partition(0): "1"}, {"t": OffsetAndMetadata(3)}, [1]):
             with pytest.raises((TypeError, ValueError, KafkaError)):
-                await ends(consumer.commit(wrong), "commit")  # type: ignore[arg-type]
+                await ends(consumer.commit(wrong), "commit")
+        with pytest.raises(ValueError, match="-5"):
+            OffsetAndMetadata(-5)
         assert cluster.groups.committed("g", "t") is None
 
 

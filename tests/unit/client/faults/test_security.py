@@ -72,7 +72,8 @@ async def test_tls_with_a_client_certificate(certificates: Certificates, trust: 
         }
         await _round_trip(cluster, settings)
         del settings["ssl_keystore_certificate_chain"], settings["ssl_keystore_key"]
-        async with Admin(cluster.bootstrap_servers, **{**QUICK, **settings}) as admin:
+        settings |= {**QUICK, "default_api_timeout_ms": 500}
+        async with Admin(cluster.bootstrap_servers, **settings) as admin:
             with pytest.raises(KafkaError):
                 await ends(admin.list_topics(), "without a certificate")
 
