@@ -14,8 +14,8 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
+from moldau.client.consumer.commits import CommitCallback
 from moldau.client.consumer.consumer import Consumer as AsyncConsumer
-from moldau.client.consumer.group_calls import CommitCallback
 from moldau.client.consumer.rebalance_listener import RebalanceListener
 from moldau.client.errors import KafkaError
 from moldau.client.records import ConsumerRecord, OffsetAndMetadata, TopicPartition

@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.client.errors import BufferFull, DeliveryTimeout, KafkaError
@@ -103,6 +104,7 @@ class Handover:
         self._records: list[Delivery] = []
         self._held_bytes = 0
         self._is_awake = False
+        self._granted = threading.local()
         # The loop's own.
         self._stalled: deque[Delivery] = deque()
         self._stall: asyncio.Task[None] | None = None
@@ -114,14 +116,14 @@ class Handover:
         return self._held_bytes < self._limit_bytes
 
     def put(self, record: tuple[Any, ...], size_bytes: int) -> Delivery:
-        """Take a record: what `_append_prepared` takes, and `size_bytes`. From any thread.
+        """Take a record: the arguments of `_append_prepared`. From any thread.
 
         Raises:
-            BufferFull: there is no room; `room` waits for some.
+            BufferFull: there is no room, and `grant` was not called before; `room` waits for some.
         """
         delivery = Delivery(self, record)
         with self._lock:
-            if self._held_bytes >= self._limit_bytes:
+            if self._held_bytes >= self._limit_bytes and not self._use_grant():
                 raise BufferFull(
                     "there is no room for another record now: wait_for_room() waits until there "
                     "is, send() does so by itself"
@@ -134,11 +136,20 @@ class Handover:
         self._loop.post(self._take)
         return delivery
 
+    def grant(self) -> None:
+        """This thread's next record is taken, even if others have filled the room meanwhile."""
+        self._granted.to_me = True
+
+    def _use_grant(self) -> bool:
+        granted: bool = getattr(self._granted, "to_me", False)
+        self._granted.to_me = False
+        return granted
+
     def withdraw(self, delivery: Delivery) -> None:
         """Do not send this record, if it still lies here. From any thread."""
         with self._lock:
             if type(delivery._state) is tuple:
-                delivery._state = _Withdrawn(delivery._state[-1])
+                delivery._state = _Withdrawn(delivery._state)
 
     def wait(self, delivery: Delivery) -> None:
         """Block until the delivery is done. Raises: KafkaError: this thread must not block"""
@@ -176,35 +187,43 @@ class Handover:
             records, self._records = self._records, []
             self._is_awake = self._stall is not None
         if self._stall is None:
-            self._append(deque(records))
+            self._append(records)
         else:
             self._stalled.extend(records)
 
-    def _append(self, records: deque[Delivery]) -> None:
+    def _append(self, records: Sequence[Delivery]) -> None:
         """Give the producer as many as it has room for; the rest waits for more."""
-        append = self._producer._append_prepared
-        freed_bytes = 0
-        while records:
-            delivery = records[0]
+        producer = self._producer
+        append = producer._appender.append
+        freed_bytes = count = 0
+        try:
+            producer._check()  # once: nothing can happen in between
+        except Exception as error:  # noqa: BLE001 - the sender's
+            self._stalled = deque(records)
+            self._fail_stalled(error)
+            return
+        for delivery in records:
             state = delivery._state
-            if type(state) is not tuple:
-                freed_bytes += state.size_bytes
-                records.popleft()
-                continue
-            size_bytes = state[-1]
-            try:
-                delivery._state = append(*state[:-1])
-            except BufferFull:
-                break
-            except Exception as error:  # noqa: BLE001 - the sender's; the loop's thread goes on
-                self._fail(delivery, error)
-            freed_bytes += size_bytes
-            records.popleft()
+            if type(state) is tuple:
+                topic, value, key, headers, partition, timestamp_ms, on_delivery = state
+                try:
+                    placed = append(topic, value, key, headers, partition, timestamp_ms)
+                    if placed is None:
+                        break
+                    if on_delivery is not None:
+                        placed.call_when_done(on_delivery)
+                    delivery._state = placed
+                except Exception as error:  # noqa: BLE001 - the sender's; the others go on
+                    self._fail(delivery, error)
+            else:
+                state = state.record
+            freed_bytes += size_of(state)
+            count += 1
+        self._stalled = deque(records[count:] if count < len(records) else ())
         self._free(freed_bytes)
-        if records:
-            self._stalled = records
-            if self._stall is None:
-                self._stall = asyncio.get_running_loop().create_task(self._wait_out())
+        if self._stalled and self._stall is None:
+            self._is_awake = True  # until the stall is over, nobody has to wake the loop
+            self._stall = asyncio.get_running_loop().create_task(self._wait_out())
 
     async def _wait_out(self) -> None:
         """Until the producer has taken all that is stalled, or for delivery.timeout.ms nothing."""
@@ -216,7 +235,7 @@ class Handover:
                 try:
                     async with asyncio.timeout_at(deadline):
                         await self._next_room()
-                        self._append(self._stalled)
+                        self._append(list(self._stalled))
                         if len(self._stalled) < waiting_count:
                             deadline = time() + self._delivery_timeout_s
                         else:  # there is room, but too little for this record
@@ -242,20 +261,20 @@ class Handover:
                 self._fail_stalled(error)
             return
 
-    def _fail_stalled(self, error: KafkaError) -> None:
+    def _fail_stalled(self, error: Exception) -> None:
         freed_bytes = 0
         while self._stalled:
             delivery = self._stalled.popleft()
             state = delivery._state
             if type(state) is tuple:
-                freed_bytes += state[-1]
+                freed_bytes += size_of(state)
                 self._fail(delivery, error)
             else:
-                freed_bytes += state.size_bytes
+                freed_bytes += size_of(state.record)
         self._free(freed_bytes)
 
     def _fail(self, delivery: Delivery, error: Exception) -> None:
-        on_delivery = delivery._state[6]
+        on_delivery = delivery._state[-1]
         delivery._state = error
         if on_delivery is not None:
             on_delivery(None, error)
@@ -280,6 +299,19 @@ class Handover:
 class _Withdrawn(KafkaError):
     """In place of a record that its sender no longer wants sent."""
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, record: tuple[Any, ...]) -> None:
         super().__init__("the call that sent this record was interrupted before it was sent")
-        self.size_bytes = size_bytes
+        self.record = record
+
+
+def size_of(record: tuple[Any, ...]) -> int:
+    """What a record counts while it lies here."""
+    _, value, key, headers, _, _, _ = record
+    size_bytes = RECORD_OVERHEAD_BYTES
+    if value is not None:
+        size_bytes += len(value)
+    if key is not None:
+        size_bytes += len(key)
+    for name, data in headers:
+        size_bytes += len(name) + RECORD_OVERHEAD_BYTES + (0 if data is None else len(data))
+    return size_bytes

@@ -35,6 +35,7 @@ from moldau.client.sync.handover import (
     RECORD_OVERHEAD_BYTES,
     Delivery,
     Handover,
+    size_of,
 )
 
 if TYPE_CHECKING:
@@ -113,6 +114,11 @@ class Producer(BlockingClient):
         await self._handover.emptied()
         return await work(*arguments, **keywords)
 
+    @property
+    def _is_special(self) -> bool:
+        """Whether a record needs more than to be handed over."""
+        return self._closed or self._has_serializers or self._loop.forked
+
     # -- sending --------------------------------------------------------------------------------
 
     def send(
@@ -135,9 +141,8 @@ class Producer(BlockingClient):
         """
         self._loop.check_may_block()
         acknowledged = _Acknowledgement()
-        record, size_bytes = self._record(
-            topic, value, key, headers, partition, timestamp_ms, acknowledged
-        )
+        record = self._record(topic, value, key, headers, partition, timestamp_ms, acknowledged)
+        size_bytes = size_of(record)
         while True:
             try:
                 delivery = self._handover.put(record, size_bytes)
@@ -174,19 +179,33 @@ class Producer(BlockingClient):
             SerializationError: key, value or headers cannot be made bytes.
             ClientClosed: the producer has been closed.
         """
-        record, size_bytes = self._record(
-            topic, value, key, headers, partition, timestamp_ms, on_delivery
-        )
-        return self._handover.put(record, size_bytes)
+        if (
+            type(value) is bytes
+            and (key is None or type(key) is bytes)
+            and not (headers or self._is_special)
+            and partition is None
+            and timestamp_ms is None
+        ):
+            size_bytes = RECORD_OVERHEAD_BYTES + len(value)
+            if key is not None:
+                size_bytes += len(key)
+            now_ms = time.time_ns() // 1_000_000
+            return self._handover.put(
+                (topic, value, key, (), None, now_ms, on_delivery), size_bytes
+            )
+        record = self._record(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        return self._handover.put(record, size_of(record))
 
     def wait_for_room(self) -> None:
-        """Return when `send_nowait` has room for at least one record; at once if it has now.
+        """Return when there is room; at once if there is now. The calling thread's next
+        `send_nowait` has room then, whatever other threads send meanwhile.
 
         Raises:
             BufferFull: not within `max.block.ms`.
         """
         if not self._handover.has_room or self._closed or self._loop.forked:
             super()._call(self._handover.room)
+        self._handover.grant()
 
     def _record(
         self,
@@ -197,8 +216,8 @@ class Producer(BlockingClient):
         partition: int | None,
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
-    ) -> tuple[tuple[Any, ...], int]:
-        """A record as the handover takes it, and what it counts there."""
+    ) -> tuple[Any, ...]:
+        """A record as the handover takes it."""
         if self._closed:
             raise ClientClosed("the producer has been closed")
         if self._loop.forked:
@@ -209,22 +228,13 @@ class Producer(BlockingClient):
             check_timestamp(timestamp_ms)
         if partition is not None:
             check_partition(partition)
-        size_bytes = RECORD_OVERHEAD_BYTES
         if self._has_serializers or headers or not (_is_plain(value) and _is_plain(key)):
             value, key, headers = self._inner._prepared(topic, value, key, headers)
             # Copies: nobody shall change them while they wait.
             value = None if value is None else bytes(value)
             key = None if key is None else bytes(key)
-            headers = [(name, None if data is None else bytes(data)) for name, data in headers]
-            size_bytes += sum(
-                len(name) + len(data or b"") + RECORD_OVERHEAD_BYTES for name, data in headers
-            )
-        if value is not None:
-            size_bytes += len(value)
-        if key is not None:
-            size_bytes += len(key)
-        record = (topic, value, key, headers, partition, timestamp_ms, on_delivery, size_bytes)
-        return record, size_bytes
+            headers = tuple((name, None if data is None else bytes(data)) for name, data in headers)
+        return (topic, value, key, headers or (), partition, timestamp_ms, on_delivery)
 
     @face_of(AsyncProducer.send_arrow)
     def send_arrow(self) -> None:

@@ -6,11 +6,11 @@ import inspect
 from typing import Any
 
 import pytest
-from moldau.client.producer.producer import Producer
 
 from moldau.client.admin.admin import Admin
 from moldau.client.consumer.consumer import Consumer
 from moldau.client.producer.delivery import Delivery
+from moldau.client.producer.producer import Producer
 from moldau.client.sync import admin, consumer, handover, producer
 
 FACES = [

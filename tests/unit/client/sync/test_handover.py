@@ -12,11 +12,12 @@ import pytest
 
 from moldau.client.errors import BufferFull, ClientClosed, DeliveryTimeout, KafkaError
 from moldau.client.sync.background_loop import BackgroundLoop, background_loop
-from moldau.client.sync.handover import Delivery, Handover
+from moldau.client.sync.handover import RECORD_OVERHEAD_BYTES, Delivery, Handover, size_of
 from moldau.testing import wait_until
 
 DEADLINE_S = 10.0
-SIZE_BYTES = 10
+VALUE_BYTES = 36
+SIZE_BYTES = RECORD_OVERHEAD_BYTES + VALUE_BYTES
 
 
 class FakeDelivery:
@@ -47,6 +48,17 @@ class FakeDelivery:
         return self.result()
 
 
+class Payload:
+    """Any value, of the usual size."""
+
+    def __init__(self, what: Any, size_bytes: int = VALUE_BYTES) -> None:
+        self.what = what
+        self._size_bytes = size_bytes
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+
 class FakeProducer:
     """Takes `room` records, then raises BufferFull until there is more."""
 
@@ -54,20 +66,27 @@ class FakeProducer:
         self.room = 1_000_000
         self.taken: list[tuple[str, Any]] = []
         self.deliveries: list[FakeDelivery] = []
-        self.callbacks: list[Any] = []
+        self.closed: KafkaError | None = None
         self.refuse: Callable[[Any], Exception | None] = lambda value: None
         self.room_error: KafkaError | None = None
         self._more = asyncio.Event()
 
-    def _append_prepared(self, topic: str, value: Any, *rest: Any) -> FakeDelivery:
-        error = self.refuse(value)
+    @property
+    def _appender(self) -> FakeProducer:
+        return self
+
+    def _check(self) -> None:
+        if self.closed is not None:
+            raise self.closed
+
+    def append(self, topic: str, value: Payload, *rest: Any) -> FakeDelivery | None:
+        error = self.refuse(value.what)
         if error is not None:
             raise error
         if not self.room:
-            raise BufferFull("full")
+            return None
         self.room -= 1
-        self.taken.append((topic, value))
-        self.callbacks.append(rest[-1])
+        self.taken.append((topic, value.what))
         self.deliveries.append(FakeDelivery(len(self.deliveries)))
         return self.deliveries[-1]
 
@@ -82,8 +101,8 @@ class FakeProducer:
         self.room += count
         self._more.set()
 
-    def fail_waiters(self, error: KafkaError) -> None:
-        self.room_error = error
+    def close(self) -> None:
+        self.closed = self.room_error = ClientClosed("closed")
         self._more.set()
 
 
@@ -106,7 +125,8 @@ class Setting:
         self.producer, self.handover = self.loop.call(make)
 
     def put(self, value: Any, on_delivery: Any = None) -> Delivery:
-        record = ("t", value, None, (), None, None, on_delivery, SIZE_BYTES)
+        record = ("t", Payload(value), None, (), None, 0, on_delivery)
+        assert size_of(record) == SIZE_BYTES
         return self.handover.put(record, SIZE_BYTES)
 
     def on_loop(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -230,8 +250,28 @@ def test_without_room_records_wait_and_then_threads_do(setting: Setting):
     assert [value for _, value in setting.producer.taken] == list(range(106))
 
 
+def test_who_has_waited_for_room_has_some(setting: Setting):
+    """However many threads wait, each of them may hand one record over."""
+    setting.on_loop(setattr, setting.producer, "room", 0)
+    for number in range(100):
+        setting.put(number)
+    setting.handover.grant()
+    setting.put(100)
+    with pytest.raises(BufferFull):
+        setting.put(101)
+
+
+def test_what_is_handed_over_after_the_end_fails(setting: Setting):
+    setting.on_loop(setting.producer.close)
+    told: list[Any] = []
+    delivery = setting.put("value", lambda *outcome: told.append(outcome))
+    assert isinstance(delivery.exception(), ClientClosed)
+    assert [type(error) for _, error in told] == [ClientClosed]
+
+
 def test_one_record_larger_than_the_bound_is_taken(setting: Setting):
-    delivery = setting.handover.put(("t", 1, None, (), None, None, None, 10**9), 10**9)
+    record = ("t", Payload(1, 10**9), None, (), None, 0, None)
+    delivery = setting.handover.put(record, size_of(record))
     setting.emptied()
     assert setting.handover.has_room
     assert not delivery.done()
@@ -260,7 +300,7 @@ def test_a_closed_producer_fails_what_still_waits(setting: Setting):
     setting.on_loop(setattr, setting.producer, "room", 0)
     deliveries = [setting.put(number) for number in range(3)]
     setting.settled()
-    setting.on_loop(setting.producer.fail_waiters, ClientClosed("closed"))
+    setting.on_loop(setting.producer.close)
     assert [type(each.exception()) for each in deliveries] == [ClientClosed] * 3
 
 
