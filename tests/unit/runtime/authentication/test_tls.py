@@ -1,0 +1,183 @@
+"""TLS contexts from stores of all kinds, and what is wrong with one in words."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
+
+from moldau.runtime.authentication.errors import SecuritySettingError
+from moldau.runtime.authentication.tls import Store, TlsSettings, client_context, tls_error
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def own(authority: trustme.CA) -> trustme.LeafCert:
+    return authority.issue_cert("client")
+
+
+def pem(authority: trustme.CA) -> str:
+    return authority.cert_pem.bytes().decode()
+
+
+def chain_of(own: trustme.LeafCert) -> str:
+    return "".join(each.bytes().decode() for each in own.cert_chain_pems)
+
+
+async def handshake(
+    client: TlsSettings, authority: trustme.CA, name: str = "localhost"
+) -> str | None:
+    """Talk to a server that demands a certificate; returns what it read."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    read: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        read.set_result(await reader.readexactly(2))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        _, writer = await asyncio.open_connection(
+            *server.sockets[0].getsockname(), ssl=client_context(client), server_hostname=name
+        )
+        writer.write(b"hi")
+        received = await read
+        writer.transport.abort()
+    return received.decode()
+
+
+async def test_inline_pem(authority: trustme.CA, own: trustme.LeafCert):
+    settings = TlsSettings(
+        trust=Store("ssl.truststore", certificates=pem(authority)),
+        own=Store(
+            "ssl.keystore",
+            certificates=chain_of(own),
+            key=own.private_key_pem.bytes().decode(),
+        ),
+    )
+    assert await handshake(settings, authority) == "hi"
+    assert "PRIVATE" not in repr(settings)
+
+
+async def test_pem_files_with_an_encrypted_key(
+    authority: trustme.CA, own: trustme.LeafCert, tmp_path: Path
+):
+    key = serialization.load_pem_private_key(own.private_key_pem.bytes(), None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"open"),
+    )
+    store = tmp_path / "own.pem"
+    store.write_text(chain_of(own) + encrypted.decode())
+    trust = tmp_path / "trust.pem"
+    authority.cert_pem.write_to_path(trust)
+    settings = TlsSettings(
+        trust=Store("ssl.truststore", str(trust)),
+        own=Store("ssl.keystore", str(store), "PEM"),
+        key_password="open",
+    )
+    assert await handshake(settings, authority) == "hi"
+    for password in ("wrong", None):
+        bad = TlsSettings(trust=settings.trust, own=settings.own, key_password=password)
+        with pytest.raises(SecuritySettingError, match=r"ssl\.key\.password"):
+            client_context(bad)
+
+
+async def test_pkcs12_files(authority: trustme.CA, own: trustme.LeafCert, tmp_path: Path):
+    certificates = x509.load_pem_x509_certificates(chain_of(own).encode())
+    key = serialization.load_pem_private_key(own.private_key_pem.bytes(), None)
+    encryption = serialization.BestAvailableEncryption(b"open")
+    store = tmp_path / "own.p12"
+    store.write_bytes(
+        pkcs12.serialize_key_and_certificates(
+            b"me",
+            key,  # type: ignore[arg-type]
+            certificates[0],
+            certificates[1:],
+            encryption,
+        )
+    )
+    trust = tmp_path / "trust.p12"
+    trust.write_bytes(
+        pkcs12.serialize_key_and_certificates(
+            None, None, None, x509.load_pem_x509_certificates(pem(authority).encode()), encryption
+        )
+    )
+    settings = TlsSettings(
+        # Java's default type; what the file is decides.
+        trust=Store("ssl.truststore", str(trust), "JKS", "open"),
+        own=Store("ssl.keystore", str(store), None, "open"),
+    )
+    assert await handshake(settings, authority) == "hi"
+    with pytest.raises(SecuritySettingError, match="is the password right"):
+        client_context(TlsSettings(trust=Store("ssl.truststore", str(trust), None, "wrong")))
+
+
+async def test_the_hostname_is_checked_unless_told_not_to(
+    authority: trustme.CA, own: trustme.LeafCert
+):
+    trust = Store("ssl.truststore", certificates=pem(authority))
+    key = Store(
+        "ssl.keystore", certificates=chain_of(own), key=own.private_key_pem.bytes().decode()
+    )
+    with pytest.raises(ssl.SSLCertVerificationError) as caught:
+        await handshake(TlsSettings(trust=trust, own=key), authority, "elsewhere")
+    assert "ssl.endpoint.identification.algorithm" in str(tls_error("a:1", caught.value))
+    settings = TlsSettings(trust=trust, own=key, checks_hostname=False)
+    assert await handshake(settings, authority, "elsewhere") == "hi"
+
+
+async def test_an_authority_that_nobody_knows(authority: trustme.CA):
+    other = TlsSettings(trust=Store("ssl.truststore", certificates=pem(trustme.CA())))
+    with pytest.raises(ssl.SSLCertVerificationError) as caught:
+        await handshake(other, authority)
+    assert "ssl.truststore.location" in str(tls_error("a:1", caught.value))
+
+
+def test_stores_that_cannot_be_used(authority: trustme.CA, tmp_path: Path):
+    jks = tmp_path / "store.jks"
+    jks.write_bytes(b"\xfe\xed\xfe\xed\0\0\0\2")
+    empty = tmp_path / "empty.pem"
+    empty.write_text("nothing")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xff")
+    inline = pem(authority)
+    for store, reason in (
+        (Store("ssl.truststore", str(tmp_path / "absent")), "No such file"),
+        (Store("ssl.truststore", str(jks)), "keytool -importkeystore"),
+        (Store("ssl.truststore", str(empty)), "no PEM in it"),
+        (Store("ssl.truststore", str(binary)), "neither PEM nor PKCS12"),
+        (Store("ssl.truststore", certificates="nothing"), "no certificates in it"),
+        (Store("ssl.truststore", "x", certificates=inline), "exclude each other"),
+        (Store("ssl.truststore", type="PKCS12", certificates=inline), "inline text is PEM"),
+    ):
+        with pytest.raises(SecuritySettingError, match=reason):
+            client_context(TlsSettings(trust=store))
+    with pytest.raises(SecuritySettingError, match=r"ssl\.keystore: a key is missing"):
+        client_context(TlsSettings(own=Store("ssl.keystore", certificates=inline)))
+
+
+def test_versions_and_ciphers():
+    context = client_context(TlsSettings(enabled_protocols=("TLSv1.3",)))
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+    with pytest.raises(SecuritySettingError, match=r"ssl\.enabled\.protocols: SSLv3"):
+        client_context(TlsSettings(enabled_protocols=("SSLv3",)))
+    client_context(
+        TlsSettings(cipher_suites=("TLS_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"))
+    )
+    with pytest.raises(SecuritySettingError, match="OpenSSL knows none"):
+        client_context(TlsSettings(cipher_suites=("TLS_RSA_WITH_NULL_MD5",)))
