@@ -165,6 +165,7 @@ class Producer(TransactionCalls):
         )
         self._appender.sender = self._sender
         batches.sender, batches.appender = self._sender, self._appender
+        batches.refusing = self._check_from_now_on
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -189,6 +190,10 @@ class Producer(TransactionCalls):
             self._sender.start()
             if self._transactions is not None:
                 self._transactions.start()
+
+    def _check_from_now_on(self) -> None:
+        """Records may be refused since the producer id is gone, or its transaction."""
+        self._must_check = True
 
     def _failed(self, error: KafkaError) -> None:
         """The sender has ended by a bug: nothing is sent any more."""

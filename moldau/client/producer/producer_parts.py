@@ -7,6 +7,7 @@ state. Invariant: a setting is read in one place.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from moldau.client.cluster.backoff import backoff_ms
@@ -26,6 +27,7 @@ class BatchesLink:
     def __init__(self) -> None:
         self.sender: Sender
         self.appender: Appender
+        self.refusing: Callable[[], object]
 
     def wake(self) -> None:
         """Look at all batches again."""
@@ -37,6 +39,7 @@ class BatchesLink:
 
     def fail_waiting(self, error: KafkaError) -> None:
         """Fail what is not on the wire, and what waits for a topic."""
+        self.refusing()
         self.appender.fail_all_held(error)
         self.sender.fail_waiting(error)
 
