@@ -114,7 +114,7 @@ class TransactionCalls:
 
     async def send_offsets(
         self,
-        offsets: OffsetsSource | Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: OffsetsSource | Mapping[TopicPartition, OffsetAndMetadata | int],
         group: ConsumerGroupMetadata | str | None = None,
     ) -> None:
         """Commit a consumer's positions as part of the open transaction (KIP-447).
@@ -191,7 +191,7 @@ class TransactionCalls:
 
 
 def _positions(
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
 ) -> dict[TopicPartition, Position]:
     found = {}
     for partition, each in offsets.items():
@@ -200,9 +200,12 @@ def _positions(
             raise TypeError(
                 f"send_offsets(): {partition!r} is no TopicPartition(topic: str, partition: int)"
             )
+        if isinstance(each, int) and each >= 0:
+            each = OffsetAndMetadata(each)
         if not isinstance(each, OffsetAndMetadata):
             raise TypeError(
-                f"send_offsets(): {topic}-{index} needs OffsetAndMetadata(offset), not {each!r}"
+                f"send_offsets(): {topic}-{index} needs an offset, as a number that is not "
+                f"negative or as OffsetAndMetadata(offset), not {each!r}"
             )
         if not isinstance(each.metadata, str) or not each.offset <= _MAX_INT64:
             raise ValueError(f"send_offsets(): {topic}-{index}: {each!r} cannot be committed")

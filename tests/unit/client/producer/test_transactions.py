@@ -237,7 +237,7 @@ async def test_a_fenced_producer_says_so_from_then_on(version: int) -> None:
         producer.link.coordinator._bump()
         with pytest.raises(ProducerFenced, match="'tid'"):
             async with producer.transaction():
-                await producer.send_offsets({P0: OffsetAndMetadata(1)}, "g")
+                await producer.send_offsets({P0: 1}, "g")
         with pytest.raises(ProducerFenced):
             producer.begin_transaction()
         with pytest.raises(ProducerFenced):
@@ -301,7 +301,8 @@ async def test_a_consumer_stands_for_its_positions() -> None:
     ("arguments", "error", "words"),
     [
         (({P0: OffsetAndMetadata(1)},), TypeError, "need `group`"),
-        (({P0: 1}, "g"), TypeError, "OffsetAndMetadata"),
+        (({P0: "1"}, "g"), TypeError, "OffsetAndMetadata"),
+        (({P0: -1}, "g"), TypeError, "not negative"),
         (({("t", "0"): OffsetAndMetadata(1)}, "g"), TypeError, "TopicPartition"),
         (({P0: OffsetAndMetadata(2**63)}, "g"), ValueError, "cannot be committed"),
         ((Positions(), "g"), TypeError, "leave `group` out"),
