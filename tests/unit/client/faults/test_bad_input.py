@@ -177,7 +177,7 @@ async def test_topics_that_are_no_text(producer: Producer, topic: Any):
 
 
 async def test_a_partition_that_is_not_there(cluster: FakeCluster):
-    async with Producer(cluster.bootstrap_servers, **{**PRODUCER, "max_block_ms": 200}) as producer:
+    async with Producer(cluster.bootstrap_servers, **{**PRODUCER, "max_block_ms": 600}) as producer:
         with pytest.raises(KafkaError, match=r"t-7|partition 7"):
             await ends(producer.send("t", b"v", partition=7), "send")
         with pytest.raises(KafkaError, match="missing"):

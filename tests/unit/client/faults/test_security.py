@@ -134,8 +134,14 @@ async def test_old_brokers_without_session_lifetimes():
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
 async def test_sessions_are_renewed_before_they_end(mechanism: str):
-    """KIP-368: what comes on a connection whose session is over fails this test."""
-    security = Security("SASL_PLAINTEXT", users=USERS, tokens={"good"}, session_lifetime_ms=600)
+    """KIP-368: on the same connections, and what comes after a session's end fails this test."""
+    security = Security(
+        "SASL_PLAINTEXT",
+        users=USERS,
+        tokens={"good"},
+        session_lifetime_ms=400,
+        session_grace_ms=4_000,
+    )
     settings = {**PRODUCER, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism}
     if mechanism == "OAUTHBEARER":
         settings["sasl_oauthbearer_token_provider"] = lambda: "good"
@@ -144,15 +150,41 @@ async def test_sessions_are_renewed_before_they_end(mechanism: str):
     sent = []
     async with FakeCluster(1, topics={"t": 1}, security=security) as cluster:
         async with Producer(cluster.bootstrap_servers, **settings) as producer:
+            await ends(producer.send("t", b"first"), "the first record")
+            connection_count = cluster.nodes[0].accepted_count
 
             async def send() -> None:
-                while security.reauthenticated_count < 2:
+                while security.reauthenticated_count < 3:
                     value = b"%d" % len(sent)
                     await producer.send("t", value)
                     sent.append(value)
 
-            await ends(send(), "sending over two sessions' ends")
+            await ends(send(), "sending over several sessions' ends")
+            assert cluster.nodes[0].accepted_count == connection_count
+        check_delivered(cluster, "t", {0: [b"first", *sent]})
+
+
+async def test_a_session_that_ended_all_the_same_is_begun_anew():
+    """A machine that slept: the broker closes, and nothing is lost."""
+    security = Security("SASL_PLAINTEXT", users=USERS, session_lifetime_ms=60_000)
+    security.session_grace_ms = -59_900
+    settings = {
+        **PRODUCER,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        **USER,
+    }
+    sent = []
+    cluster = FakeCluster(1, topics={"t": 1}, security=security)
+    async with cluster:
+        async with Producer(cluster.bootstrap_servers, **settings) as producer:
+            while security.authenticated_count < 4:
+                value = b"%d" % len(sent)
+                await ends(producer.send("t", value), "over a cut session")
+                sent.append(value)
         check_delivered(cluster, "t", {0: sent})
+        assert set(cluster.problems) <= {"PRODUCE without authentication"}
+        cluster.problems.clear()
 
 
 WRONG = [
