@@ -137,7 +137,7 @@ async def _moldau_getmany(order: LoadOrder, outcome: LoadOutcome) -> None:
 
         async def read(count: int) -> None:
             while count > 0:
-                found = await consumer.getmany(POLLED, timeout_ms=PATIENCE_S * 1000)
+                found = await consumer.getmany(min(POLLED, count), timeout_ms=PATIENCE_S * 1000)
                 assert found, "nothing more came"
                 count -= sum(len(records) for records in found.values())
 
@@ -165,7 +165,7 @@ async def _moldau_poll_arrow(order: LoadOrder, outcome: LoadOutcome) -> None:
 
         async def read(count: int) -> None:
             while count > 0:
-                batch = await consumer.poll_arrow(timeout_ms=PATIENCE_S * 1000)
+                batch = await consumer.poll_arrow(count, timeout_ms=PATIENCE_S * 1000)
                 assert batch.num_rows, "nothing more came"
                 count -= batch.num_rows
 
@@ -227,7 +227,7 @@ def _confluent_consume(order: LoadOrder, outcome: LoadOutcome) -> None:
 
     def read(count: int) -> None:
         while count > 0:
-            messages = consumer.consume(POLLED, timeout=0.1)
+            messages = consumer.consume(min(POLLED, count), timeout=0.1)
             count -= sum(message.error() is None for message in messages)
 
     read(order.warm_up_count)
@@ -301,7 +301,7 @@ async def _aiokafka_getmany(order: LoadOrder, outcome: LoadOutcome) -> None:
 
         async def read(count: int) -> None:
             while count > 0:
-                found = await consumer.getmany(timeout_ms=1000, max_records=POLLED)
+                found = await consumer.getmany(timeout_ms=1000, max_records=min(POLLED, count))
                 count -= sum(len(records) for records in found.values())
 
         await read(order.warm_up_count)
@@ -364,7 +364,7 @@ def _kafka_python_consume(order: LoadOrder, outcome: LoadOutcome) -> None:
 
     def read(count: int) -> None:
         while count > 0:
-            found = consumer.poll(1000, max_records=POLLED)
+            found = consumer.poll(1000, max_records=min(POLLED, count))
             count -= sum(len(records) for records in found.values())
 
     read(order.warm_up_count)
