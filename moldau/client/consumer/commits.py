@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
@@ -44,8 +44,8 @@ from moldau.runtime.clock import Clock
 logger: Final = logging.getLogger("moldau.client.consumer")
 
 Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
-CommitCallback: TypeAlias = Callable[[Offsets, KafkaError | None], Awaitable[None] | None]
-"""What `commit_nowait` calls, inside a later poll, commit or close."""
+CommitCallback: TypeAlias = Callable[[Offsets, KafkaError | None], object]
+"""What `commit_nowait` calls, inside a later poll, commit or close; what is awaitable is awaited."""
 
 WAITING_LIMIT: Final = 10_000
 """Callbacks that may wait at a time."""

@@ -230,7 +230,7 @@ class Consumer(GroupCalls, PositionCalls):
         while True:
             if self._closing is not None:
                 raise _closed()
-            parts.raise_refusal()
+            patience_ms = parts.raise_refusal(now_ms)
             if parts.group is not None and parts.group.needs_poll(now_ms):
                 await parts.group.poll(self._group_deadline_ms(now_ms, deadline_ms))
             parts.positions.kick()
@@ -241,6 +241,8 @@ class Consumer(GroupCalls, PositionCalls):
             left_ms = None if deadline_ms is None else deadline_ms - now_ms
             if left_ms is not None and left_ms <= 0:
                 return False
+            if patience_ms is not None:
+                left_ms = patience_ms if left_ms is None else min(left_ms, patience_ms)
             await parts.signal.wait(left_ms)
             now_ms = parts.clock.monotonic_ms()
 

@@ -29,7 +29,7 @@ from moldau.client.consumer.list_offsets import OffsetLookup
 from moldau.client.consumer.positions import Positions
 from moldau.client.consumer.rebalance_listener import RebalanceListener
 from moldau.client.consumer.signal import Signal
-from moldau.client.errors import KafkaError, error_for
+from moldau.client.errors import KafkaError, NoBrokerAvailable, error_for
 from moldau.client.records import ConsumerRecord
 from moldau.client.serialization import DeserializerLike, deserialize_function
 from moldau.protocol.errors import ErrorCode
@@ -74,6 +74,7 @@ class ConsumerParts:
         self._on_attention = on_attention
         self._config = config
         self.is_closed = False
+        self._unreached_since_ms: float | None = None
         memory = self.buffer.memory
         self.subscription: SubscriptionState[RebalanceListener] = SubscriptionState(
             offset_reset(config.auto_offset_reset),
@@ -124,18 +125,42 @@ class ConsumerParts:
         assigned = {name.topic for name in subscription.assignment()}
         self.client.want(subscription.topics | assigned)
 
-    def raise_refusal(self) -> None:
-        """Raise what the cluster has against a topic that is subscribed to or assigned."""
-        errors = self.client.metadata.topic_errors
-        if not errors:
-            return
-        wanted = self.subscription.subscription() | {
-            name.topic for name in self.subscription.assignment()
-        }
-        for topic, code in errors.items():
-            if code in REFUSED_TOPIC and topic in wanted:
+    def raise_refusal(self, now_ms: float) -> float | None:
+        """Raise what no waiting helps against, or what was waited for too long.
+
+        Returns how long a poll may wait until it has to ask again; None for as long as it likes.
+
+        Raises:
+            NoBrokerAvailable: the cluster was not reached within `default.api.timeout.ms` of the
+                first poll.
+            KafkaError: what the cluster has against this client, or against a topic.
+        """
+        if self.fetcher.refusal is not None:
+            refusal, self.fetcher.refusal = self.fetcher.refusal, None
+            raise refusal
+        metadata = self.client.metadata
+        for topic, code in metadata.topic_errors.items():
+            if code in REFUSED_TOPIC and topic in self._topics():
                 self.client.request_update()
                 raise error_for(code, None, f"topic {topic}")
+        if metadata.brokers:
+            self._unreached_since_ms = None
+            return None
+        limit_ms = self._config.default_api_timeout_ms
+        if self._unreached_since_ms is None:
+            self._unreached_since_ms = now_ms
+        left_ms = self._unreached_since_ms + limit_ms - now_ms
+        if left_ms > 0:
+            return left_ms
+        self._unreached_since_ms = None
+        raise NoBrokerAvailable(
+            f"no broker of {', '.join(self._config.addresses)} was reached within {limit_ms} ms: "
+            "see whether bootstrap.servers is right and the brokers run"
+        )
+
+    def _topics(self) -> set[str]:
+        assigned = {name.topic for name in self.subscription.assignment()}
+        return self.subscription.subscription() | assigned
 
     async def close(self, timeout_ms: float) -> None:
         """Leave the group, end the fetch sessions, close the connections, in this order."""

@@ -26,7 +26,7 @@ from moldau.client.consumer.core.partition_state import NO_NODE, PartitionState
 from moldau.client.consumer.core.subscription_state import SubscriptionState
 from moldau.client.consumer.fetch_responses import Asked, FetchResponses
 from moldau.client.consumer.signal import Signal
-from moldau.client.errors import ClientClosed, KafkaError
+from moldau.client.errors import ClientClosed, KafkaError, UnsupportedByBroker
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import FetchRequest
 from moldau.protocol.types import TopicPartition
@@ -80,6 +80,10 @@ class Plan:
 class Fetcher:
     """Keeps the buffer filled. States: open → stopping → stopped.
 
+    Attributes:
+        refusal: why a broker will not be fetched from, however often it is tried; for the next
+            poll to raise.
+
     Args:
         on_news: called when a waiting poll may go on.
     """
@@ -98,6 +102,7 @@ class Fetcher:
         self.settings = settings
         self.clock = clock
         self.stopping: bool = False
+        self.refusal: KafkaError | None = None
         self.responses = responses
         self._subscription = subscription
         self._buffer = buffer
@@ -318,6 +323,12 @@ class NodeFetcher:
             return
         self._connection = None
         self._session.lost()
+        if isinstance(error, UnsupportedByPeer):
+            fetcher.refusal = UnsupportedByBroker(f"fetch from broker {self.node_id}: {error}")
+            fetcher.news()
+        elif isinstance(error, KafkaError) and not error.retriable:
+            fetcher.refusal = error
+            fetcher.news()
         for asked in plan.asked.values():
             if asked.state.preferred_node_id == self.node_id:
                 asked.state.prefer_leader()
