@@ -91,6 +91,10 @@ class Admin(BlockingClient):
     def list_replica_offsets(self) -> None:
         """As `moldau.client.Admin.list_replica_offsets`."""
 
+    @face_of(AsyncAdmin.alter_replica_log_dirs)
+    def alter_replica_log_dirs(self) -> None:
+        """As `moldau.client.Admin.alter_replica_log_dirs`."""
+
     @face_of(AsyncAdmin.describe_cluster)
     def describe_cluster(self) -> None:
         """As `moldau.client.Admin.describe_cluster`."""
@@ -194,3 +198,51 @@ class Admin(BlockingClient):
     @face_of(AsyncAdmin.end_transaction)
     def end_transaction(self) -> None:
         """As `moldau.client.Admin.end_transaction`."""
+
+    @face_of(AsyncAdmin.remove_group_members)
+    def remove_group_members(self) -> None:
+        """As `moldau.client.Admin.remove_group_members`."""
+
+    @face_of(AsyncAdmin.describe_acls)
+    def describe_acls(self) -> None:
+        """As `moldau.client.Admin.describe_acls`."""
+
+    @face_of(AsyncAdmin.create_acls)
+    def create_acls(self) -> None:
+        """As `moldau.client.Admin.create_acls`."""
+
+    @face_of(AsyncAdmin.delete_acls)
+    def delete_acls(self) -> None:
+        """As `moldau.client.Admin.delete_acls`."""
+
+    @face_of(AsyncAdmin.describe_client_quotas)
+    def describe_client_quotas(self) -> None:
+        """As `moldau.client.Admin.describe_client_quotas`."""
+
+    @face_of(AsyncAdmin.alter_client_quotas)
+    def alter_client_quotas(self) -> None:
+        """As `moldau.client.Admin.alter_client_quotas`."""
+
+    @face_of(AsyncAdmin.describe_user_scram_credentials)
+    def describe_user_scram_credentials(self) -> None:
+        """As `moldau.client.Admin.describe_user_scram_credentials`."""
+
+    @face_of(AsyncAdmin.alter_user_scram_credentials)
+    def alter_user_scram_credentials(self) -> None:
+        """As `moldau.client.Admin.alter_user_scram_credentials`."""
+
+    @face_of(AsyncAdmin.create_delegation_token)
+    def create_delegation_token(self) -> None:
+        """As `moldau.client.Admin.create_delegation_token`."""
+
+    @face_of(AsyncAdmin.renew_delegation_token)
+    def renew_delegation_token(self) -> None:
+        """As `moldau.client.Admin.renew_delegation_token`."""
+
+    @face_of(AsyncAdmin.expire_delegation_token)
+    def expire_delegation_token(self) -> None:
+        """As `moldau.client.Admin.expire_delegation_token`."""
+
+    @face_of(AsyncAdmin.describe_delegation_tokens)
+    def describe_delegation_tokens(self) -> None:
+        """As `moldau.client.Admin.describe_delegation_tokens`."""

@@ -124,9 +124,9 @@ class Producer(BlockingClient):
     def send(
         self,
         topic: str,
-        value: object = None,
+        value: Any = None,
         *,
-        key: object = None,
+        key: Any = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -158,9 +158,9 @@ class Producer(BlockingClient):
     def send_nowait(
         self,
         topic: str,
-        value: object = None,
+        value: Any = None,
         *,
-        key: object = None,
+        key: Any = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,

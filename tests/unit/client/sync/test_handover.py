@@ -39,6 +39,9 @@ class FakeDelivery:
             raise self.outcome
         return self.outcome
 
+    def call_when_done(self, callback: Callable[..., object]) -> None:
+        self.callback = callback
+
     def settle(self, outcome: int | Exception) -> None:
         self.outcome = outcome
         self.changed.set()
