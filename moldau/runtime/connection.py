@@ -339,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
         set_socket_options(transport, OS_DEFAULT_BYTES)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        if isinstance(exc, ssl.SSLError):
+        if isinstance(exc, ssl.SSLError) and not self.answer_count:
             # With TLS 1.3 a peer refuses our certificate only after the handshake.
             self._fail(_tls_error(self._peer, exc))
             return
@@ -549,7 +549,8 @@ class Connection(asyncio.BufferedProtocol):
             await self._authenticate()
         except (AuthenticationError, OSError, TimeoutError, RemoteProtocolError) as error:
             self._reauthentication = None
-            self._fail(error)
+            # Whoever connects anew is told by the login itself.
+            self._fail(ConnectionLost(f"{self._peer} did not renew the session: {error}"))
             return
         self._reauthentication = None
         held, self._held_requests = self._held_requests, None
