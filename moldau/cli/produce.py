@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -105,7 +105,7 @@ class _Sending:
         self.sent_bytes = 0
         self.delivered_count = 0
         self.failed_count = 0
-        self.first_error: KafkaError | None = None
+        self.first_error: Exception | None = None
 
     def send(self, record: InputRecord) -> None:
         """Hand one record over, when there is room. Raises: KafkaError, also of an earlier one"""
@@ -132,7 +132,7 @@ class _Sending:
         if self.first_error is not None:
             raise self.first_error
 
-    def _delivered(self, metadata: RecordMetadata | None, error: KafkaError | None) -> None:
+    def _delivered(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
         if error is None:
             self.delivered_count += 1
             return
@@ -284,7 +284,7 @@ class _Reader:
             shown = "standard input" if name == STANDARD_INPUT else name
             try:
                 if name == STANDARD_INPUT:
-                    yield from self._of(sys.stdin.buffer, shown)
+                    yield from self._of(cast("Readable", sys.stdin.buffer), shown)
                 else:
                     with open(name, "rb") as opened:
                         yield from self._of(opened, shown)

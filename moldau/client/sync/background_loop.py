@@ -114,7 +114,7 @@ class BackgroundLoop:
         """Nobody has to close this client any more. On the loop."""
         self._clients.pop(client, None)
 
-    def finalizer(self, owner: object, client: Closable) -> weakref.finalize[[], Any]:
+    def finalizer(self, owner: object, client: Closable) -> weakref.finalize[[Closable], object]:
         """Closes `client` in the background when `owner` is garbage that nobody closed."""
         finalizer = weakref.finalize(owner, self._abandon, client)
         finalizer.atexit = False  # `stop` does that

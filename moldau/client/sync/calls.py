@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import wraps
 from queue import Empty, SimpleQueue
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
 from moldau.client.errors import ClientClosed, InvalidState
 
@@ -248,7 +248,7 @@ def face_of(
 
         blocking.__qualname__ = declared.__qualname__
         blocking.__module__ = declared.__module__
-        return blocking
+        return cast("Callable[Concatenate[Any, Parameters], Result]", blocking)
 
     return decorate
 
@@ -271,7 +271,7 @@ def quick_face_of(
 
         blocking.__qualname__ = declared.__qualname__
         blocking.__module__ = declared.__module__
-        return blocking
+        return cast("Callable[Concatenate[Any, Parameters], Result]", blocking)
 
     return decorate
 

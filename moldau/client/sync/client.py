@@ -48,13 +48,17 @@ class BlockingClient:
     ) -> Result:
         if self._closed:
             raise ClientClosed("the client has been closed")
-        return self._loop.call(work, *arguments, give_back=give_back, callers=callers, **keywords)
+        result: Result = self._loop.call(
+            work, *arguments, give_back=give_back, callers=callers, **keywords
+        )
+        return result
 
     def _call_now(
         self, function: Callable[..., Result], /, *arguments: Any, **keywords: Any
     ) -> Result:
         """Call a plain method of the asyncio client on the loop."""
-        return self._call(run_now, function, arguments, keywords)
+        result: Result = self._call(run_now, function, arguments, keywords)
+        return result
 
     def _close(
         self,

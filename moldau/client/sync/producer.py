@@ -25,6 +25,7 @@ from moldau.client.producer.transaction_calls import OffsetsSource
 from moldau.client.records import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
+    RecordHeaders,
     RecordMetadata,
     TopicPartition,
 )
@@ -101,9 +102,10 @@ class Producer(BlockingClient):
         callers: Callers | None = None,
         **keywords: Any,
     ) -> Result:
-        return super()._call(
+        result: Result = super()._call(
             self._after_records, work, arguments, keywords, give_back=give_back, callers=callers
         )
+        return result
 
     async def _after_records(
         self,
@@ -228,13 +230,14 @@ class Producer(BlockingClient):
             check_timestamp(timestamp_ms)
         if partition is not None:
             check_partition(partition)
+        copied: RecordHeaders = ()
         if self._has_serializers or headers or not (_is_plain(value) and _is_plain(key)):
-            value, key, headers = self._inner._prepared(topic, value, key, headers)
+            value, key, pairs = self._inner._prepared(topic, value, key, headers)
             # Copies: nobody shall change them while they wait.
             value = None if value is None else bytes(value)
             key = None if key is None else bytes(key)
-            headers = tuple((name, None if data is None else bytes(data)) for name, data in headers)
-        return (topic, value, key, headers or (), partition, timestamp_ms, on_delivery)
+            copied = tuple((name, None if data is None else bytes(data)) for name, data in pairs)
+        return (topic, value, key, copied, partition, timestamp_ms, on_delivery)
 
     @face_of(AsyncProducer.send_arrow)
     def send_arrow(self) -> None:
@@ -294,7 +297,7 @@ class Producer(BlockingClient):
 
     def send_offsets(
         self,
-        offsets: OffsetsSource | Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: OffsetsSource | Mapping[TopicPartition, OffsetAndMetadata | int],
         group: ConsumerGroupMetadata | str | None = None,
     ) -> None:
         """Commit a consumer's positions as part of the open transaction (KIP-447).
