@@ -45,7 +45,7 @@ logger: Final = logging.getLogger("moldau.client.consumer")
 
 Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 CommitCallback: TypeAlias = Callable[[Offsets, KafkaError | None], object]
-"""What `commit_nowait` calls, inside a later poll, commit or close; what is awaitable is awaited."""
+"""What `commit_nowait` calls, inside a later poll, commit or close. It may be `async`."""
 
 WAITING_LIMIT: Final = 10_000
 """Callbacks that may wait at a time."""

@@ -6,7 +6,6 @@ read twice is only what was never committed.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Set
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,6 +20,7 @@ from moldau.client.consumer.rebalance_listener import RebalanceListener
 from moldau.client.errors import KafkaError
 from moldau.client.records import TopicPartition
 from moldau.testing import Cluster
+from moldau.testing.waiting import wait_until_async
 from tests.interop.topics import TopicMaker, fresh_name
 
 CONFIG = {
@@ -185,13 +185,12 @@ class Group:
         await self.until(lambda: values <= set(self.seen), "everything to be read")
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not condition():
+        async def holds() -> bool:
             for member in self.members:
                 member.check()
-            owned = [sorted(map(str, member.log.owned)) for member in self.members]
-            assert time.monotonic() < deadline, f"waited in vain for {what}: {owned}"
-            await asyncio.sleep(0.02)
+            return condition()
+
+        await wait_until_async(holds, what=what, deadline_s=DEADLINE_S)
 
 
 @asynccontextmanager

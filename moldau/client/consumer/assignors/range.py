@@ -33,6 +33,7 @@ class RangeAssignor(ConsumerPartitionAssignor):
     name: ClassVar[str] = "range"
 
     def assign(self, topics: Topics, subscriptions: Mapping[str, Subscription]) -> Assignments:
+        """Runs of neighbouring partitions, near the members' racks where that can be."""
         assignments: Assignments = {member_id: [] for member_id in subscriptions}
         ordered = sorted(
             subscriptions, key=lambda member_id: member_order(member_id, subscriptions[member_id])

@@ -28,6 +28,7 @@ class RoundRobinAssignor(ConsumerPartitionAssignor):
     name: ClassVar[str] = "roundrobin"
 
     def assign(self, topics: Topics, subscriptions: Mapping[str, Subscription]) -> Assignments:
+        """One partition to each member in turn."""
         assignments: Assignments = {member_id: [] for member_id in subscriptions}
         ring = sorted(
             subscriptions, key=lambda member_id: member_order(member_id, subscriptions[member_id])

@@ -121,18 +121,22 @@ class StickyAssignor(_Sticky):
         self._generation_id = NO_GENERATION
 
     def subscription_user_data(self, topics: frozenset[str]) -> bytes | None:
+        """What this member had at the end of the last rebalance, and its generation."""
         if self._remembered is None:
             return None
         return write_sticky_user_data(self._remembered, self._generation_id)
 
     def assign(self, topics: Topics, subscriptions: Mapping[str, Subscription]) -> Assignments:
+        """Evenly, and with as few moves as that allows."""
         return self.distribute(topics, subscriptions)[0]
 
     def on_assignment(self, assignment: MemberAssignment) -> None:
+        """Remember it for the next rebalance."""
         self._remembered = assignment.partitions
         self._generation_id = assignment.generation_id
 
     def history(self, subscription: Subscription) -> History:
+        """From the user data: eager members own nothing when they join."""
         if not subscription.user_data:
             return History((), None)
         return History(*read_sticky_user_data(subscription.user_data))
@@ -155,12 +159,15 @@ class CooperativeStickyAssignor(_Sticky):
         self._generation_id = NO_GENERATION
 
     def subscription_user_data(self, topics: frozenset[str]) -> bytes | None:
+        """The generation, for leaders that do not find it in the subscription itself."""
         return _GENERATION.pack(self._generation_id)
 
     def on_assignment(self, assignment: MemberAssignment) -> None:
+        """Remember the generation."""
         self._generation_id = assignment.generation_id
 
     def history(self, subscription: Subscription) -> History:
+        """What the member owns, and since when: by its subscription, else by its user data."""
         generation_id = subscription.generation_id
         if generation_id is None and subscription.user_data is not None:
             try:
@@ -170,6 +177,7 @@ class CooperativeStickyAssignor(_Sticky):
         return History(subscription.owned_partitions, generation_id)
 
     def assign(self, topics: Topics, subscriptions: Mapping[str, Subscription]) -> Assignments:
+        """As `sticky`, without what somebody else has yet to give up."""
         assignments, transferring = self.distribute(topics, subscriptions)
         if transferring is None:
             transferring = _transferring(subscriptions, assignments)

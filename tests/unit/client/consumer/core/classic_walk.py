@@ -159,7 +159,7 @@ class ClassicWalk:
             actions[choice % len(actions)](self.decisions.one_of(self.nodes))
             self.check()
 
-    def settle(self) -> None:
+    def check_settles(self) -> None:
         """Without faults any group ends with everything assigned, to those who poll."""
         for turn in range(400):
             self.now_ms += 20.0

@@ -154,7 +154,7 @@ class ConsumerWalk:
             actions[choice % len(actions)](self.decisions.one_of(self.nodes))
             self.check()
 
-    def settle(self) -> None:
+    def check_settles(self) -> None:
         """Without faults everything ends assigned."""
         self.knows_name = True
         for _ in range(400):

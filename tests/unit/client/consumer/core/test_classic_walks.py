@@ -21,7 +21,7 @@ from tests.unit.client.consumer.core.decisions import Decisions
 def test_any_interleaving(data: bytes, cooperative: bool) -> None:
     walk = ClassicWalk(Decisions(data), cooperative=cooperative)
     walk.run()
-    walk.settle()
+    walk.check_settles()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -29,7 +29,7 @@ def test_long_walks(seed: int) -> None:
     print(f"seed {seed}")
     walk = ClassicWalk(Decisions(random.Random(seed).randbytes(1_500)), cooperative=bool(seed % 2))
     walk.run()
-    walk.settle()
+    walk.check_settles()
 
 
 class ForgetsThatItLost(ClassicMember):
@@ -96,7 +96,7 @@ def test_planted_faults_are_found(fault: type[ClassicMember]) -> None:
         )
         try:
             walk.run()
-            walk.settle()
+            walk.check_settles()
         except AssertionError:  # a broken rule, or an illegal transition
             return
     pytest.fail("nobody notices")
@@ -104,7 +104,7 @@ def test_planted_faults_are_found(fault: type[ClassicMember]) -> None:
 
 def test_a_rule_is_what_finds_a_double_owner() -> None:
     walk = ClassicWalk(Decisions(b""), cooperative=False)
-    walk.settle()
+    walk.check_settles()
     thief, victim = walk.nodes[0].member, walk.nodes[1].member
     assert thief.standing() is Standing.MEMBER
     thief.owned |= victim.owned
