@@ -152,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         self._close_callbacks: list[Callable[[Connection], object]] = []
         self._versions: Mapping[int, tuple[int, int]] = MappingProxyType({})
         self._api_versions: Any = None
-        self.answer_count = 0
+        self.answer_count: int = 0
         self._authenticator: Authenticator | None = None
         self._held_requests: HeldRequests | None = None
         self._reauthentication: asyncio.Task[None] | None = None

@@ -60,27 +60,27 @@ class ConsumerParts:
     ) -> None:
         self.clock: Clock = ports.clock or SystemClock()
         source = ports.source or random.Random()
-        self.client = ClusterClient(
+        self.client: ClusterClient = ClusterClient(
             config,
             network=ports.network,
             clock=self.clock,
             source=source,
             allow_auto_topic_creation=config.allow_auto_create_topics,
         )
-        self.read_committed = options.read_committed
-        self.signal = Signal(self.clock)
-        self.settled = Signal(self.clock)
-        self.buffer = FetchBuffer(config.fetch_buffer_bytes)
+        self.read_committed: bool = options.read_committed
+        self.signal: Signal = Signal(self.clock)
+        self.settled: Signal = Signal(self.clock)
+        self.buffer: FetchBuffer = FetchBuffer(config.fetch_buffer_bytes)
         self._on_attention = on_attention
         self._config = config
-        self.is_closed = False
+        self.is_closed: bool = False
         self._unreached_since_ms: float | None = None
         memory = self.buffer.memory
         self.subscription: SubscriptionState[RebalanceListener] = SubscriptionState(
             offset_reset(config.auto_offset_reset),
             lambda name: PartitionRecords(name, options, memory),
         )
-        self.lookup = OffsetLookup(self.client, read_committed=options.read_committed)
+        self.lookup: OffsetLookup = OffsetLookup(self.client, read_committed=options.read_committed)
         self.group: GroupCoordinator | None = None
         if config.group_id is not None:
             self.group = GroupCoordinator(
@@ -88,7 +88,7 @@ class ConsumerParts:
             )
             self.group.on_attention(on_attention)
             self.group.set_progress(self.buffer.progress)
-        self.positions = Positions(
+        self.positions: Positions = Positions(
             self.client,
             self.subscription,
             self.lookup,
@@ -105,7 +105,7 @@ class ConsumerParts:
             retry_backoff_ms=config.retry_backoff_ms,
             preferred_lease_ms=config.metadata_max_age_ms,
         )
-        self.fetcher = Fetcher(
+        self.fetcher: Fetcher = Fetcher(
             self.client,
             self.subscription,
             self.buffer,

@@ -75,7 +75,7 @@ class Membership:
         self._on_attention = on_attention
         self._tick = tick
         self._signal = Signal(clock)
-        self.watch = PollWatch(config.max_poll_interval_ms, clock.monotonic_ms())
+        self.watch: PollWatch = PollWatch(config.max_poll_interval_ms, clock.monotonic_ms())
         backoff = Backoff(
             config.retry_backoff_ms,
             config.retry_backoff_max_ms,

@@ -39,7 +39,7 @@ class HeldRecords(Outcome):
 
     def __init__(self, topic: str, expires_ms: float) -> None:
         super().__init__(topic, -1)
-        self.expires_ms = expires_ms
+        self.expires_ms: float = expires_ms
         self.records: list[HeldRecord] = []
 
     @property

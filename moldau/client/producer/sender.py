@@ -58,7 +58,7 @@ class Sender:
         on_progress: Callable[[], object],
         on_failure: Callable[[KafkaError], object],
     ) -> None:
-        self.results = Results(accumulator)
+        self.results: Results = Results(accumulator)
         self.failure: BaseException | None = None
         self._client = client
         self._accumulator = accumulator

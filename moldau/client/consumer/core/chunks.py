@@ -21,6 +21,7 @@ from moldau.protocol.records import (
     iter_batches,
 )
 from moldau.protocol.records.batch import append_time_ms, records_section
+from moldau.protocol.records.header import Buffer
 
 Deserialize: TypeAlias = Callable[[ConsumerRecord], None]
 """Replaces key and value of a record by what they mean. Raises RecordDeserializationError, and has
@@ -147,7 +148,7 @@ class OpenBatch:
     def __init__(self, header: BatchHeader, data: memoryview, at: int, position: int) -> None:
         """The batch at byte `at` of `data`, from offset `position` on. Raises: InvalidBatch."""
         self.header: BatchHeader = header
-        self.section = records_section(data, at, header)
+        self.section: Buffer = records_section(data, at, header)
         self.next_offset: int = header.next_offset
         self.closes: list[Chunk] = []
         self.rewind(position)

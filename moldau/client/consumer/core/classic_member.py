@@ -75,13 +75,13 @@ class ClassicMember:
     ) -> None:
         self.group_instance_id: Final = group_instance_id
         self.cooperative: Final = cooperative
-        self.state = ClassicState.OUT
-        self.member_id = ""
-        self.generation_id = NO_GENERATION
+        self.state: ClassicState = ClassicState.OUT
+        self.member_id: str = ""
+        self.generation_id: int = NO_GENERATION
         self.owned: Partitions = NOTHING
-        self.owned_generation_id = NO_GENERATION
-        self.is_leader = False
-        self.needs_coordinator = False
+        self.owned_generation_id: int = NO_GENERATION
+        self.is_leader: bool = False
+        self.needs_coordinator: bool = False
         self.rejoin_reason: str | None = None
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._session_timeout_ms = session_timeout_ms

@@ -97,12 +97,12 @@ class ConsumerMember:
         on_attention: Callable[[], None] = lambda: None,
     ) -> None:
         self.group_id: Final = group_id
-        self.member_id = member_id
+        self.member_id: str = member_id
         self.group_instance_id: Final = group_instance_id
-        self.state = ConsumerState.UNSUBSCRIBED
-        self.member_epoch = NO_GENERATION
+        self.state: ConsumerState = ConsumerState.UNSUBSCRIBED
+        self.member_epoch: int = NO_GENERATION
         self.owned: Partitions = NOTHING
-        self.needs_coordinator = False
+        self.needs_coordinator: bool = False
         self._rack_id = rack_id
         self._server_assignor = server_assignor
         self._watch = poll_watch

@@ -27,7 +27,7 @@ class FetchBuffer:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self.memory = FrameMemory()
+        self.memory: FrameMemory = FrameMemory()
         self._limit_bytes = limit_bytes
         self._line: deque[PartitionState] = deque()
 

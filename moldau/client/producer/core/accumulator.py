@@ -87,12 +87,12 @@ class Accumulator:
         self.identity = identity
         self.errors = errors
         self.topics: dict[str, TopicQueues] = {}
-        self.free_bytes = settings.buffer_memory_bytes
+        self.free_bytes: int = settings.buffer_memory_bytes
         self.incomplete: dict[Outcome, None] = {}
         self.finished: list[Outcome] = []
         self.replaced: list[Outcome] = []
         self.hurries = 0
-        self.is_full = False
+        self.is_full: bool = False
         self.slow_since_ms: dict[int, float] = {}
         self._randrange = randrange
         self._active: dict[PartitionQueue, None] = {}

@@ -63,12 +63,12 @@ class Outcome:
     )
 
     def __init__(self, topic: str, partition: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.is_done = False
+        self.topic: str = topic
+        self.partition: int = partition
+        self.is_done: bool = False
         self.error: Exception | None = None
-        self.base_offset = -1
-        self.log_append_time_ms = NO_TIMESTAMP
+        self.base_offset: int = -1
+        self.log_append_time_ms: int = NO_TIMESTAMP
         self.error_of: Callable[[int], Exception] | None = None
         self._parts: list[tuple[int, Outcome, int]] | None = None
         self._waiters: list[tuple[int, Waiter]] = []
@@ -169,20 +169,20 @@ class ProducerBatch(Outcome):
         self.buffer = buffer
         self.encoded: bytearray | None = None
         self.header: BatchHeader | None = None
-        self.created_ms = created_ms
-        self.record_count = 0
-        self.reserved_bytes = 0
-        self.uncompressed_bytes = 0
+        self.created_ms: float = created_ms
+        self.record_count: int = 0
+        self.reserved_bytes: int = 0
+        self.uncompressed_bytes: int = 0
         self.pair: ProducerIdAndEpoch = NO_PRODUCER
-        self.base_sequence = UNNUMBERED
-        self.attempt_count = 0
-        self.not_before_ms = 0.0
-        self.is_on_wire = False
-        self.may_be_written = False
-        self.is_split_part = False
-        self.is_written = False
+        self.base_sequence: int = UNNUMBERED
+        self.attempt_count: int = 0
+        self.not_before_ms: float = 0.0
+        self.is_on_wire: bool = False
+        self.may_be_written: bool = False
+        self.is_split_part: bool = False
+        self.is_written: bool = False
         self.last_code: ErrorCode | None = None
-        self.sent_leader_epoch = -1
+        self.sent_leader_epoch: int = -1
 
     @classmethod
     def of_encoded(

@@ -91,22 +91,22 @@ class PartitionQueue:
     )
 
     def __init__(self, topic: str, partition: int) -> None:
-        self.topic = topic
-        self.partition = partition
+        self.topic: str = topic
+        self.partition: int = partition
         self.appender: Appender = NO_BUFFER
         self.filling: ProducerBatch | None = None
         self.waiting: deque[ProducerBatch] = deque()
         self.outstanding: list[ProducerBatch] = []
-        self.is_active = False
-        self.leader_id = -1
-        self.leader_epoch = -1
+        self.is_active: bool = False
+        self.leader_id: int = -1
+        self.leader_epoch: int = -1
         self.pair: ProducerIdAndEpoch = NO_PRODUCER
-        self.next_sequence = 0
-        self.confirmed_sequence = 0
-        self.has_hole = False
-        self.is_broken = False
-        self.known_to_log = NO_PRODUCER.producer_id
-        self.idle_since_ms = 0.0
+        self.next_sequence: int = 0
+        self.confirmed_sequence: int = 0
+        self.has_hole: bool = False
+        self.is_broken: bool = False
+        self.known_to_log: int = NO_PRODUCER.producer_id
+        self.idle_since_ms: float = 0.0
 
     # -- filling ---------------------------------------------------------------------------------
 

@@ -38,10 +38,10 @@ class TopicQueues:
     __slots__ = ("_produced_bytes", "_settings", "name", "queues", "ratio", "sticky")
 
     def __init__(self, name: str, settings: AccumulatorSettings) -> None:
-        self.name = name
+        self.name: str = name
         self.queues: list[PartitionQueue] = []
         self.sticky: PartitionQueue | None = None
-        self.ratio = 1.0
+        self.ratio: float = 1.0
         self._settings = settings
         self._produced_bytes = 0.0
 

@@ -80,6 +80,10 @@ class TransactionManager(TransactionAnswers):
         untold_outcome: the outcome of a transaction whose end nobody has been told yet.
     """
 
+    producer: ProducerIdAndEpoch
+    problem: Problem | None
+    untold_outcome: bool | None
+
     # -- looks -----------------------------------------------------------------------------------
 
     @property
