@@ -167,63 +167,63 @@ class _NumberDeserializer(Generic[Number]):
 class ShortSerializer(_NumberSerializer[int]):
     """Whole numbers of 16 bits."""
 
-    format = struct.Struct(">h")
+    format: struct.Struct = struct.Struct(">h")
 
 
 class ShortDeserializer(_NumberDeserializer[int]):
     """Whole numbers of 16 bits."""
 
-    format = struct.Struct(">h")
+    format: struct.Struct = struct.Struct(">h")
 
 
 class IntegerSerializer(_NumberSerializer[int]):
     """Whole numbers of 32 bits."""
 
-    format = struct.Struct(">i")
+    format: struct.Struct = struct.Struct(">i")
 
 
 class IntegerDeserializer(_NumberDeserializer[int]):
     """Whole numbers of 32 bits."""
 
-    format = struct.Struct(">i")
+    format: struct.Struct = struct.Struct(">i")
 
 
 class LongSerializer(_NumberSerializer[int]):
     """Whole numbers of 64 bits."""
 
-    format = struct.Struct(">q")
+    format: struct.Struct = struct.Struct(">q")
 
 
 class LongDeserializer(_NumberDeserializer[int]):
     """Whole numbers of 64 bits."""
 
-    format = struct.Struct(">q")
+    format: struct.Struct = struct.Struct(">q")
 
 
 class FloatSerializer(_NumberSerializer[float]):
     """Floating point numbers of 32 bits."""
 
-    format = struct.Struct(">f")
-    kinds = (int, float)
+    format: struct.Struct = struct.Struct(">f")
+    kinds: tuple[type, ...] = (int, float)
 
 
 class FloatDeserializer(_NumberDeserializer[float]):
     """Floating point numbers of 32 bits."""
 
-    format = struct.Struct(">f")
+    format: struct.Struct = struct.Struct(">f")
 
 
 class DoubleSerializer(_NumberSerializer[float]):
     """Floating point numbers of 64 bits."""
 
-    format = struct.Struct(">d")
-    kinds = (int, float)
+    format: struct.Struct = struct.Struct(">d")
+    kinds: tuple[type, ...] = (int, float)
 
 
 class DoubleDeserializer(_NumberDeserializer[float]):
     """Floating point numbers of 64 bits."""
 
-    format = struct.Struct(">d")
+    format: struct.Struct = struct.Struct(">d")
 
 
 class UuidSerializer:
