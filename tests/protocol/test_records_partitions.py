@@ -76,6 +76,9 @@ def test_misuse_is_an_error(module) -> None:
         module.partition_rows((ends, None, b"abc"), 1, 3)
     with pytest.raises(ValueError, match="outside"):
         module.partition_rows((ends, None, b"abcde"), 2, 3)
+    for rows in ([5], [-1], []):
+        with pytest.raises(ValueError, match="outside|selection"):
+            module.partition_rows((ends, None, b"abcde"), 1, 3, array("i", rows).tobytes())
     for group in (-2, 3):
         with pytest.raises(ValueError, match="group"):
             module.group_rows(array("i", [0, group]).tobytes(), 3)
@@ -91,6 +94,9 @@ def test_rows_go_where_their_keys_go_one_by_one(module, records, count) -> None:
         for record in records
     ]
     assert list(array("i", bytes(module.partition_rows((None, None, None), 3, count)))) == [-1] * 3
+    backwards = array("i", range(len(records) - 1, -1, -1)).tobytes()
+    again = array("i", bytes(module.partition_rows(keys, len(records), count, backwards)))
+    assert list(again) == list(found)[::-1]
 
 
 @pytest.mark.parametrize("module", KINDS)

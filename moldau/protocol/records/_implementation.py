@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from moldau.protocol.records import columns_pure, partitions_pure, pure
 
-NATIVE_REVISION: Final = 2
+NATIVE_REVISION: Final = 3
 """Counts what `_native` offers: an extension built from other sources is not used."""
 
 native: Any = None

@@ -73,7 +73,7 @@ cdef enum:
 
 
 # Known to `_implementation` too: both change when a function is added or changes its arguments.
-REVISION = 2
+REVISION = 3
 
 include "_native_read.pxi"
 include "_native_write.pxi"

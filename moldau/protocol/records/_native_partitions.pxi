@@ -50,12 +50,15 @@ def murmur2_partition(key, int32_t partition_count):
     return (<uint32_t>murmur2(key) & 0x7FFFFFFF) % <uint32_t>partition_count
 
 
-def partition_rows(tuple keys, Py_ssize_t row_count, int32_t partition_count):
+def partition_rows(tuple keys, Py_ssize_t row_count, int32_t partition_count, selection=None):
     """See `partitions_pure.partition_rows`."""
     cdef _Flat ends = _Flat(keys[0])
     cdef _Flat validity = _Flat(keys[1])
     cdef _Flat contents = _Flat(keys[2])
     cdef Strings strings = _strings(ends, validity, contents)
+    cdef _Flat chosen = _Flat(selection)
+    cdef bint is_selected = selection is not None
+    cdef Flat numbers = _flat(chosen)
     cdef bytearray out
     cdef int32_t *partitions
     cdef const uint8_t *data
@@ -64,11 +67,15 @@ def partition_rows(tuple keys, Py_ssize_t row_count, int32_t partition_count):
     cdef int status = OK
     if partition_count <= 0:
         raise ValueError(f"{partition_count} partitions")
+    if is_selected and 4 * row_count > numbers.size:
+        raise ValueError(f"{row_count} rows in a selection of {numbers.size // 4}")
     out = _uninitialized(4 * row_count)
     partitions = <int32_t *>PyByteArray_AS_STRING(out)
     with nogil:
         while row < row_count:
-            status = _string_at(&strings, row, &data, &size)
+            status = _string_at(
+                &strings, _int32_at(&numbers, row) if is_selected else row, &data, &size
+            )
             if status != OK:
                 break
             partitions[row] = -1

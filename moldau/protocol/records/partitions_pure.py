@@ -42,20 +42,28 @@ def murmur2_partition(key: Buffer, partition_count: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
-def partition_rows(keys: StringColumn, row_count: int, partition_count: int) -> bytearray:
+def partition_rows(
+    keys: StringColumn, row_count: int, partition_count: int, selection: Buffer | None = None
+) -> bytearray:
     """The partition of each row's key as int32 in native order, -1 where the key is null.
 
-    Raises: ValueError without partitions, or on offsets outside the buffers.
+    `selection`: int32 numbers of the rows that are meant, in their order; None: the first
+    `row_count`. Raises: ValueError without partitions, or on what lies outside the buffers.
     """
     if partition_count <= 0:
         raise ValueError(f"{partition_count} partitions")
+    chosen = range(row_count) if selection is None else int32s(selection)
+    if len(chosen) < row_count:
+        raise ValueError(f"{row_count} rows in a selection of {len(chosen)}")
     out = bytearray(4 * row_count)
     partitions = memoryview(out).cast("i")
     column = StringReader(keys)
     row = 0
     try:
         for row in range(row_count):
-            key = column.at(row)
+            if chosen[row] < 0:
+                raise IndexError("negative row number")
+            key = column.at(chosen[row])
             partitions[row] = -1 if key is None else murmur2_partition(key, partition_count)
     except IndexError:
         raise ValueError(f"row {row}: offsets outside the column's buffers") from None
