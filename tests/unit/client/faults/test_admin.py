@@ -52,6 +52,7 @@ CALLS: dict[ApiKey, Call] = {
         {_TOPIC_RESOURCE: [ConfigChange("retention.ms", "1000")]}
     ),
     ApiKey.LIST_OFFSETS: lambda admin: admin.list_offsets({partition(0): OffsetSpec.LATEST}),
+    ApiKey.DELETE_RECORDS: lambda admin: admin.delete_records({partition(0): 0}),
     ApiKey.LIST_GROUPS: lambda admin: admin.list_groups(),
     ApiKey.LIST_TRANSACTIONS: lambda admin: admin.list_transactions(),
 }
@@ -66,6 +67,7 @@ KEYED_CALLS: dict[ApiKey, Call] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: lambda admin: admin.describe_groups(["g"]),
     ApiKey.DESCRIBE_GROUPS: lambda admin: admin.describe_groups(["g"]),
     ApiKey.DESCRIBE_TRANSACTIONS: lambda admin: admin.describe_transactions(["x"]),
+    ApiKey.DELETE_GROUPS: lambda admin: admin.delete_groups(["g"]),
 }
 """What asks coordinators: their own errors lead to another try."""
 
@@ -84,7 +86,8 @@ async def test_every_retriable_error_is_retried(api_key: ApiKey):
         for code in RETRIABLE:
             if (api_key, code) in FINAL:
                 continue
-            level = "partition" if api_key == ApiKey.LIST_OFFSETS else "top"
+            by_partition = api_key in (ApiKey.LIST_OFFSETS, ApiKey.DELETE_RECORDS)
+            level = "partition" if by_partition else "top"
             fault = cluster.fault(api_key, AnswerError(code, level=level))
             try:
                 await ends(CALLS[api_key](admin), code.name)

@@ -89,6 +89,24 @@ async def test_every_retriable_error_before_the_first_record(api_key: ApiKey):
     assert failed == []
 
 
+async def test_every_retriable_error_of_a_validation_is_retried():
+    """After each new leader the position is looked up in its epochs (KIP-320)."""
+    failed = []
+    async with FakeCluster(2, topics={"t": 1}) as cluster, _consumer(cluster) as consumer:
+        consumer.assign([partition(0)])
+        assert await _take_next(cluster, consumer, b"first") is None
+        for code in RETRIABLE:
+            fault = cluster.fault(ApiKey.OFFSET_FOR_LEADER_EPOCH, AnswerError(code))
+            cluster.move_leader("t", 0)
+            problem = await _take_next(cluster, consumer, code.name.encode())
+            if problem is not None:
+                failed.append(problem)
+            if not fault.fired_count:
+                failed.append(f"{code.name} was not met")
+            cluster.faults.clear()
+    assert failed == []
+
+
 @pytest.mark.parametrize("action", [
     CutRequest(20), CutRequest(20, reset=True), CutResponse(0), CutResponse(70),
     CutResponse(70, reset=True), WrongCorrelation(), Garbage(b"\x7f" * 60, framed=True),

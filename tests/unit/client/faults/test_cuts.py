@@ -141,6 +141,28 @@ async def _transaction(producer: Producer, value: bytes, offset: int) -> None:
         await producer.send_offsets({partition(0): OffsetAndMetadata(offset)}, group="g")
 
 
+async def test_of_a_commit_and_its_answer():
+    failed = []
+    settings = {**CONSUMER, "group_id": "g"}
+    async with (
+        FakeCluster(1, topics={"t": 1}) as cluster,
+        Consumer(cluster.bootstrap_servers, **settings) as consumer,
+    ):
+        consumer.assign([partition(0)])
+        await ends(consumer.commit({partition(0): OffsetAndMetadata(0)}), "the first commit")
+        actions = _cuts(_size_of_last(cluster, ApiKey.OFFSET_COMMIT), 50)
+        for number, action in enumerate(actions, start=1):
+            cluster.fault(ApiKey.OFFSET_COMMIT, action)
+            try:
+                await ends(consumer.commit({partition(0): OffsetAndMetadata(number)}), repr(action))
+            except (KafkaError, AssertionError) as error:
+                failed.append(f"{action}: {outcome_text(error)}")
+            if cluster.groups.committed("g", "t") != number:
+                failed.append(f"{action}: not committed")
+        assert cluster.faults.waiting == []
+    assert failed == []
+
+
 async def test_of_an_admin_exchange():
     failed = []
     async with FakeCluster(1, topics={"t": 1}) as cluster:

@@ -21,6 +21,7 @@ from tests.fake_broker import (
     CutRequest,
     CutResponse,
     FakeCluster,
+    Received,
     Run,
     Settings,
     Stall,
@@ -317,6 +318,28 @@ async def test_who_may_not_join_is_told(protocol: str):
         cluster.fault(api_key, AnswerError(ErrorCode.GROUP_AUTHORIZATION_FAILED), times=None)
         with pytest.raises(GroupAuthorizationFailed, match="group"):
             await ends(_poll_for_ever(consumer), "the refusal")
+
+
+@PROTOCOLS
+async def test_an_error_of_leaving_is_no_error_of_close(protocol: str):
+    api_key = {
+        "classic": ApiKey.LEAVE_GROUP,
+        "consumer": ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    }[protocol]
+    codes = (*MOVED, LOADING, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    for code in codes:
+        async with _cluster() as cluster:
+            consumer = _consumer(cluster, protocol)
+            async with consumer:
+                assert len(await take(consumer, 3, code.name)) == 3
+                leaves = {"classic": lambda _: True, "consumer": _leaves}[protocol]
+                fault = cluster.fault(api_key, AnswerError(code), when=leaves)
+                await ends(consumer.close(), f"close, {code.name}")
+            assert fault.fired_count == 1, code.name
+
+
+def _leaves(received: Received) -> bool:
+    return bool(received.message.member_epoch < 0)
 
 
 @PROTOCOLS
