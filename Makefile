@@ -28,8 +28,9 @@ lint: setup type ## Style, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 
-type: setup ## Static types, strictly
+type: setup ## Static types, strictly; and the client's public types are complete for pyright
 	$(BIN)/mypy
+	$(BIN)/python .ci/public_types.py
 
 sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes, SIM=replication: with data, SIM=transactions: with coordinators; SIM=transactions: with coordinators
 	@$(BIN)/python -m tests.simulation.$(if $(SIM),$(SIM).)run $(SIM_ARGS)
