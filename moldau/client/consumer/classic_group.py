@@ -267,6 +267,7 @@ class ClassicGroup:
             is_leader=leads,
         ):
             self._round = _Round(response.protocol_name or "", response if leads else None)
+            self._led_topics = None  # what an earlier leader knew is nobody's concern any more
 
     def _synced(self, attempt: int, assignment: bytes, now_ms: float) -> None:
         try:

@@ -398,7 +398,9 @@ class GroupCoordinator:
         member.assigned(partitions, self._clock.monotonic_ms())
         self._automatic.restart(self._clock.monotonic_ms())
         try:
-            await self._tell("assigned", added)
+            # With KIP-848 there is no end of a rebalance to tell of, only what is new.
+            if added or self._matches_here:
+                await self._tell("assigned", added)
         finally:
             subscription.mark_assigned_pending_listener(added, False)
             member.acknowledge(self._clock.monotonic_ms())

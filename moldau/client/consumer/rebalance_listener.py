@@ -28,8 +28,8 @@ class RebalanceListener:
         return None
 
     def on_partitions_assigned(self, partitions: Set[TopicPartition]) -> Awaitable[None] | None:
-        """These are new, maybe none; nothing of them has been handed out yet. Called at the end of
-        every rebalance.
+        """These are new; nothing of them has been handed out yet. In the classic protocol called at
+        the end of every rebalance, also with none.
         """
         return None
 

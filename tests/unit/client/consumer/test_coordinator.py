@@ -284,6 +284,29 @@ async def test_closing_ends_a_poll_that_waits_for_the_group():
             await ends(polling, "the poll")
 
 
+async def test_a_topic_that_is_made_after_the_first_assignment_is_assigned_soon():
+    """The leader assigned nothing, for it knew no such topic; it notices without being told."""
+    async with (
+        cluster_of() as cluster,
+        consumer_of(cluster, allow_auto_create_topics=False) as consumer,
+    ):
+        listener = Listener()
+        consumer.subscribe(["late"], listener=listener)
+        while not listener.heard:
+            await consumer.getmany(timeout_ms=20)
+        assert listener.heard == [("assigned", set())]
+        cluster.create_topic("late", 2)
+        await until_assigned(consumer)
+
+
+async def test_more_partitions_are_noticed_by_the_leader():
+    async with cluster_of() as cluster, consumer_of(cluster, metadata_max_age_ms=50) as consumer:
+        consumer.subscribe(["t"])
+        await until_assigned(consumer)
+        cluster.grow_topic("t", 3)
+        await until_assigned(consumer, 3)
+
+
 class EverythingToOne(ConsumerPartitionAssignor):
     """An assignor as a user writes it."""
 
