@@ -54,19 +54,32 @@ class LeaderHint(Protocol):
     """A leader that an answer told of, with its address where that came along (KIP-951)."""
 
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The topic's name."""
+
     @property
-    def partition(self) -> int: ...
+    def partition(self) -> int:
+        """Its partition."""
+
     @property
-    def leader_id(self) -> int: ...
+    def leader_id(self) -> int:
+        """The broker that leads."""
+
     @property
-    def leader_epoch(self) -> int: ...
+    def leader_epoch(self) -> int:
+        """Since which epoch."""
+
     @property
-    def host(self) -> str | None: ...
+    def host(self) -> str | None:
+        """Where that broker is; None when nobody said."""
+
     @property
-    def port(self) -> int: ...
+    def port(self) -> int:
+        """Its port."""
+
     @property
-    def rack(self) -> str | None: ...
+    def rack(self) -> str | None:
+        """Its rack."""
 
 
 class ClusterClient:

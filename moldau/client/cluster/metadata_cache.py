@@ -54,13 +54,20 @@ class NodeEndpoint(Protocol):
     """A broker as Produce and Fetch answers name it (KIP-951)."""
 
     @property
-    def node_id(self) -> int: ...
+    def node_id(self) -> int:
+        """The broker."""
+
     @property
-    def host(self) -> str: ...
+    def host(self) -> str:
+        """Where it is."""
+
     @property
-    def port(self) -> int: ...
+    def port(self) -> int:
+        """Its port."""
+
     @property
-    def rack(self) -> str | None: ...
+    def rack(self) -> str | None:
+        """Its rack."""
 
 
 class MetadataCache:

@@ -113,7 +113,7 @@ async def test_who_is_refused_the_second_time_loses_the_connection(harness: Harn
     await login.has_begun.wait()
     held = connection.submit(ask("held"))
     login.gate.set()
-    with pytest.raises(ConnectionLost, match="did not renew the session: .*no more"):
+    with pytest.raises(ConnectionLost, match=r"did not renew the session: .*no more"):
         await held
     assert connection.is_closed
     assert "held" not in peer.seen

@@ -25,6 +25,7 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from moldau.testing.waiting import wait_until_async
 from tests.unit.client.scripted_broker import NODE_ID, ScriptedBroker
 
 UNREACHABLE = "127.0.0.1:1"
@@ -50,9 +51,10 @@ async def client(broker: ScriptedBroker) -> AsyncIterator[ClusterClient]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
+    async def holds() -> bool:
+        return bool(condition())
+
+    await wait_until_async(holds, what="the condition", deadline_s=10)
 
 
 def asked_for(broker: ScriptedBroker) -> list[list[str] | None]:

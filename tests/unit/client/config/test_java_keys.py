@@ -91,7 +91,8 @@ def test_javas_defaults_written_out_are_accepted_without_a_word(client: str):
         properties["partition.assignment.strategy"] = "range,cooperative-sticky"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        KINDS[client].from_properties({**properties, "bootstrap.servers": "a:1"})
+        made = KINDS[client].from_properties({**properties, "bootstrap.servers": "a:1"})
+    assert made.request_timeout_ms == 30_000
 
 
 def test_no_key_is_both_served_and_not():
