@@ -120,7 +120,7 @@ class RecordCursor:
         """Offset after the last record taken or skipped; the batch's base offset at first."""
         return self._next_offset
 
-    def skip_before(self, offset: int) -> None:
+    def skip_before(self, first_offset: int) -> None:
         """Pass over records with smaller offsets. Raises: InvalidBatch."""
         while self._index < self._count:
             position, next_offset = self._position, self._next_offset
@@ -128,7 +128,7 @@ class RecordCursor:
             if not records:
                 assert fault is not None, "one record is left"
                 raise fault
-            if records[0].offset >= offset:
+            if records[0].offset >= first_offset:
                 self._index -= 1
                 self._position, self._next_offset = position, next_offset
                 return

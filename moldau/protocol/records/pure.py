@@ -172,8 +172,7 @@ def decode_into(
     """Append up to `record_count` records, fewer when the data ends between two; where it stopped.
 
     Varints of one and two bytes are spelled out where they are common: a call costs more than the
-    parse. Reading on past a record's end does no harm (the data is bytes): it ends in an error.
-    Raises: IndexError or MalformedRecord, the records before the bad one appended.
+    parse. Raises: IndexError or MalformedRecord, the records before the bad one appended.
     """
     size = len(data)
     key: bytes | None
