@@ -280,13 +280,15 @@ class _Connection:
                 if replaced is None:
                     raise _Ended
                 return replaced
+        response: Any
         if received.api_key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
-            return self._session.answer(context)
-        if received.api_key == ApiKey.API_VERSIONS:
+            response = self._session.answer(context)
+        elif received.api_key == ApiKey.API_VERSIONS:
             from tests.fake_broker.metadata import api_versions
 
-            return api_versions(context)
-        response = await HANDLERS[received.api_key](context, received.message)
+            response = api_versions(context)
+        else:
+            response = await HANDLERS[received.api_key](context, received.message)
         for fault in faults:
             if isinstance(fault.action, Change):
                 fault.action.change(response)

@@ -45,6 +45,9 @@ async def test_a_producer_goes_on_over_a_new_connection(action: Any):
             await ends(asyncio.gather(*sends), repr(action))
         assert [fault.fired_count for fault in faults] == [1, 1]
         check_delivered(cluster, "t", {0: values})
+        if not isinstance(action, Replace):
+            # It was applied, and nobody believed the answer.
+            assert cluster.log("t").duplicate_count >= 2
 
 
 @pytest.mark.parametrize("action", [*BROKEN[:3], *BROKEN[4:]], ids=repr)

@@ -11,10 +11,12 @@ import pytest
 from moldau.client import Admin, Consumer, KafkaError, Producer
 from moldau.client.errors import AuthenticationFailed, TlsFailed
 from moldau.protocol import ApiKey, ErrorCode
+from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
 from tests.fake_broker import (
     KAFKA_2_1,
     AnswerError,
     Certificates,
+    Change,
     CutResponse,
     FakeCluster,
     Security,
@@ -231,6 +233,67 @@ async def _poll(address: str, settings: dict[str, Any]) -> None:
     async with Consumer(address, **{**CONSUMER, **settings}) as consumer:
         consumer.assign([partition(0)])
         await consumer.getone()
+
+
+IMPOSTORS = [
+    lambda response: setattr(response, "auth_bytes", b"v=" + b"A" * 43 + b"="),
+    lambda response: setattr(response, "auth_bytes", b"v="),
+    lambda response: setattr(response, "auth_bytes", b""),
+    lambda response: setattr(response, "auth_bytes", b"e=other-error"),
+    lambda response: setattr(response, "auth_bytes", b"\xff\x00"),
+]
+WEAK_CHALLENGES = [
+    b"r=somebody-elses-nonce,s=c2FsdHNhbHQ=,i=4096",
+    b"r=,s=c2FsdHNhbHQ=,i=4096",
+    b"s=c2FsdHNhbHQ=,i=4096",
+    b"",
+    b"\xff\xfe",
+    b"r=%s,s=c2FsdHNhbHQ=,i=1",
+    b"r=%s,s=c2FsdHNhbHQ=,i=99999999999",
+    b"r=%s,s=not base64!,i=4096",
+    b"r=%s,s=c2FsdHNhbHQ=,i=many",
+    b"m=extension,r=%s,s=c2FsdHNhbHQ=,i=4096",
+]
+
+
+@pytest.mark.parametrize("change", range(len(IMPOSTORS)))
+async def test_a_server_that_does_not_know_the_password_is_not_believed(change: int):
+    """SCRAM proves the server too (RFC 5802)."""
+    security = Security("SASL_PLAINTEXT", users=USERS)
+    settings = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256", **USER}
+    async with FakeCluster(1, security=security) as cluster:
+        cluster.fault(
+            ApiKey.SASL_AUTHENTICATE,
+            Change(IMPOSTORS[change]),
+            when=lambda each: b"p=" in each.message.auth_bytes,
+            times=None,
+        )
+        with pytest.raises(AuthenticationFailed, match="SCRAM"):
+            await ends(_admin(cluster.bootstrap_servers, settings), "the impostor")
+        assert cluster.recorder.count(ApiKey.METADATA) == 0
+
+
+@pytest.mark.parametrize("challenge", WEAK_CHALLENGES)
+async def test_a_challenge_that_is_none_is_one_error(challenge: bytes):
+    security = Security("SASL_PLAINTEXT", users=USERS)
+    settings = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-512", **USER}
+
+    def change(response: Any) -> None:
+        nonce = bytes(response.auth_bytes).split(b",")[0].removeprefix(b"r=")
+        response.auth_bytes = challenge % nonce if b"%s" in challenge else challenge
+
+    async with FakeCluster(1, security=security) as cluster:
+        cluster.fault(
+            ApiKey.SASL_AUTHENTICATE,
+            Change(change),
+            when=lambda each: b"p=" not in each.message.auth_bytes,
+            times=None,
+        )
+        with pytest.raises(AuthenticationFailed, match="SCRAM"):
+            await ends(_admin(cluster.bootstrap_servers, settings), "the challenge")
+        assert b"p=" not in b"".join(
+            bytes(each.auth_bytes) for each in cluster.recorder.of(SaslAuthenticateRequest)
+        ), "no proof for whoever asks badly"
 
 
 async def test_a_mechanism_that_is_not_offered_names_those_that_are():
