@@ -161,6 +161,7 @@ async def test_a_pattern_finds_topics_that_come_later(
                 if first in seen and not second:
                     second = await make_topic()
                     await fill(bootstrap, second, 1, 1)
+        assert {first, second} <= seen
 
 
 async def test_a_member_that_never_polls_is_put_out(

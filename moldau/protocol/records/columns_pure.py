@@ -138,6 +138,7 @@ class StringReader:
         self.data = memoryview(b"" if data is None else data).cast("B")
 
     def at(self, index: int) -> memoryview | None:
+        """The bytes of a row, None for null. Raises IndexError when they lie outside the data."""
         if self.ends is None:
             return None
         begin, end = _range_at(self.ends, index, len(self.data))
@@ -147,6 +148,7 @@ class StringReader:
 
 
 def int32s(buffer: Buffer) -> memoryview:
+    """The whole native-endian 32-bit numbers of a buffer."""
     raw = memoryview(buffer).cast("B")
     return raw[: len(raw) & ~3].cast("i")
 
