@@ -28,8 +28,8 @@ from moldau.protocol.messages import p69_consumer_group_describe as consumer
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from moldau.protocol.messages.p03_metadata import MetadataResponseBroker
 from moldau.protocol.schema import Message
-from tests.unit.client.scripted_broker import NODE_ID, ScriptedBroker
 from tests.unit.client.cluster.test_coordinators import coordinators
+from tests.unit.client.scripted_broker import NODE_ID, ScriptedBroker
 
 ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)
 

@@ -30,8 +30,8 @@ from moldau.protocol.messages import p27_write_txn_markers as markers
 from moldau.protocol.messages import p61_describe_producers as producers
 from moldau.protocol.messages import p65_describe_transactions as describe
 from moldau.protocol.messages import p66_list_transactions as listing
-from tests.unit.client.scripted_broker import NODE_ID, ScriptedBroker
 from tests.unit.client.cluster.test_coordinators import coordinators
+from tests.unit.client.scripted_broker import NODE_ID, ScriptedBroker
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 NOWHERE = TopicPartition("gone", 0)
