@@ -7,6 +7,7 @@ imports pyarrow.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -32,6 +33,9 @@ def pyarrow_compute() -> Any:
 
 
 def _load(name: str) -> Any:
+    found = sys.modules.get(name)
+    if found is not None:
+        return found
     try:
         return import_module(name)
     except ImportError as error:
