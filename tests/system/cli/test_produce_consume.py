@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from moldau.cli.main import main
 from moldau.client import NewTopic
 from moldau.client.sync import Admin, Consumer
 from moldau.testing import Cluster
@@ -48,13 +50,19 @@ class Piped:
     def run(
         self, *arguments: object, given: bytes = b"", status: int = 0
     ) -> tuple[bytes, list[str]]:
-        """Run it to its end; its output, and the lines of stderr."""
-        process = self.start(*arguments)
-        output, errors = process.communicate(given, timeout=END_DEADLINE_S)
-        text = errors.decode()
-        assert "Traceback" not in text, text
-        assert process.returncode == status, text
-        return output, text.splitlines()
+        """Run it to its end, in this process; its output, and the lines of stderr."""
+        with pytest.MonkeyPatch.context() as patched:
+            output, errors = io.TextIOWrapper(io.BytesIO()), io.StringIO()
+            patched.setenv("MOLDAU_BOOTSTRAP_SERVER", self._cli.bootstrap)
+            patched.setattr(sys, "argv", ["moldau", *map(str, arguments)])
+            patched.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+            patched.setattr(sys, "stdout", output)
+            patched.setattr(sys, "stderr", errors)
+            with pytest.raises(SystemExit) as ended:
+                main()
+        output.flush()
+        assert ended.value.code in (status, status or None), errors.getvalue()
+        return output.buffer.getvalue(), errors.getvalue().splitlines()  # type: ignore[attr-defined]
 
     def produce(self, *arguments: object, given: bytes) -> None:
         """Produce, silently."""
