@@ -297,6 +297,7 @@ async def test_a_topic_that_is_made_after_the_first_assignment_is_assigned_soon(
         assert listener.heard == [("assigned", set())]
         cluster.create_topic("late", 2)
         await until_assigned(consumer)
+        assert {each.topic for each in consumer.assignment()} == {"late"}
 
 
 async def test_more_partitions_are_noticed_by_the_leader():
@@ -305,6 +306,7 @@ async def test_more_partitions_are_noticed_by_the_leader():
         await until_assigned(consumer)
         cluster.grow_topic("t", 3)
         await until_assigned(consumer, 3)
+        assert TopicPartition("t", 2) in consumer.assignment()
 
 
 class EverythingToOne(ConsumerPartitionAssignor):
