@@ -142,7 +142,8 @@ class Fetcher:
         plan = Plan()
         now_ms = self.clock.monotonic_ms()
         limit = HELD_PER_PARTITION * self.settings.max_partition_bytes
-        is_full = self._buffer.is_full
+        # What paused partitions hold must not keep the others from being read.
+        is_full = self._buffer.is_full and self._buffer.has_records
         for state in self._subscription.states():
             if not state.may_hand_out or self._node_of(state, now_ms) != node_id:
                 continue

@@ -220,10 +220,13 @@ async def test_sessions_name_only_what_is_new():
             )
 
 
-async def test_a_paused_partition_is_neither_fetched_nor_forgotten():
+@pytest.mark.parametrize("buffer_bytes", [1 << 20, 1])
+async def test_a_paused_partition_is_neither_fetched_nor_forgotten(buffer_bytes: int):
+    """Nor does it keep others from being read, however little may be fetched ahead."""
     async with FakeCluster(1, topics={"t": 2}) as cluster:
         filled(cluster, 20, 2)
-        async with Consumer(cluster.bootstrap_servers, **CONSUMER) as consumer:
+        settings = {**CONSUMER, "fetch_buffer_bytes": buffer_bytes}
+        async with Consumer(cluster.bootstrap_servers, **settings) as consumer:
             consumer.assign([P0, P1])
             first = await ends(consumer.getone(), "the first")
             other = P1 if first.partition == 0 else P0
