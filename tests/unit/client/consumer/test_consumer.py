@@ -235,6 +235,8 @@ async def test_a_paused_partition_is_neither_fetched_nor_forgotten(buffer_bytes:
             values = await read_all(consumer, 20)
             assert {value[:1] for value in values} == {b"%d" % other.partition}
             assert await consumer.getmany(timeout_ms=50) == {}
+            cluster.fill("t", [b"new"], other.partition)
+            assert await read_all(consumer, 1) == [b"new"]
             consumer.resume(first.topic_partition)
             assert len(await read_all(consumer, 19)) == 19
 
