@@ -270,6 +270,7 @@ async def test_a_broker_that_wants_us_to_start_over(broker: ScriptedBroker):
     count = len(asked_for(broker))
     await until(lambda: len(asked_for(broker)) >= count + 2)
     await until(lambda: set(client.metadata.brokers) == {NODE_ID})
+    assert client.metadata.leader("t", 0) == NODE_ID
     await client.close()
 
 
@@ -283,6 +284,7 @@ async def test_a_silent_cluster_is_forgotten_after_a_while(broker: ScriptedBroke
     client.request_update()
     await until(lambda: client.metadata.version > version + 1)
     await until(lambda: NODE_ID in client.metadata.brokers)
+    assert client.metadata.leader("t", 0) == NODE_ID
     await client.close()
 
 
