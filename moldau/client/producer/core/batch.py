@@ -137,6 +137,7 @@ class ProducerBatch(Outcome):
         reserved_bytes: what it takes of `buffer.memory`.
         base_sequence: of the first record, not wrapped; `UNNUMBERED` before the first sending.
         pair: producer id and epoch under which it is numbered.
+        ordinal: how many batches of its partition were numbered before it.
         attempt_count: how often it came back from the wire.
         is_on_wire: whether a request with it awaits its response.
         may_be_written: whether some attempt may have reached a log without our knowing.
@@ -155,6 +156,7 @@ class ProducerBatch(Outcome):
         "last_code",
         "may_be_written",
         "not_before_ms",
+        "ordinal",
         "pair",
         "record_count",
         "reserved_bytes",

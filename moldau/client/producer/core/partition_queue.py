@@ -63,6 +63,7 @@ class PartitionQueue:
     Attributes:
         appender: takes the next record of the partition; `NO_BUFFER` when no batch is filling.
         leader_id, leader_epoch: as the metadata says, -1 for none.
+        next_ordinal: how many batches have been numbered so far.
         next_sequence: for the next batch to be numbered, counted without wrapping.
         confirmed_sequence: everything before it is known to be in the log.
         has_hole: a numbered batch was given up and may be missing in the log.
@@ -82,6 +83,7 @@ class PartitionQueue:
         "known_to_log",
         "leader_epoch",
         "leader_id",
+        "next_ordinal",
         "next_sequence",
         "outstanding",
         "pair",
@@ -102,6 +104,7 @@ class PartitionQueue:
         self.leader_epoch: int = -1
         self.pair: ProducerIdAndEpoch = NO_PRODUCER
         self.next_sequence: int = 0
+        self.next_ordinal: int = 0
         self.confirmed_sequence: int = 0
         self.has_hole: bool = False
         self.is_broken: bool = False
@@ -159,12 +162,24 @@ class PartitionQueue:
             #   2. batch 1 is taken, as the first of its producer
             #   3. batch 0 comes again: out of order, lost for good
             return False
+        if self.outstanding and self._window() >= MAX_NUMBERED_IN_FLIGHT:
+            return False
         return (
             len(self.outstanding) < max_outstanding
             and not self.has_hole
             and not self.is_broken
             and not self.is_retrying()
         )
+
+    def _window(self) -> int:
+        """How many batches have been numbered since the oldest that is not acknowledged. Beyond
+        what a log remembers, it would not recognise that one when it comes again:
+            1. batch 0 is written, its acknowledgement lost; 1 to 4 are acknowledged
+            2. batch 0 is on the wire again, and a batch 5 behind it
+            3. batch 0 is refused in passing, 5 is written, and the log forgets 0
+            4. batch 0 comes a third time: out of order, and written again under a new epoch
+        """
+        return self.next_ordinal - self.outstanding[0].ordinal
 
     def take_waiting(self) -> ProducerBatch:
         """The next batch that never went out; it is outstanding from now on."""
@@ -181,6 +196,7 @@ class PartitionQueue:
         assert not self.outstanding
         self.pair = pair
         self.next_sequence = 0
+        self.next_ordinal = 0
         self.confirmed_sequence = 0
         self.has_hole = False
         self.is_broken = False
@@ -190,6 +206,8 @@ class PartitionQueue:
         assert not self.has_hole
         batch.number(self.pair, self.next_sequence)
         self.next_sequence += batch.record_count
+        batch.ordinal = self.next_ordinal
+        self.next_ordinal += 1
 
     def must_renumber(self) -> bool:
         """Whether nothing goes out before the numbering has started anew."""
@@ -241,6 +259,11 @@ class PartitionQueue:
     def replace_outstanding(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
         """The parts of a batch take its place."""
         place = self.outstanding.index(batch)
+        for ordinal, part in enumerate(parts, batch.ordinal):
+            part.ordinal = ordinal
+        for later in self.outstanding[place + 1 :]:
+            later.ordinal += len(parts) - 1
+        self.next_ordinal += len(parts) - 1
         self.outstanding[place : place + 1] = parts
 
     def sequence_refused(self) -> None:

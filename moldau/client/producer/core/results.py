@@ -98,7 +98,7 @@ class Results:
             # Its time was over while it was on the wire.
             queue.give_up(batch)
             self._forget(batch)
-        elif code is _E.MESSAGE_TOO_LARGE and batch.record_count > 1:
+        elif code is _E.MESSAGE_TOO_LARGE and batch.record_count > 1 and _may_be_split(batch):
             self._split(queue, batch)
         elif self._may_retry(queue, batch, code):
             batch.not_before_ms = now_ms + self._settings.backoff_ms(batch.attempt_count)
@@ -219,3 +219,14 @@ class Results:
         accumulator.release(batch, batch.reserved_bytes)
         batch.reserved_bytes = 0
         batch.release()
+
+
+def _may_be_split(batch: ProducerBatch) -> bool:
+    """Whether the log would recognise what it may have of a batch already. It knows batches by
+    their first and last number:
+        1. the batch is written, and its acknowledgement lost
+        2. it comes again and is too large by now, for the limit was lowered
+        3. its parts have other numbers than the batch in the log: they are out of order, and
+           would be written again under a new epoch
+    """
+    return not (batch.is_numbered and batch.may_be_written)
