@@ -179,6 +179,7 @@ class ProducerBatch(Outcome):
         self.base_sequence: int = UNNUMBERED
         self.attempt_count: int = 0
         self.not_before_ms: float = 0.0
+        self.ordinal: int = 0
         self.is_on_wire: bool = False
         self.may_be_written: bool = False
         self.is_split_part: bool = False
