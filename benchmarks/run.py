@@ -1,7 +1,8 @@
 """Runs the benchmarks and prints their tables: `python -m benchmarks.run [NAME …] [--write]`.
 
 Owns the list of benchmarks, the summary, and the generated part of docs/benchmarks.md. Invariant:
-the document's figures are of one run of everything, with its machine and commit.
+the document's figures are of one run of everything, with its machine and commit; what failed in it
+is named there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +51,9 @@ def load(name: str) -> Benchmark:
 
 
 def main() -> int:
-    """Parse, run, print, write; the exit status says nothing about the figures."""
+    """Parse, run, print, write; the exit status says nothing about the figures, only whether all
+    benchmarks came to an end.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--rounds", type=int, default=5)
@@ -70,18 +74,27 @@ def main() -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     facts = describe()
     begin = time.monotonic()
-    reports = []
+    reports: list[Report] = []
+    failed: list[str] = []
     for name in names:
-        report = load(name)(effort)
+        try:
+            report = load(name)(effort)
+        except (OSError, RuntimeError, AssertionError, ValueError, KeyError):
+            # The others took half an hour: they are not thrown away for it.
+            traceback.print_exc()
+            failed.append(name)
+            continue
         reports.append(report)
         print(report.markdown(), flush=True)
     facts.append(("took", f"{(time.monotonic() - begin) / 60:.1f} minutes"))
     facts.append(("command", " ".join(["python -m benchmarks.run", *sys.argv[1:]])))
+    if failed:
+        facts.append(("FAILED, without figures", ", ".join(failed)))
     text = summary(reports, facts)
     print(text)
     if options.write:
         write(DOCUMENT, text + "\n" + "\n".join(report.markdown() for report in reports))
-    return 0
+    return 1 if failed else 0
 
 
 def summary(reports: list[Report], facts: list[tuple[str, str]]) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -136,6 +137,13 @@ class BrokerLifecycle:
         self._problem = ""
         self._must_register = False
         self._last_answer_s = 0.0
+        self._confirmed_s = -math.inf
+
+    def is_confirmed(self, within_ms: float) -> bool:
+        """Whether a controller has said within that time that this broker may lead: none has put
+        another in its place for its silence then, if the time is shorter than the session.
+        """
+        return asyncio.get_running_loop().time() - self._confirmed_s <= within_ms / 1000
 
     def move_to(self, state: BrokerState) -> None:
         """Enter `state`; an illegal transition is a broken invariant."""
@@ -277,6 +285,7 @@ class BrokerLifecycle:
                 want_shut_down=self._want_shutdown,
                 offline_log_dirs=self._offline_log_directories(),
             )
+            begin_s = asyncio.get_running_loop().time()
             try:
                 # No longer than one interval: what a later one says is newer.
                 response: BrokerHeartbeatResponse = await self._controller.send(
@@ -287,6 +296,8 @@ class BrokerLifecycle:
                 pause_ms = float(RETRY_MS)
             else:
                 pause_ms = self._take_heartbeat(response)
+                if response.error_code == ErrorCode.NONE and not response.is_fenced:
+                    self._confirmed_s = begin_s
             await self._pause(pause_ms)
 
     async def _register_again(self) -> None:

@@ -56,6 +56,8 @@ class BrokerServices:
     internal_topics: InternalTopics
     broker_epoch: Callable[[], int]
     """Of this broker's registration, -1 before it."""
+    is_confirmed: Callable[[], bool]
+    """Whether the controller has lately said that this broker may lead (`CONFIRMED_SHARE`)."""
     inter_broker_listener_name: str
     network: Network | None = None
     """Where other brokers are; None for the machine's own."""

@@ -251,11 +251,12 @@ class GroupCoordinator:
         self, request: OffsetFetchRequestGroup, reply_to: Answerable, *, require_stable: bool
     ) -> None:
         """Answer OffsetFetchResponseGroup."""
+        is_confirmed = self._services.is_confirmed()
         self.ask(
             request.group_id,
             reply_to,
             lambda state, _now_ms: state.offset_requests.fetch(
-                request, reply_to, require_stable=require_stable
+                request, reply_to, require_stable=require_stable, is_confirmed=is_confirmed
             ),
             partial(refused_fetch, request),
         )

@@ -64,6 +64,12 @@ logger = logging.getLogger("moldau.node")
 
 SERVER_CLOSE_MS: Final = 2_000
 
+CONFIRMED_SHARE: Final = 2 / 3
+"""Of `broker.session.timeout.ms`: so long after a heartbeat that was answered well nobody else
+leads in this broker's place. Not all of it: the answer may be that of a controller which is being
+replaced.
+"""
+
 
 class BrokerPart:
     """States: made → `load` → `listen` → `join` → serving → `stop`.
@@ -220,6 +226,7 @@ class BrokerPart:
                 self._config, controller, clock=self._clock, start=background.start
             ),
             broker_epoch=self._broker_epoch,
+            is_confirmed=self._is_confirmed,
             inter_broker_listener_name=self._config.inter_broker_listener_name,
             network=self._network,
         )
@@ -399,6 +406,11 @@ class BrokerPart:
 
     def _broker_epoch(self) -> int:
         return -1 if self._lifecycle is None else self._lifecycle.broker_epoch
+
+    def _is_confirmed(self) -> bool:
+        lifecycle = self._lifecycle
+        session_ms = self._config.get_int("broker.session.timeout.ms")
+        return lifecycle is not None and lifecycle.is_confirmed(CONFIRMED_SHARE * session_ms)
 
     def _is_ready(self) -> bool:
         return self._lifecycle is not None and self._lifecycle.state is BrokerState.RUNNING

@@ -28,7 +28,7 @@ from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
 from tests.simulation.cluster.logs import CLUSTER_ID
 from tests.simulation.cluster.observers import Observer
 from tests.simulation.cluster.virtual_loop import Process, VirtualClock
-from tests.simulation.replication.mirror import Batch, Mirror
+from tests.simulation.replication.mirror import Batch, Mirror, read_bytes
 from tests.simulation.scheduler import Violation
 from tests.storage.simulated_disk import DirectoryNode
 from tests.storage.simulated_filesystem import SimulatedFilesystem
@@ -319,6 +319,10 @@ class DataBroker:
     def opened(self, log: Any, found: Mirror) -> None:
         """A log was opened at the start, or made."""
         was_killed = self._was_killed and not self.world.expected_disk_faults
+        unseen = self.world.data.written_unseen(self.broker_id, self.key_of(log), found)
+        if unseen:
+            records = read_bytes(log, unseen[0].base_offset)
+            self._tell("on_contents", self.key_of(log), unseen, records)
         self.world.guard(
             lambda: self.world.data.on_opened(
                 self.broker_id, self.key_of(log), found, was_killed=was_killed

@@ -198,6 +198,22 @@ class DataLedger:
         """A replica's log is put aside."""
         self.truth(key).replicas.pop(broker_id, None)
 
+    def written_unseen(self, broker_id: int, key: Key, found: Mirror) -> list[Batch]:
+        """Batches that a broker wrote as the leader when it died inside the very operation: in its
+        log, and nobody was told. From now on they count as written.
+        """
+        truth = self.truth(key)
+        unseen: list[Batch] = []
+        before: Batch | None = None
+        for batch in found.batches:
+            place = (batch.base_offset, batch.leader_epoch)
+            if place not in truth.written and truth.leaders.get(batch.leader_epoch) == broker_id:
+                truth.written[place] = (batch, before)
+                unseen.append(batch)
+            before = batch
+        self.counts["written_when_it_died"] += len(unseen)
+        return unseen
+
     def on_opened(self, broker_id: int, key: Key, found: Mirror, *, was_killed: bool) -> None:
         """A log was opened: this is what is in it."""
         truth = self.truth(key)

@@ -109,3 +109,15 @@ def read_mirror(log: Any, *, check: bool = False) -> Mirror:
         data = bytes(log.filesystem.file_node(segment.path).data[: segment.size_bytes])
         batches.extend(batches_in(data, check=check))
     return Mirror(batches, log.log_start_offset)
+
+
+def read_bytes(log: Any, offset: int) -> bytes:
+    """The batches from the one that begins at `offset` on."""
+    found = b""
+    for segment in log.segments:
+        data = bytes(log.filesystem.file_node(segment.path).data[: segment.size_bytes])
+        for position, header in iter_batches(data):
+            if header.base_offset >= offset:
+                found += data[position:]
+                break
+    return found

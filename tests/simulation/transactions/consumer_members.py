@@ -19,6 +19,8 @@ JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 SESSION_MS = 3_000
 """As the brokers are configured."""
 
+SLOW_REVOCATIONS = 0.5
+
 OUT = frozenset(
     {
         ErrorCode.GROUP_ID_NOT_FOUND,
@@ -79,9 +81,9 @@ class ConsumerMembership(Membership):
             self.is_member = True
         self.world.data.heard(self.group, self.label, sent_at)
         if response.assignment is not None:
-            self._take(response.assignment, sent_at)
+            await self._take(response.assignment, sent_at)
 
-    def _take(self, assignment: Any, sent_at: float) -> None:
+    async def _take(self, assignment: Any, sent_at: float) -> None:
         names = {
             topic.topic_id: name
             for name, topic in self.world.ledger.image.topics.topics_by_name.items()
@@ -93,6 +95,10 @@ class ConsumerMembership(Membership):
         ]
         if given == self.mine:
             return
+        if not set(self.mine).issubset(given) and self.link.random.random() < SLOW_REVOCATIONS:
+            # What it has to give back it still reads, while it finishes what it has begun.
+            self.world.counts["slow_revocations"] += 1
+            await self.world.loop.elapse(self.link.random.uniform(100.0, 1_200.0))
         data = self.world.data
         data.counts["assignments"] += 1
         data.released(self.group, self.label, given)

@@ -210,6 +210,7 @@ class Worker:
                     )
                 )
             await self._dawdle()
+            self.member.signs(transaction.name)
             await client.commit_offsets(transaction, group, self.member.identity, after)
             await self._dawdle()
             if self.random.random() < 0.9:

@@ -31,6 +31,13 @@ class Commit(NamedTuple):
     since: float
 
 
+class Author(NamedTuple):
+    """Who sent a commit. `epoch`: the generation, or the member epoch, that it was sent with."""
+
+    member_id: str
+    epoch: int
+
+
 class GroupLog:
     """All partitions of the topic together."""
 
@@ -44,12 +51,47 @@ class GroupLog:
         self.generations: dict[str, int] = {}
         self.targets: dict[str, dict[str, frozenset[tuple[Any, int]]]] = {}
         self.current: dict[str, dict[str, frozenset[tuple[Any, int]]]] = {}
+        self.member_epochs: dict[str, dict[str, int]] = {}
+        """Of consumer groups, as the log says."""
+        self.authors: dict[str, Author] = {}
+        """By the metadata of their commits."""
+        self.authors_checked = 0
         self.wents_back = 0
 
     def last(self, key: OffsetKey) -> Commit | None:
         """What is committed now."""
         commits = self.commits.get(key)
         return commits[-1] if commits else None
+
+    def check_authors(self, records: Iterable[Record], topic_id_of: Callable[[str], Any]) -> None:
+        """Offsets as they come to lie in the log, of transactions too: whoever commits is a member
+        then, of the generation that is in force, or (KIP-848) still has what it commits.
+        """
+        for record in records:
+            key: Any = CONSUMER_OFFSETS.decode_key(record.key or b"")
+            if key.API_KEY != OFFSET or record.value is None:
+                continue
+            value: Any = CONSUMER_OFFSETS.decode_value(key, record.value)[0]
+            author = self.authors.get(value.metadata)
+            if author is None:
+                continue
+            self.authors_checked += 1
+            members = self.member_epochs.get(key.group)
+            if members is None:
+                generation = self.generations.get(key.group, author.epoch)
+                if author.epoch < generation:
+                    raise Violation(
+                        "stale-generation-committed", f"{key}: {author} in generation {generation}"
+                    )
+                continue
+            known = members.get(author.member_id)
+            if known is None or author.epoch > known:
+                raise Violation("committed-by-no-member", f"{key}: {author}, members {members}")
+            mine = self.current[key.group][author.member_id]
+            if author.epoch < known and (topic_id_of(key.topic), key.partition) not in mine:
+                raise Violation(
+                    "stale-member-committed", f"{key}: {author}, in epoch {known} it has {mine}"
+                )
 
     def feed(self, placed: Iterable[tuple[int, Record]]) -> None:
         """Records that are in force from now on, with their offsets: not of a transaction, or of
@@ -76,7 +118,7 @@ class GroupLog:
             self._generation(key.group, value)
         elif kind == EPOCH:
             if value is None:
-                for known in (self.generations, self.targets, self.current):
+                for known in (self.generations, self.targets, self.current, self.member_epochs):
                     known.pop(key.group_id, None)
             else:
                 self._advance(key.group_id, value.epoch)
@@ -87,6 +129,11 @@ class GroupLog:
             members = self.current.setdefault(key.group_id, {})
             names = ("assigned_partitions", "partitions_pending_revocation")
             self._assign(members, key.member_id, value, *names)
+            epochs = self.member_epochs.setdefault(key.group_id, {})
+            if value is None:
+                epochs.pop(key.member_id, None)
+            else:
+                epochs[key.member_id] = value.member_epoch
 
     def _commit(self, key: OffsetKey, value: Any, place: int) -> None:
         commits = self.commits.setdefault(key, [])

@@ -58,10 +58,15 @@ class TransactionLedger(DataLedger):
     """See the module."""
 
     def __init__(
-        self, counts: Counter[str], note: Callable[[str], None], now: Callable[[], float]
+        self,
+        counts: Counter[str],
+        note: Callable[[str], None],
+        now: Callable[[], float],
+        topic_id_of: Callable[[str], Any],
     ) -> None:
         super().__init__(counts, note)
         self.now = now
+        self.topic_id_of = topic_id_of
         self.is_spoilt = False
         self.streams: dict[str, Stream] = {}
         self.transactions: dict[str, ClientTransaction] = {}
@@ -144,6 +149,7 @@ class TransactionLedger(DataLedger):
         placed = stream.add(content)
         if topic != CONSUMER_OFFSETS.topic:
             return
+        self.group_log.check_authors((each.record for each in placed), self.topic_id_of)
         if not content.is_transactional:
             self.group_log.feed((each.offset, each.record) for each in placed)
 

@@ -21,7 +21,7 @@ from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProt
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.coordinator_link import ELSEWHERE, GROUP, CoordinatorLink
-from tests.simulation.transactions.group_log import assigned
+from tests.simulation.transactions.group_log import Author, assigned
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
@@ -88,6 +88,10 @@ class Membership:
     def identity(self) -> tuple[str, str | None, int]:
         """For commits of offsets."""
         return (self.member_id, self.instance_id, self.epoch)
+
+    def signs(self, metadata: str) -> None:
+        """Commits with these metadata are this member's, of the epoch it is in."""
+        self.world.data.group_log.authors[metadata] = Author(self.member_id, self.epoch)
 
     async def join(self) -> None:
         """Until it is a member. Raises Violation."""
@@ -185,6 +189,7 @@ class Membership:
 
     async def commit(self, positions: dict[Place, int], metadata: str) -> bool:
         """OffsetCommit of this generation, until its outcome is known; whether it was taken."""
+        self.signs(metadata)
         request = committing.OffsetCommitRequest(
             group_id=self.group,
             generation_id_or_member_epoch=self.epoch,

@@ -34,6 +34,9 @@ MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
     "instances-share-an-epoch": (),
     "offsets-visible-before-marker": (),
     "unreleased-partitions-given": (),
+    "revocation-not-awaited": (),
+    "generation-not-checked": (),
+    "member-epoch-not-checked": (),
 }
 """Each with the faults that bring it to light; whatever the seed chooses without."""
 

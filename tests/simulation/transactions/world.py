@@ -70,7 +70,10 @@ class TransactionWorld(ReplicationWorld):
         self.input_topics = [INPUT]
 
     def _make_data_ledger(self) -> TransactionLedger:
-        return TransactionLedger(self.counts, self.note, self.loop.time)
+        return TransactionLedger(self.counts, self.note, self.loop.time, self._topic_id_of)
+
+    def _topic_id_of(self, name: str) -> Any:
+        return self.ledger.image.topics.topics_by_name[name].topic_id
 
     def _make_administrator(self) -> TransactionAdministrator:
         return TransactionAdministrator(self, self._new_random())

@@ -105,6 +105,7 @@ class FakeRequest:
         self.api_version = api_version
         self.correlation_id = 7
         self.client_id = "tests"
+        self.is_confirmed = True
         self.received_ms = 0.0
         self.size_bytes = len(body)
         self.frame = bytearray(body)
@@ -229,6 +230,7 @@ class DataPath:
         self.allocator = CountingProducerIds()
         self.channel = ScriptedChannel()
         self.client_id = "tests"
+        self.is_confirmed = True
         self.background = Background(self.faults.append)
 
     async def __aenter__(self) -> DataPath:
@@ -318,6 +320,7 @@ class DataPath:
                 self.node_values, self.channel, clock=self.clock, start=self.background.start
             ),
             broker_epoch=lambda: BROKER_ID,
+            is_confirmed=lambda: self.is_confirmed,
             inter_broker_listener_name="PLAINTEXT",
             network=self.network,
         )

@@ -105,6 +105,23 @@ async def test_it_serves_only_after_it_is_unfenced() -> None:
     await broker.stop()
 
 
+async def test_it_is_confirmed_by_heartbeats_that_let_it_lead() -> None:
+    controller = ScriptedController()
+    broker = lifecycle(controller)
+    await broker.register()
+    broker.start_heartbeats()
+    await controller.beats()
+    assert not broker.is_confirmed(60_000)  # fenced so far
+    controller.is_fenced = False
+    await controller.beats()
+    assert broker.is_confirmed(60_000)
+    controller.is_reachable = False
+    await controller.beats(3)
+    assert broker.is_confirmed(60_000)
+    assert not broker.is_confirmed(0)
+    await broker.stop()
+
+
 @pytest.mark.parametrize(
     "code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION]
 )

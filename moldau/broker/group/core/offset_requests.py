@@ -63,6 +63,7 @@ FIRST_GROUP_NOT_FOUND_VERSION: Final = 9
 is unknown."""
 
 NO_OFFSET: Final = -1
+NO_PARTITION: Final = -1
 
 
 class OffsetRequests:
@@ -217,11 +218,25 @@ class OffsetRequests:
     # -- fetch -----------------------------------------------------------------------------------
 
     def fetch(
-        self, request: OffsetFetchRequestGroup, reply_to: ReplyTo, *, require_stable: bool
+        self,
+        request: OffsetFetchRequestGroup,
+        reply_to: ReplyTo,
+        *,
+        require_stable: bool,
+        is_confirmed: bool = True,
     ) -> CoordinatorResult:
         """Read offsets: those asked for, or all when `topics` is None. Answers
         OffsetFetchResponseGroup; an open transaction makes an offset UNSTABLE_OFFSET_COMMIT where
         `require_stable` asks for it (KIP-447).
+
+        Not `is_confirmed`, this may be a former coordinator that does not know it yet:
+
+        1. it is cut off from the controllers, which put another in its place;
+        2. a transaction commits offsets there;
+        3. a client that still comes here would be told the offsets before it.
+
+        So a record that says nothing is written first, and the answer waits for its commit, which a
+        former leader does not reach.
         """
         group = self._groups.get(request.group_id)
         error = ErrorCode.NONE
@@ -249,6 +264,7 @@ class OffsetRequests:
             reply_to,
             OffsetFetchResponseGroup(group_id=request.group_id, topics=topics),
             on_error=lambda error: refused_fetch(request, offset_read_error(error)),
+            records=[] if is_confirmed else [offset_tombstone("", "", NO_PARTITION)],
         )
 
     def _fetch_topic(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
 
 from moldau.broker.authorizer import Operation
+from moldau.broker.coordinator.replica_partitions import ReplicaPartition
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchRequest,
@@ -215,6 +218,31 @@ async def test_unknown_topic_ids_are_told_when_offsets_are_read(broker: DataPath
     group = OffsetFetchRequestGroup(group_id="team", topics=asked)
     answer = await broker.ask(OffsetFetchRequest(groups=[group]), 10)
     assert errors(answer.groups[0]) == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID]
+
+
+async def test_who_may_be_replaced_reads_only_what_its_followers_still_confirm(
+    broker: DataPath,
+) -> None:
+    """Cut off from the controllers, another may coordinate already: nothing is said before a record
+    of its own is committed.
+    """
+    await broker.ask(commit_request({("events", 0): 5}), 9)
+    asked = OffsetFetchRequestTopics(name="events", partition_indexes=[0])
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="team", topics=[asked])])
+    index = broker.services.group_coordinator.partition_of("team")
+    log = broker.partition(CONSUMER_OFFSETS.topic, index).log
+    assert log is not None
+    end_offset = log.log_end_offset
+    assert (await broker.ask(request, 9)).groups[0].topics[0].partitions[0].committed_offset == 5
+    assert log.log_end_offset == end_offset
+    broker.is_confirmed = False
+    assert (await broker.ask(request, 9)).groups[0].topics[0].partitions[0].committed_offset == 5
+    assert log.log_end_offset == end_offset + 1
+    with patch.object(ReplicaPartition, "high_watermark", property(lambda self: 0)):
+        waiting = broker.send(request, 9)
+        await ticked(broker, lambda: waiting.is_answered)
+    answer = waiting.response.groups[0]
+    assert answer.error_code == ErrorCode.NOT_COORDINATOR
 
 
 async def test_offset_delete(broker: DataPath) -> None:
