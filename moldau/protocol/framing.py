@@ -18,6 +18,7 @@ from struct import Struct
 from typing import Final
 
 from moldau.protocol.errors import RemoteProtocolError
+from moldau.protocol.reusable_memory import ReusableMemory
 
 CHUNK_BYTES: Final = 256 * 1024
 """What one receive may bring (measured: bigger gains nothing)."""
@@ -37,6 +38,9 @@ DEFAULT_MEMORY_LIMIT_BYTES: Final = 1024 * 1024 * 1024
 
 DEFAULT_POOL_LIMIT_BYTES: Final = 16 * 1024 * 1024
 """Unused buffers kept for reuse: fresh memory costs far more than recently used memory."""
+
+REUSED_LARGE_BYTES: Final = 8 * 1024 * 1024
+"""Buffers of detached large frames, kept by their reader for when nobody looks at them any more."""
 
 POISON_BYTE: Final = 0xDB
 
@@ -140,7 +144,8 @@ class FrameReader:
     States: reading small frames from the chunk; filling a large frame; blocked (a large frame waits
     for memory, see `is_blocked`); failed (`error` is set: nothing more is accepted).
 
-    `detached` frames (for clients) are independent bytes nobody needs to release.
+    `detached` frames (for clients) need not be released: they stay as they are while any view on
+    them exists.
     """
 
     __slots__ = (
@@ -153,6 +158,7 @@ class FrameReader:
         "_max_frame_bytes",
         "_memory",
         "_peek",
+        "_reusable",
         "_start",
         "error",
         "is_blocked",
@@ -171,7 +177,8 @@ class FrameReader:
         self._chunk: FrameBuffer | None = None
         self._start = 0
         self._end = 0
-        self._large: FrameBuffer | None = None
+        self._large: bytearray | None = None
+        self._reusable = ReusableMemory(REUSED_LARGE_BYTES) if detached else None
         self._large_length = 0
         self._large_filled = 0
         self._peek = False
@@ -227,6 +234,7 @@ class FrameReader:
         if self._detached:
             self._memory.reserved_bytes -= self._large_length
         else:
+            assert isinstance(large, FrameBuffer), "of our own memory"
             large.outstanding_count = 1
         return [memoryview(large)[: self._large_length]]
 
@@ -255,7 +263,8 @@ class FrameReader:
         """Give back what is only partly received; frames handed out stay valid until released."""
         if self._large is not None:
             self._memory.reserved_bytes -= self._large_length
-            self._memory.give(self._large)
+            if isinstance(self._large, FrameBuffer):
+                self._memory.give(self._large)
             self._large = None
         self._start = self._end
         if self._chunk is not None and self._chunk.outstanding_count == 0:
@@ -357,10 +366,10 @@ class FrameReader:
         memory.reserved_bytes += length
         rounded = -(-length // CHUNK_BYTES) * CHUNK_BYTES
         arrived = self._end - self._start - 4
-        if rounded > FIRST_LARGE_BUFFER_BYTES and not memory.has_pooled(rounded):
-            large = memory.take(FIRST_LARGE_BUFFER_BYTES)
-        else:
-            large = memory.take(rounded)
+        large = None if self._reusable is None else self._reusable.take(length)
+        if large is None:
+            is_growing = rounded > FIRST_LARGE_BUFFER_BYTES and not memory.has_pooled(rounded)
+            large = memory.take(FIRST_LARGE_BUFFER_BYTES if is_growing else rounded)
         with memoryview(chunk) as view, view[self._start + 4 : self._end] as head:
             large[:arrived] = head
         self._large = large
@@ -368,10 +377,11 @@ class FrameReader:
         self._large_filled = arrived
         return True
 
-    def _grow_large(self, large: FrameBuffer) -> FrameBuffer:
+    def _grow_large(self, large: bytearray) -> FrameBuffer:
         rounded = -(-self._large_length // CHUNK_BYTES) * CHUNK_BYTES
         bigger = self._memory.take(min(2 * len(large), rounded))
         bigger[: len(large)] = large
+        assert isinstance(large, FrameBuffer), "what is used again is large enough"
         self._memory.give(large)
         self._large = bigger
         return bigger

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, cast
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
 from moldau.protocol.framing import (
     CHUNK_BYTES,
@@ -27,8 +26,9 @@ from moldau.protocol.framing import (
     ReceiveMemory,
 )
 from moldau.protocol.headers import decode_response, encode_request
+from moldau.protocol.records.crc import Buffer
 from moldau.protocol.schema import Message
-from moldau.runtime.authentication.errors import AuthenticationError, TlsError
+from moldau.runtime.authentication.errors import AuthenticationError
 from moldau.runtime.clock import Clock, SystemClock, TimerHandle
 from moldau.runtime.connection_parts import (
     CLIENT_SOFTWARE_NAME,
@@ -39,7 +39,10 @@ from moldau.runtime.connection_parts import (
     PendingRequest,
     RequestTimedOut,
     UnsupportedByPeer,
+    api_name,
     ask_versions,
+    gathered,
+    tls_error,
 )
 from moldau.runtime.files import source_bytes
 from moldau.runtime.network import (
@@ -90,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         "_correlation_id",
         "_deadline_timer",
         "_failure",
+        "_gathers",
         "_held",
         "_held_requests",
         "_loop",
@@ -145,7 +149,8 @@ class Connection(asyncio.BufferedProtocol):
         self._places = asyncio.Semaphore(max_in_flight)
         self._writable = asyncio.Event()
         self._writable.set()
-        self._outbox: list[bytes] = []
+        self._outbox: list[Buffer] = []
+        self._gathers = False
         self._deadline_timer: TimerHandle | None = None
         self._timer_due_ms = 0.0
         self._failure: BaseException | None = None
@@ -210,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
                 timeout_ms=connect_timeout_ms,
             )
         except ssl.SSLError as error:
-            raise _tls_error(f"{host}:{port}", error) from error
+            raise tls_error(f"{host}:{port}", error) from error
         if send_buffer_bytes != OS_DEFAULT_BYTES or receive_buffer_bytes != OS_DEFAULT_BYTES:
             set_socket_options(transport, send_buffer_bytes, receive_buffer_bytes)
         try:
@@ -266,11 +271,11 @@ class Connection(asyncio.BufferedProtocol):
             return highest
         served = self._versions.get(api_key)
         if served is None:
-            raise UnsupportedByPeer(f"{self._peer} does not serve {_api_name(api_key)}")
+            raise UnsupportedByPeer(f"{self._peer} does not serve {api_name(api_key)}")
         version = min(highest, served[1])
         if version < max(request_class.MIN_VERSION, served[0]):
             raise UnsupportedByPeer(
-                f"{self._peer} serves {_api_name(api_key)} {served[0]} to {served[1]}, we speak "
+                f"{self._peer} serves {api_name(api_key)} {served[0]} to {served[1]}, we speak "
                 f"{request_class.MIN_VERSION} to {highest}"
             )
         return version
@@ -301,15 +306,19 @@ class Connection(asyncio.BufferedProtocol):
         *,
         api_version: int | None = None,
         timeout_ms: float | None = None,
+        keeps_records: bool = False,
     ) -> asyncio.Future[Message]:
         """Send a request at once and return the future of its response, for callers that limit
         themselves.
+
+        `keeps_records`: the caller changes nothing of the message's records before the answer is
+        there or the connection has ended, so large ones are written from where they lie.
 
         Raises as `send`, and LocalProtocolError when twice the in-flight limit is reached.
         """
         if len(self._pending) >= 2 * self._max_in_flight:
             raise LocalProtocolError(f"{len(self._pending)} requests are in flight already")
-        return self._submit(message, api_version, timeout_ms)
+        return self._submit(message, api_version, timeout_ms, keeps_records)
 
     def send_and_forget(self, message: Message, *, api_version: int | None = None) -> None:
         """Send a request that has no response (Produce with acks=0). Raises as `send`."""
@@ -341,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         if isinstance(exc, ssl.SSLError) and not self.answer_count:
             # With TLS 1.3 a peer refuses our certificate only after the handshake.
-            self._fail(_tls_error(self._peer, exc))
+            self._fail(tls_error(self._peer, exc))
             return
         reason = f": {exc}" if exc is not None else ""
         kind = ConnectionLost if self.answer_count else NothingHeard
@@ -361,7 +370,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise self._reader.error
         except BadFrameLength as error:
             speaks_tls = not self.answer_count and error.length >> 16 == TLS_ALERT
-            self._fail(_speaks_tls(self._peer) if speaks_tls else error)
+            self._fail(speaks_tls(self._peer) if speaks_tls else error)
         except RemoteProtocolError as error:
             self._fail(error)
 
@@ -386,10 +395,14 @@ class Connection(asyncio.BufferedProtocol):
         return self.best_version(message.API_KEY, type(message))
 
     def _submit(
-        self, message: Message, api_version: int | None, timeout_ms: float | None
+        self,
+        message: Message,
+        api_version: int | None,
+        timeout_ms: float | None,
+        keeps_records: bool = False,
     ) -> asyncio.Future[Message]:
         version = self._version_of(message, api_version)
-        correlation_id = self._write(message, version)
+        correlation_id = self._write(message, version, keeps_records)
         if timeout_ms is None:
             timeout_ms = self._request_timeout_ms
         self.last_used_ms = self._clock.monotonic_ms()
@@ -404,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
             self._arm_deadline(deadline)
         return future
 
-    def _write(self, message: Message, version: int) -> int:
+    def _write(self, message: Message, version: int, keeps_records: bool = False) -> int:
         """Encode and queue a request; its correlation id."""
         if self._failure is not None:
             raise ConnectionLost(f"the connection to {self._peer} is closed") from self._failure
@@ -416,15 +429,19 @@ class Connection(asyncio.BufferedProtocol):
             client_id=self._client_id,
         )
         self._correlation_id = 0 if correlation_id == _MAX_CORRELATION_ID else correlation_id + 1
-        # Joined now, not when it is written: the caller may reuse the buffers its records came
-        # from.
-        data = b"".join(part if isinstance(part, _BYTES) else source_bytes(part) for part in parts)
+        pieces = [part if isinstance(part, _BYTES) else source_bytes(part) for part in parts]
         if self._held_requests is not None:
-            self._held_requests.data.append(data)
+            self._held_requests.data.append(b"".join(pieces))
             return correlation_id
         if not self._outbox:
             self._loop.call_soon(self._flush)
-        self._outbox.append(data)
+        if keeps_records and max(map(len, pieces)) > JOIN_LIMIT_BYTES:
+            self._outbox += gathered(pieces, JOIN_LIMIT_BYTES)
+            self._gathers = True
+        else:
+            # Joined now, not when it is written: the caller may reuse the buffers its records came
+            # from.
+            self._outbox.append(b"".join(pieces))
         return correlation_id
 
     def _flush(self) -> None:
@@ -434,9 +451,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         if len(outbox) > 1 and sum(map(len, outbox)) <= JOIN_LIMIT_BYTES:
             transport.write(b"".join(outbox))
-            return
-        for data in outbox:
-            transport.write(data)
+        elif self._gathers:
+            self._gathers = False
+            transport.writelines(outbox)
+        else:
+            for data in outbox:
+                transport.write(data)
 
     def _accept(self, frame: memoryview) -> None:
         if not self._pending:
@@ -480,7 +500,7 @@ class Connection(asyncio.BufferedProtocol):
             if pending.deadline_ms <= now and not pending.future.done():
                 pending.future.set_exception(
                     RequestTimedOut(
-                        f"{self._peer} did not answer {_api_name(pending.api_key)} in time"
+                        f"{self._peer} did not answer {api_name(pending.api_key)} in time"
                     )
                 )
         self._fail(ConnectionLost(f"{self._peer} was given up: a request timed out"))
@@ -572,22 +592,3 @@ class Connection(asyncio.BufferedProtocol):
 
 
 _BYTES: Final = (bytes, bytearray, memoryview)
-
-
-def _speaks_tls(peer: str) -> TlsError:
-    from moldau.runtime.authentication.tls import TLS_ADVICE
-
-    return TlsError(f"{peer} speaks TLS; {TLS_ADVICE}")
-
-
-def _tls_error(peer: str, error: ssl.SSLError) -> TlsError:
-    from moldau.runtime.authentication.tls import tls_error
-
-    return tls_error(peer, error)
-
-
-def _api_name(api_key: int) -> str:
-    try:
-        return ApiKey(api_key).name
-    except ValueError:
-        return f"API {api_key}"

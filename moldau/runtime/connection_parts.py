@@ -6,12 +6,15 @@ Must not do anything by itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from moldau.protocol.records.crc import Buffer
 from moldau.protocol.schema import Message
+from moldau.runtime.authentication.errors import TlsError
 
 CLIENT_SOFTWARE_NAME: Final = "moldau"
 
@@ -103,3 +106,42 @@ def _version() -> str:
     import moldau
 
     return str(getattr(moldau, "__version__", "0"))
+
+
+def gathered(pieces: Sequence[Buffer], limit_bytes: int) -> list[Buffer]:
+    """The same bytes in few pieces: those of up to `limit_bytes` joined with their neighbours."""
+    found: list[Buffer] = []
+    small: list[Buffer] = []
+    for piece in pieces:
+        if len(piece) <= limit_bytes:
+            small.append(piece)
+            continue
+        if small:
+            found.append(b"".join(small))
+            small = []
+        found.append(piece)
+    if small:
+        found.append(b"".join(small))
+    return found
+
+
+def speaks_tls(peer: str) -> TlsError:
+    """The error of a plaintext connection to a TLS listener."""
+    from moldau.runtime.authentication.tls import TLS_ADVICE
+
+    return TlsError(f"{peer} speaks TLS; {TLS_ADVICE}")
+
+
+def tls_error(peer: str, error: ssl.SSLError) -> TlsError:
+    """What a failed handshake means."""
+    from moldau.runtime.authentication import tls
+
+    return tls.tls_error(peer, error)
+
+
+def api_name(api_key: int) -> str:
+    """For messages."""
+    try:
+        return ApiKey(api_key).name
+    except ValueError:
+        return f"API {api_key}"

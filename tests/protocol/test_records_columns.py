@@ -308,3 +308,12 @@ def test_the_limit_is_for_all_batches_together(implementation) -> None:
         decode_columns(batch * 3, max_bytes=30_000)
     assert caught.value.reason is InvalidBatchReason.TOO_LARGE
     assert caught.value.position == 2 * len(batch)
+
+
+@pytest.mark.parametrize("module", [columns_pure, pytest.param(NATIVE, marks=needs_native)])
+def test_scaled_numbers_stop_at_the_ends_of_64_bits(module) -> None:
+    numbers = [0, 5, -5, 2**63 - 1, -(2**63), (2**63 - 1) // 1000, (2**63 - 1) // 1000 + 1]
+    scaled = array("q", bytes(module.scaled_int64s(array("q", numbers).tobytes(), 1000)))
+    assert list(scaled) == [min(max(n * 1000, -(2**63)), 2**63 - 1) for n in numbers]
+    with pytest.raises(ValueError, match="factor"):
+        module.scaled_int64s(b"", 0)

@@ -175,6 +175,26 @@ def test_a_bad_record_ends_what_comes_before_it_and_is_then_raised(module) -> No
 
 
 @pytest.mark.parametrize("module", KINDS)
+@given(records=record_lists, size=st.integers(0, 20_000), limit=st.integers(0, 40))
+def test_memory_for_the_values_changes_nothing(module, records, size, limit) -> None:
+    batch = encode_batch(records)
+    memory = bytearray(b"?" * size)
+    counts, columns = module.decode_cursors([cursor_of(module, batch)], limit)
+    again = module.decode_cursors([cursor_of(module, batch)], limit, lambda _: memory)
+    assert again == (counts, columns)
+    assert module.decode_cursors([cursor_of(module, batch)], limit, lambda _: None)[1] == columns
+
+
+@pytest.mark.parametrize("module", KINDS)
+def test_many_large_keys_find_room(module) -> None:
+    records = [Record(i, 0, bytes([i]) * 20_000, b"v") for i in range(30)]
+    cursors = [cursor_of(module, encode_batch(records)) for _ in range(2)]
+    _, columns = module.decode_cursors(cursors)
+    assert columns[3][2] == b"".join(record.key or b"" for record in records) * 2
+    assert list(memoryview(columns[3][0]).cast("i")) == [20_000 * i for i in range(61)]
+
+
+@pytest.mark.parametrize("module", KINDS)
 def test_bytes_behind_the_last_record_are_an_error(module) -> None:
     batch = encode_batch([Record(0, 0, None, b"v")])
     cursor = module.RecordCursor(bytes(batch[61:]) + b"x", 1, 0, 0)

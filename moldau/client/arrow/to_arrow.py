@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, Final
 
 from moldau.client.arrow.library import pyarrow, pyarrow_compute
 from moldau.client.records import TimestampType
-from moldau.protocol.records import BytesColumn, RecordColumns
+from moldau.protocol.records import BytesColumn, RecordColumns, scaled_int64s
+
+MICROSECONDS_PER_MS: Final = 1000
+KEPT_ROWS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,9 @@ def to_arrow(runs: Sequence[RowRun], columns: RecordColumns) -> Any:
     assert sum(run.row_count for run in runs) == count, "every row is in one run"
     if not runs:
         return pa.RecordBatch.from_pylist([], schema=polled_schema())
-    timestamps = _fixed(pa.int64(), count, columns.timestamps_ms)
+    assert columns.timestamps_ms is not None, "decoded"
+    # A time that 64 bits of microseconds cannot hold becomes the last one that they can.
+    timestamps_us = scaled_int64s(columns.timestamps_ms, MICROSECONDS_PER_MS)
     return pa.RecordBatch.from_arrays(
         [
             _strings(pa.binary(), count, columns.keys),
@@ -67,7 +72,7 @@ def to_arrow(runs: Sequence[RowRun], columns: RecordColumns) -> Any:
             _repeated([run.topic for run in runs], runs, pa.string()),
             _repeated([run.partition for run in runs], runs, pa.int32()),
             _fixed(pa.int64(), count, columns.offsets),
-            timestamps.view(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+            _fixed(pa.timestamp("us", tz="UTC"), count, timestamps_us),
             _repeated([int(run.timestamp_type) for run in runs], runs, pa.int32()),
             _headers(count, columns),
         ],
@@ -94,7 +99,10 @@ def _repeated(values: list[Any], runs: Sequence[RowRun], kind: Any) -> Any:
     """Each run's value as often as it has rows."""
     pa, pc = pyarrow(), pyarrow_compute()
     if len(set(values)) == 1:
-        return pa.repeat(pa.scalar(values[0], kind), sum(run.row_count for run in runs))
+        count = sum(run.row_count for run in runs)
+        if count > KEPT_ROWS:
+            return pa.repeat(pa.scalar(values[0], kind), count)
+        return _kept_run(values[0], kind).slice(0, count)
     ends = []
     end = 0
     for run in runs:
@@ -102,6 +110,13 @@ def _repeated(values: list[Any], runs: Sequence[RowRun], kind: Any) -> Any:
         ends.append(end)
     encoded = pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int64()), pa.array(values, kind))
     return pc.run_end_decode(encoded)
+
+
+@lru_cache(maxsize=16)
+def _kept_run(value: Any, kind: Any) -> Any:
+    """One value many times, for slices: small polls of the same partition need it again."""
+    pa = pyarrow()
+    return pa.repeat(pa.scalar(value, kind), KEPT_ROWS)
 
 
 def _headers(count: int, columns: RecordColumns) -> Any:

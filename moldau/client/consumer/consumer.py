@@ -26,6 +26,7 @@ from moldau.client.errors import ClientClosed, ConcurrentUse, InvalidSubscriptio
 from moldau.client.records import ConsumerRecord, TopicPartition
 from moldau.client.serialization import DeserializerLike
 from moldau.protocol.records import take_columns
+from moldau.protocol.reusable_memory import ReusableMemory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +43,9 @@ user a few milliseconds, so that heartbeats are sent in time."""
 
 ARROW_POLL_BYTES: Final = 64 * 1024 * 1024
 """What one `poll_arrow` without a limit returns at most, about, in uncompressed bytes."""
+
+ARROW_REUSED_BYTES: Final = 16 * 1024 * 1024
+"""Memory of batches that nobody refers to any more, kept for the next ones."""
 
 _UNLIMITED: Final = 2**31 - 1
 _EMPTY: Final[tuple[ConsumerRecord, ...]] = ()
@@ -94,6 +98,7 @@ class Consumer(GroupCalls, PositionCalls):
         self._run_limit = 16
         self._run_started_ms = 0.0
         self._is_polling = False
+        self._arrow_memory = ReusableMemory(ARROW_REUSED_BYTES)
         self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -186,7 +191,7 @@ class Consumer(GroupCalls, PositionCalls):
                 opened = self._parts.buffer.open_batches(limit, ARROW_POLL_BYTES)
             cursors = [batch.cursor for _, batches in opened for batch in batches]
             with self._parts.buffer.taking(opened):
-                counts, columns = take_columns(cursors, limit)
+                counts, columns = take_columns(cursors, limit, memory=self._arrow_memory)
                 kinds = (
                     (*state.topic_partition, batch.timestamp_type)
                     for state, batches in opened

@@ -273,8 +273,12 @@ class Sender:
                 for batch in batches:
                     self.results.acknowledged(batch)
                 return
+            # A batch is written anew only after its answer, or after its connection's end.
             answer = connection.submit(
-                call.request, api_version=call.version, timeout_ms=config.request_timeout_ms
+                call.request,
+                api_version=call.version,
+                timeout_ms=config.request_timeout_ms,
+                keeps_records=True,
             )
         except UnsupportedByPeer as error:
             self._refuse(batches, ErrorCode.UNSUPPORTED_VERSION, str(error), now_ms)

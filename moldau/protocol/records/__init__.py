@@ -12,6 +12,7 @@ from moldau.protocol.records._implementation import (
     murmur2,
     murmur2_partition,
     partition_rows,
+    scaled_int64s,
 )
 from moldau.protocol.records.batch import (
     append_time_ms,
@@ -129,6 +130,7 @@ __all__ = [
     "recompress",
     "record_size_bound",
     "records_section",
+    "scaled_int64s",
     "scan_keys",
     "split_encoded",
     "string_buffers",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from moldau.protocol.records import columns_pure, partitions_pure, pure
 
-NATIVE_REVISION: Final = 3
+NATIVE_REVISION: Final = 4
 """Counts what `_native` offers: an extension built from other sources is not used."""
 
 native: Any = None
@@ -32,6 +32,7 @@ if native is None:
     encode_records = pure.encode_records
     decode_column_sections = columns_pure.decode_column_sections
     encode_rows = columns_pure.encode_rows
+    scaled_int64s = columns_pure.scaled_int64s
     murmur2 = partitions_pure.murmur2
     murmur2_partition = partitions_pure.murmur2_partition
     partition_rows = partitions_pure.partition_rows
@@ -43,6 +44,7 @@ else:
     encode_records = native.encode_records
     decode_column_sections = native.decode_column_sections
     encode_rows = native.encode_rows
+    scaled_int64s = native.scaled_int64s
     murmur2 = native.murmur2
     murmur2_partition = native.murmur2_partition
     partition_rows = native.partition_rows
@@ -73,5 +75,6 @@ __all__ = [
     "murmur2_partition",
     "native",
     "partition_rows",
+    "scaled_int64s",
     "scan_records",
 ]

@@ -70,10 +70,11 @@ cdef enum:
     UNORDERED = 3
     NO_KEY = 4
     NO_ROOM = 5
+    FIRST_KEY_BYTES = 65536
 
 
 # Known to `_implementation` too: both change when a function is added or changes its arguments.
-REVISION = 3
+REVISION = 4
 
 include "_native_read.pxi"
 include "_native_write.pxi"

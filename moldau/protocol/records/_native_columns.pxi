@@ -32,7 +32,8 @@ cdef class _Section:
 
 cdef struct Columns:
     Py_ssize_t capacity
-    Py_ssize_t data_capacity
+    Py_ssize_t key_capacity
+    Py_ssize_t value_capacity
     int64_t *offsets
     int64_t *timestamps
     int32_t *key_ends
@@ -74,32 +75,34 @@ cdef int _read_columns(
     Py_ssize_t *position,
     Py_ssize_t *index,
 ) noexcept nogil:
-    """One section into the columns, behind what is there."""
+    """One section into the columns, behind what is there; NO_ROOM in front of what does not fit."""
     cdef Span span
-    cdef Py_ssize_t row
+    cdef Py_ssize_t row, start
     cdef int status
     while index[0] < facts.count:
+        start = position[0]
         status = _read_record(data, size, position, facts.base_timestamp_ms, &span)
         if status != OK:
             return status
         row = columns.row
-        if row >= columns.capacity:
+        if (
+            row >= columns.capacity
+            or columns.key_bytes + span.key_size > columns.key_capacity
+            or columns.value_bytes + span.value_size > columns.value_capacity
+        ):
+            position[0] = start
             return NO_ROOM
         columns.offsets[row] = facts.base_offset + span.offset_delta
         columns.timestamps[row] = (
             facts.append_time_ms if facts.has_append_time else span.timestamp_ms
         )
         if span.key_size >= 0:
-            if columns.key_bytes + span.key_size > columns.data_capacity:
-                return NO_ROOM
             memcpy(columns.key_data + columns.key_bytes, data + span.key_at, span.key_size)
             columns.key_bytes += span.key_size
         else:
             columns.key_validity[row >> 3] &= <uint8_t>~(1 << (row & 7))
             columns.null_keys += 1
         if span.value_size >= 0:
-            if columns.value_bytes + span.value_size > columns.data_capacity:
-                return NO_ROOM
             memcpy(columns.value_data + columns.value_bytes, data + span.value_at, span.value_size)
             columns.value_bytes += span.value_size
         else:
@@ -142,15 +145,19 @@ def decode_column_sections(list sections):
         raise InvalidBatch(
             InvalidBatchReason.TOO_LARGE, f"{total_bytes} bytes do not fit 32-bit columns"
         )
-    fault, columns = _decode_held(held, total_count, total_bytes)
+    fault, columns = _decode_held(held, total_count, total_bytes, None)
     if fault is not None:
         number, error = fault
         raise error.at(sections[number][0])
     return columns
 
 
-cdef tuple _decode_held(list held, Py_ssize_t row_limit, Py_ssize_t total_bytes):
+cdef tuple _decode_held(
+    list held, Py_ssize_t row_limit, Py_ssize_t total_bytes, bytearray value_memory
+):
     """Rows from where the sections stand, up to the limit or the first fault.
+
+    `value_memory`: where the values go if they fit, so that no fresh memory is touched for them.
 
     Returns (None or (number of the section, its error), columns); the sections are where the
     reading has stopped, and know from where they were read and how many rows they gave.
@@ -160,9 +167,12 @@ cdef tuple _decode_held(list held, Py_ssize_t row_limit, Py_ssize_t total_bytes)
     cdef _SectionFacts facts
     cdef int status
     cdef object fault = None
+    cdef object value_view = None
+    cdef bytearray key_data, value_data
     memset(&columns, 0, sizeof(Columns))
     columns.capacity = row_limit
-    columns.data_capacity = total_bytes
+    columns.key_capacity = min(total_bytes, FIRST_KEY_BYTES)
+    columns.value_capacity = total_bytes
     offsets = _uninitialized(8 * row_limit)
     timestamps = _uninitialized(8 * row_limit)
     key_ends = _uninitialized(4 * (row_limit + 1))
@@ -170,8 +180,13 @@ cdef tuple _decode_held(list held, Py_ssize_t row_limit, Py_ssize_t total_bytes)
     header_ends = _uninitialized(4 * (row_limit + 1))
     key_validity = _all_valid(row_limit)
     value_validity = _all_valid(row_limit)
-    key_data = _uninitialized(total_bytes)
-    value_data = _uninitialized(total_bytes)
+    key_data = _uninitialized(columns.key_capacity)
+    if value_memory is None or PyByteArray_GET_SIZE(value_memory) < total_bytes:
+        value_data = _uninitialized(total_bytes)
+    else:
+        # The view keeps others from changing its size.
+        value_data = value_memory
+        value_view = memoryview(value_memory)
     columns.offsets = <int64_t *>PyByteArray_AS_STRING(offsets)
     columns.timestamps = <int64_t *>PyByteArray_AS_STRING(timestamps)
     columns.key_ends = <int32_t *>PyByteArray_AS_STRING(key_ends)
@@ -192,15 +207,21 @@ cdef tuple _decode_held(list held, Py_ssize_t row_limit, Py_ssize_t total_bytes)
         facts.base_timestamp_ms = section.base_timestamp_ms
         facts.has_append_time = section.has_append_time
         facts.append_time_ms = section.append_time_ms
-        with nogil:
-            status = _read_columns(
-                <const uint8_t *>section.view.buf,
-                section.view.len,
-                facts,
-                &columns,
-                &section.position,
-                &section.index,
-            )
+        while True:
+            with nogil:
+                status = _read_columns(
+                    <const uint8_t *>section.view.buf,
+                    section.view.len,
+                    facts,
+                    &columns,
+                    &section.position,
+                    &section.index,
+                )
+            if status != NO_ROOM or columns.key_capacity == total_bytes:
+                break
+            columns.key_capacity = min(total_bytes, 4 * columns.key_capacity)
+            PyByteArray_Resize(key_data, columns.key_capacity)
+            columns.key_data = <uint8_t *>PyByteArray_AS_STRING(key_data)
         section.taken += section.index
         try:
             if status == MALFORMED or status == NO_ROOM:
@@ -217,13 +238,17 @@ cdef tuple _decode_held(list held, Py_ssize_t row_limit, Py_ssize_t total_bytes)
         _trim_validity(key_validity, columns.row)
         _trim_validity(value_validity, columns.row)
     PyByteArray_Resize(key_data, columns.key_bytes)
-    PyByteArray_Resize(value_data, columns.value_bytes)
+    if value_view is None:
+        PyByteArray_Resize(value_data, columns.value_bytes)
+        values = value_data
+    else:
+        values = value_view[: columns.value_bytes]
     return fault, (
         columns.row,
         offsets,
         timestamps,
         (key_ends, key_validity if columns.null_keys else None, key_data),
-        (value_ends, value_validity if columns.null_values else None, value_data),
+        (value_ends, value_validity if columns.null_values else None, values),
         _decode_header_columns(held, header_ends, &columns) if columns.header_count else None,
     )
 

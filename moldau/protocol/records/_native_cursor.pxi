@@ -168,7 +168,7 @@ cdef class RecordCursor:
         return records
 
 
-def decode_cursors(cursors, max_records=None):
+def decode_cursors(cursors, max_records=None, value_memory_of=None):
     """See `cursor_pure.decode_cursors`."""
     cdef list held = []
     cdef list users = []
@@ -190,7 +190,9 @@ def decode_cursors(cursors, max_records=None):
         total += bytes_left
         rows += section.count - section.index
     rows = min(rows, limit)
-    fault, columns = _decode_held(held, rows, total)
+    fault, columns = _decode_held(
+        held, rows, total, None if value_memory_of is None else value_memory_of(total)
+    )
     if fault is not None and columns[0] == 0:
         raise fault[1]
     counts = [section.taken for section in held]

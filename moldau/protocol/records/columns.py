@@ -36,6 +36,7 @@ from moldau.protocol.records.header import (
 
 if TYPE_CHECKING:
     from moldau.protocol.records._implementation import RecordCursor
+    from moldau.protocol.reusable_memory import ReusableMemory
 
 _MAX_BATCH_BYTES: Final = 2**31 - 1
 
@@ -106,14 +107,20 @@ def decode_columns(
 
 
 def take_columns(
-    cursors: Sequence[RecordCursor], max_records: int | None = None
+    cursors: Sequence[RecordCursor],
+    max_records: int | None = None,
+    *,
+    memory: ReusableMemory | None = None,
 ) -> tuple[list[int], RecordColumns]:
     """Take up to `max_records` records (None: all) from the cursors, in order, into columns.
 
     Returns (records taken from each cursor, columns). A record that cannot be read ends it before
-    that record; when it is the first one, InvalidBatch is raised.
+    that record; when it is the first one, InvalidBatch is raised. `memory`: for the values; what
+    they lie in is used again as soon as nobody refers to it.
     """
-    counts, columns = _implementation.decode_cursors(cursors, max_records)
+    counts, columns = _implementation.decode_cursors(
+        cursors, max_records, None if memory is None else memory.take
+    )
     return counts, columns_of(columns)
 
 

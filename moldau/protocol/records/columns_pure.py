@@ -16,6 +16,7 @@ from moldau.protocol.records.pure import decode_records, encode_record_parts, en
 from moldau.protocol.records.record import Record
 
 MAX_INT32: Final = 2**31 - 1
+MAX_INT64: Final = 2**63 - 1
 
 Section: TypeAlias = tuple[int, Buffer, int, int, int, int | None]
 """(position of the batch, records section, count, base offset, base timestamp, append time)"""
@@ -234,3 +235,17 @@ def encode_rows(
     if len(out) > MAX_INT32:
         raise OverflowError(f"row {at}: a batch of more than 2 GB")
     return out, stop, base_ms, highest_ms
+
+
+def scaled_int64s(numbers: Buffer, factor: int) -> bytearray:
+    """The int64s times a positive factor; what does not fit becomes the largest or smallest one."""
+    if factor < 1:
+        raise ValueError(f"factor {factor}")
+    raw = memoryview(numbers).cast("B")
+    column = raw[: len(raw) & ~7].cast("q")
+    limit = MAX_INT64 // factor
+    scaled = (
+        MAX_INT64 if number > limit else -MAX_INT64 - 1 if number < -limit else number * factor
+        for number in column
+    )
+    return bytearray(array("q", scaled))

@@ -184,13 +184,18 @@ class RecordCursor:
 
 
 def decode_cursors(
-    cursors: Sequence[RecordCursor], max_records: int | None = None
+    cursors: Sequence[RecordCursor],
+    max_records: int | None = None,
+    value_memory_of: Callable[[int], bytearray | None] | None = None,
 ) -> tuple[list[int], DecodedColumns]:
     """Take up to `max_records` records (None: all) from the cursors, in order, into columns.
 
     Returns (records taken from each cursor, columns as `decode_column_sections` makes them). The
     reading ends before a record that cannot be read, and before 2 GB are exceeded; when the bad
     record is the first, raises InvalidBatch.
+
+    `value_memory_of`: asked once for memory of so many bytes at least, for the values to lie in;
+    None, or what is too small, is no use. Here no memory is used but the values' own.
     """
     columns = ColumnWriter()
     counts = [0] * len(cursors)

@@ -190,3 +190,21 @@ def test_truncated_stream_leaves_nothing_behind() -> None:
         assert reader.is_inside_frame
         reader.close()
     assert memory.reserved_bytes == 0
+
+
+def test_a_detached_frames_buffer_is_used_again_only_when_nobody_sees_it() -> None:
+    reader = FrameReader(ReceiveMemory(), detached=True)
+    source = random.Random(3)
+    held: list[tuple[memoryview, bytes]] = []
+    buffers = set()
+    for _ in range(60):
+        body = source.randbytes(source.randrange(SMALL_FRAME_LIMIT_BYTES + 1, 4 * CHUNK_BYTES))
+        [frame] = feed(reader, framed(body), [CHUNK_BYTES])
+        buffers.add(id(frame.obj))
+        # Of some only a slice is kept, as of a response its records.
+        held.append((frame, body) if source.random() < 0.5 else (frame[7:99], body[7:99]))
+        del frame
+        while len(held) > source.randrange(1, 5):
+            held.pop(source.randrange(len(held)))
+        assert all(view == expected for view, expected in held)
+    assert len(buffers) < 30

@@ -8,6 +8,12 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from moldau.protocol.framing import ReceiveMemory
+from moldau.protocol.messages.p00_produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from moldau.protocol.messages.p01_fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -258,6 +264,51 @@ async def test_large_responses_stay_valid_after_later_ones(harness: Harness) -> 
     connection = await connect(harness, await harness.server(echo), negotiate=False)
     answers = [await echoed(connection, payload) for payload in PAYLOADS]
     assert [bytes(answer) for answer in answers] == PAYLOADS
+
+
+@pytest.mark.parametrize("keeps_records", [False, True])
+async def test_records_arrive_whole_and_in_order_however_they_are_written(
+    harness: Harness, keeps_records: bool
+) -> None:
+    seen: list[bytes] = []
+
+    def handler(request: Request) -> None:
+        message, _ = ProduceRequest.decode(request.body, request.api_version)
+        seen.extend(
+            bytes(partition.records)
+            for topic in message.topic_data
+            for partition in topic.partition_data
+        )
+        request.respond(ProduceResponse())
+
+    connection = await connect(harness, await harness.server(handler), negotiate=False)
+    sizes = [10, 300_000, 70_000, 1, 65_536, 65_537, 1_000_000, 5]
+    batches = [bytearray([number]) * size for number, size in enumerate(sizes)]
+    answers = [
+        connection.submit(
+            ProduceRequest(
+                topic_data=[
+                    TopicProduceData(
+                        name="t",
+                        partition_data=[
+                            PartitionProduceData(index=0, records=batch),
+                            PartitionProduceData(index=1, records=b"end"),
+                        ],
+                    )
+                ]
+            ),
+            api_version=9,
+            keeps_records=keeps_records,
+        )
+        for batch in batches
+    ]
+    expected = [bytes(batch) for batch in batches]
+    if not keeps_records:
+        # They were copied: what the caller does with its buffers now changes nothing.
+        for batch in batches:
+            batch[:] = bytes(len(batch))
+    await asyncio.gather(*answers)
+    assert seen == [part for batch in expected for part in (batch, b"end")]
 
 
 async def test_buffers_are_used_again_when_the_receiver_says_so(harness: Harness) -> None:

@@ -244,6 +244,28 @@ async def test_a_cancelled_sending_appends_nothing_more() -> None:
         assert len(cluster.values("t")) == stored + 1
 
 
+async def test_tables_in_transactions_are_seen_when_committed_and_never_when_aborted() -> None:
+    async with FakeCluster(2, topics={"t": 2}) as cluster:
+        async with producer_of(cluster, transactional_id="x") as producer:
+            await ends(producer.init_transactions(), "init_transactions")
+            producer.begin_transaction()
+            await ends(producer.send_arrow("t", pa.table({"value": [b"no"] * 50})), "send_arrow")
+            await ends(producer.abort_transaction(), "abort_transaction")
+            async with producer.transaction():
+                delivery = await ends(
+                    producer.send_arrow("t", pa.table({"value": [b"yes"] * 50})), "send_arrow"
+                )
+            assert delivery.row_count == 50
+        partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
+        async with consumer_of(cluster, *partitions, isolation_level="read_committed") as consumer:
+            seen: list[bytes] = []
+            while len(seen) < 50:
+                batch = await ends(consumer.poll_arrow(timeout_ms=5000), "poll_arrow")
+                seen += batch.column("value").to_pylist()
+            assert seen == [b"yes"] * 50
+            assert (await consumer.poll_arrow(timeout_ms=100)).num_rows == 0
+
+
 @pytest.mark.parametrize(
     ("data", "error", "word"),
     [

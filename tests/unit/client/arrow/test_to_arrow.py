@@ -106,6 +106,15 @@ def test_what_is_polled_can_be_sent_again(found) -> None:
         ]
 
 
+@pytest.mark.parametrize("count", [1, 8192, 8193])
+def test_small_and_large_polls_of_one_partition(count) -> None:
+    columns = decode_columns(encode_batch([Record(i, i, None, b"v") for i in range(count)]))
+    batch = to_arrow([RowRun("a", 3, TimestampType.CREATE_TIME, count)], columns)
+    batch.validate(full=True)
+    assert batch.column("topic").to_pylist() == ["a"] * count
+    assert batch.column("partition").to_pylist() == [3] * count
+
+
 def test_runs_name_topic_partition_and_clock() -> None:
     columns = decode_columns(encode_batch([Record(i, i, None, b"v") for i in range(5)]))
     batch = to_arrow(
@@ -119,6 +128,11 @@ def test_runs_name_topic_partition_and_clock() -> None:
     assert batch.column("topic").to_pylist() == ["a", "a", "b", "b", "b"]
     assert batch.column("partition").to_pylist() == [1] * 5
     assert batch.column("timestampType").to_pylist() == [0, 0, 1, 1, 1]
+
+
+def test_a_time_beyond_all_microseconds_does_not_stop_the_reading() -> None:
+    batch = polled([cursor_of(encode_batch([Record(0, 2**62, None, b"v")]))])
+    assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [2**63 - 1]
 
 
 def test_values_are_the_codecs_own_bytes() -> None:
