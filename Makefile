@@ -17,7 +17,7 @@ setup: ## Create .venv and install everything from the package registry (fast wh
 	@$(PYTHON) .ci/bootstrap.py
 
 test: setup lint ## Everything: lint, types, import contracts, all tests, the simulators for a few minutes
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 fmt: setup ## Format the code and fix what can be fixed mechanically
 	$(BIN)/ruff check --fix-only .
