@@ -41,6 +41,7 @@ class Call(Generic[Result]):
 
     __slots__ = (
         "_arguments",
+        "_begun",
         "_callers",
         "_error",
         "_give_back",
@@ -67,6 +68,7 @@ class Call(Generic[Result]):
         self._give_back = give_back
         self._messages: SimpleQueue[Errand | None] = SimpleQueue()
         self._task: asyncio.Task[None] | None = None
+        self._begun = False
         self._interrupted = False
         self._result: list[Result] = []
         self._error: BaseException | None = None
@@ -76,6 +78,7 @@ class Call(Generic[Result]):
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
+        self._begun = True
         if self._callers is not None:
             self._callers.entered(self)
         try:
@@ -134,7 +137,9 @@ class Call(Generic[Result]):
         self._leave()
         if self._task is not None and not self._task.done():
             self._task.cancel()
-            return
+            if self._begun:
+                return
+            # Cancelled before its first step a task runs nothing at all: it would not tell us.
         self._return_result()
         self._messages.put(_ENDED)
 
