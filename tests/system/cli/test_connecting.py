@@ -46,7 +46,7 @@ def test_a_file_of_client_properties(cli: Cli, cluster: Cluster, tmp_path: Path)
     assert "SCRAM-SHA-512" in refused
     file.write_text("security.protocol=SASL_TLS\n")
     refused = cli.refused("brokers", "list", "--command-config", file, status=WRONG_USAGE)
-    assert "security.protocol=SASL_TLS" in refused
+    assert "security.protocol='SASL_TLS'" in refused
     missing = tmp_path / "nothing.properties"
     refused = cli.refused("brokers", "list", "--command-config", missing, status=WRONG_USAGE)
     assert str(missing) in refused
