@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from moldau.client.arrow.library import pyarrow, pyarrow_compute
 from moldau.client.records import TimestampType
 from moldau.protocol.records import BytesColumn, RecordColumns
+
+MICROSECONDS_PER_MS: Final = 1_000
+MAX_MS: Final = (2**63 - 1) // MICROSECONDS_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,6 @@ def to_arrow(runs: Sequence[RowRun], columns: RecordColumns) -> Any:
     assert sum(run.row_count for run in runs) == count, "every row is in one run"
     if not runs:
         return pa.RecordBatch.from_pylist([], schema=polled_schema())
-    timestamps = _fixed(pa.int64(), count, columns.timestamps_ms)
     return pa.RecordBatch.from_arrays(
         [
             _strings(pa.binary(), count, columns.keys),
@@ -67,7 +69,7 @@ def to_arrow(runs: Sequence[RowRun], columns: RecordColumns) -> Any:
             _repeated([run.topic for run in runs], runs, pa.string()),
             _repeated([run.partition for run in runs], runs, pa.int32()),
             _fixed(pa.int64(), count, columns.offsets),
-            timestamps.view(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+            _microseconds(_fixed(pa.int64(), count, columns.timestamps_ms)),
             _repeated([int(run.timestamp_type) for run in runs], runs, pa.int32()),
             _headers(count, columns),
         ],
@@ -78,6 +80,17 @@ def to_arrow(runs: Sequence[RowRun], columns: RecordColumns) -> Any:
 def _fixed(kind: Any, count: int, buffer: Any) -> Any:
     pa = pyarrow()
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(buffer)])
+
+
+def _microseconds(timestamps_ms: Any) -> Any:
+    """As UTC times. Kafka lets a record carry any 64 bits of milliseconds: what microseconds cannot
+    say becomes the last time they can, so that one record never stops the reading of a topic.
+    """
+    pa, pc = pyarrow(), pyarrow_compute()
+    kept = pc.max_element_wise(
+        pc.min_element_wise(timestamps_ms, pa.scalar(MAX_MS)), pa.scalar(-MAX_MS)
+    )
+    return pc.multiply(kept, pa.scalar(MICROSECONDS_PER_MS)).view(pa.timestamp("us", tz="UTC"))
 
 
 def _strings(kind: Any, count: int, column: BytesColumn) -> Any:
