@@ -240,22 +240,7 @@ def face_of(
     differ. The decorated function's body is never run.
     """
 
-    def decorate(
-        declared: Callable[..., object],
-    ) -> Callable[Concatenate[Any, Parameters], Result]:
-        name = method.__name__
-        assert declared.__name__ == name, f"{declared.__qualname__} is the face of {name}"
-
-        @wraps(method)
-        def blocking(self: Any, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            result: Result = self._call(getattr(self._inner, name), *args, **kwargs)
-            return result
-
-        blocking.__qualname__ = declared.__qualname__
-        blocking.__module__ = declared.__module__
-        return cast("Callable[Concatenate[Any, Parameters], Result]", blocking)
-
-    return decorate
+    return _face(method, "_call")
 
 
 def quick_face_of(
@@ -263,20 +248,25 @@ def quick_face_of(
 ) -> Callable[[Callable[..., object]], Callable[Concatenate[Any, Parameters], Result]]:
     """As `face_of`, for a plain method: it runs on the loop, where its client's state is."""
 
-    def decorate(
-        declared: Callable[..., object],
-    ) -> Callable[Concatenate[Any, Parameters], Result]:
+    return _face(method, "_call_now")
+
+
+def _face(
+    method: Callable[Concatenate[Any, Parameters], Any], way: str
+) -> Callable[[Callable[..., object]], Callable[Concatenate[Any, Parameters], Any]]:
+    """A method that has `method` of the inner client called by the outer one's method `way`."""
+
+    def decorate(declared: Callable[..., object]) -> Callable[Concatenate[Any, Parameters], Any]:
         name = method.__name__
         assert declared.__name__ == name, f"{declared.__qualname__} is the face of {name}"
 
         @wraps(method)
-        def blocking(self: Any, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            result: Result = self._call_now(getattr(self._inner, name), *args, **kwargs)
-            return result
+        def blocking(self: Any, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Any:
+            return getattr(self, way)(getattr(self._inner, name), *args, **kwargs)
 
         blocking.__qualname__ = declared.__qualname__
         blocking.__module__ = declared.__module__
-        return cast("Callable[Concatenate[Any, Parameters], Result]", blocking)
+        return cast("Callable[Concatenate[Any, Parameters], Any]", blocking)
 
     return decorate
 
