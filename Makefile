@@ -32,7 +32,7 @@ type: setup ## Static types, strictly; and the client's public types are complet
 	$(BIN)/mypy
 	$(BIN)/python .ci/public_types.py
 
-sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes, SIM=replication: with data, SIM=transactions: with coordinators; SIM=transactions: with coordinators
+sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes, SIM=replication: with data, SIM=transactions: with coordinators
 	@$(BIN)/python -m tests.simulation.$(if $(SIM),$(SIM).)run $(SIM_ARGS)
 
 soak: setup ## Real brokers under load and random faults, as root: MINUTES=m, SEED=n to replay its schedule
