@@ -16,6 +16,8 @@ from moldau.testing import wait_until
 
 END_DEADLINE_S = 30
 
+LEADER_ELECTED_JUST_NOW = (KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION)
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -123,7 +125,7 @@ class Writer:
 
 def watermarks(consumer: Consumer, where: TopicPartition) -> tuple[int, int]:
     """Where a partition begins and ends. Asked again while its leader, elected a moment ago, does
-    not know its high watermark yet (KIP-207).
+    not know of it yet, or not its high watermark (KIP-207).
     """
     found: list[tuple[int, int]] = []
 
@@ -131,7 +133,7 @@ def watermarks(consumer: Consumer, where: TopicPartition) -> tuple[int, int]:
         try:
             found.append(consumer.get_watermark_offsets(where, timeout=20, cached=False))
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.OFFSET_NOT_AVAILABLE:
+            if error.args[0].code() not in LEADER_ELECTED_JUST_NOW:
                 raise
         return bool(found)
 
