@@ -17,7 +17,7 @@ setup: ## Create .venv and install everything from the package registry (fast wh
 	@$(PYTHON) .ci/bootstrap.py
 
 test: setup lint ## Everything: lint, types, import contracts, all tests, the simulators for a few minutes
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 fmt: setup ## Format the code and fix what can be fixed mechanically
 	$(BIN)/ruff check --fix-only .
@@ -32,7 +32,7 @@ type: setup ## Static types, strictly; and the client's public types are complet
 	$(BIN)/mypy
 	$(BIN)/python .ci/public_types.py
 
-sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes, SIM=replication: with data, SIM=transactions: with coordinators; SIM=transactions: with coordinators
+sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes, SIM=replication: with data, SIM=transactions: with coordinators
 	@$(BIN)/python -m tests.simulation.$(if $(SIM),$(SIM).)run $(SIM_ARGS)
 
 soak: setup ## Real brokers under load and random faults, as root: MINUTES=m, SEED=n to replay its schedule

@@ -13,7 +13,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -146,18 +146,23 @@ async def _moldau_getmany(order: LoadOrder, outcome: LoadOutcome) -> None:
             await read(order.record_count)
 
 
+async def _iterate(consumer: AsyncIterable[object], order: LoadOrder, outcome: LoadOutcome) -> None:
+    """`async for`, one record at a time."""
+
+    async def read(count: int) -> None:
+        async for _ in consumer:
+            count -= 1
+            if not count:
+                return
+
+    await read(order.warm_up_count)
+    with timed(outcome):
+        await read(order.record_count)
+
+
 async def _moldau_async_for(order: LoadOrder, outcome: LoadOutcome) -> None:
     async with _our_consumer(order) as consumer:
-
-        async def read(count: int) -> None:
-            async for _ in consumer:
-                count -= 1
-                if not count:
-                    return
-
-        await read(order.warm_up_count)
-        with timed(outcome):
-            await read(order.record_count)
+        await _iterate(consumer, order, outcome)
 
 
 async def _moldau_poll_arrow(order: LoadOrder, outcome: LoadOutcome) -> None:
@@ -311,16 +316,7 @@ async def _aiokafka_getmany(order: LoadOrder, outcome: LoadOutcome) -> None:
 
 async def _aiokafka_async_for(order: LoadOrder, outcome: LoadOutcome) -> None:
     async with _aiokafka_consumer(order) as consumer:
-
-        async def read(count: int) -> None:
-            async for _ in consumer:
-                count -= 1
-                if not count:
-                    return
-
-        await read(order.warm_up_count)
-        with timed(outcome):
-            await read(order.record_count)
+        await _iterate(consumer, order, outcome)
 
 
 # -- kafka-python ---------------------------------------------------------------------------------

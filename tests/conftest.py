@@ -1,5 +1,5 @@
 """Marks by folder: `interop`, `java` and `system`, so that `-m "not java"` works everywhere; and in
-which order parallel workers take files.
+which order parallel workers take files. Random tests are not judged by how long they take.
 """
 
 from __future__ import annotations
@@ -7,6 +7,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something about the machine, and the first one imports things.
+settings.register_profile("moldau", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("moldau")
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = (

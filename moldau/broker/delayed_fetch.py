@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.authorizer import Operation
+from moldau.broker.fetch_sessions import NO_REPLICA, FetchSession
 from moldau.broker.partition import FetchRead, FollowerFetch
 from moldau.broker.partition.core.values import UNKNOWN_BROKER_EPOCH
 from moldau.broker.purgatory import DelayedOperation
@@ -18,7 +19,7 @@ from moldau.broker.waiting import wait_in, wait_no_longer
 from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from moldau.broker.fetch_sessions import FetchPartition, FetchSession
+    from moldau.broker.fetch_sessions import FetchPartition
     from moldau.broker.partition import Partition
     from moldau.broker.replica_manager import ReplicaManager
     from moldau.broker.request_context import RequestContext
@@ -28,8 +29,6 @@ PENDING_WAIT_MS: Final = 5_000
 
 READ_ALL_UP_TO: Final = 8
 """A fetch of so few partitions reads them all again when one changed; others look at that one."""
-
-NO_REPLICA: Final = -1
 
 Outcome = tuple["FetchPartition", FetchRead]
 Answer = Callable[["DelayedFetch", list[Outcome]], None]
@@ -294,6 +293,7 @@ class DelayedFetch(DelayedOperation):
                 return FetchRead(found)
             partition = found
             fetched.is_follower = parameters.is_from_follower
+            fetched.replica_id = parameters.replica_id
             fetched.watch(partition)
         topic = partition.topic_partition.topic
         if not self._is_authorized(topic):
@@ -359,6 +359,9 @@ class DelayedFetch(DelayedOperation):
         """
         fetched.is_position_news = False
         parameters = self.parameters
+        progress = partition.core.followers.get(parameters.replica_id)
+        if progress is not None and fetched.fetch_offset < progress.log_end_offset:
+            self._repeat_positions(fetched, partition)
         partition.follower_fetched(
             FollowerFetch(
                 parameters.replica_id,
@@ -368,6 +371,23 @@ class DelayedFetch(DelayedOperation):
                 self._arrived_ms,
             )
         )
+
+    def _repeat_positions(self, fetched: FetchPartition, partition: Partition) -> None:
+        """A follower goes back; or this comes late, from a connection that it has given up:
+
+        1. a fetch with its position is on its way, the follower gives up and connects anew;
+        2. there it founds a session, says how far it is by now, and then nothing more about the
+           partition, since nothing happens to it;
+        3. the fetch on the first connection is read: the follower seems to be far behind, and would
+           be taken so for ever.
+
+        So every other session of the follower says again where it is, when it next fetches.
+        """
+        for other in partition.fetch_watchers:
+            if other is not fetched and other.replica_id == fetched.replica_id:
+                owner = other.owner
+                if isinstance(owner, FetchSession):
+                    owner.repeat_position(other)
 
     def _find(self, fetched: FetchPartition) -> Partition | ErrorCode:
         """The local replica, or what the client is told instead."""

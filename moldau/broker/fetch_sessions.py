@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Registry
 
+NO_REPLICA: Final = -1
 INVALID_SESSION_ID: Final = 0
 INITIAL_SESSION_EPOCH: Final = 0
 FINAL_SESSION_EPOCH: Final = -1
@@ -50,7 +51,8 @@ class FetchPartition:
     """One partition in a fetch: from where, how much, and what the client was told last.
 
     `partition` is the local replica while it is known; a partition that changes tells `owner`.
-    `is_follower` says that the client reads past the high watermark, to the end of the log;
+    `is_follower` says that the client reads past the high watermark, to the end of the log, and
+    `replica_id` which broker that is;
     `log_start_offset` is a follower's own. `is_position_news` says that the client has named the
     partition in its latest request, and the leader has not taken note of that yet.
     """
@@ -66,6 +68,7 @@ class FetchPartition:
         "partition",
         "partition_index",
         "partition_max_bytes",
+        "replica_id",
         "reported_high_watermark",
         "reported_log_start_offset",
         "topic",
@@ -84,6 +87,7 @@ class FetchPartition:
         self.log_start_offset = -1
         self.is_follower = False
         self.is_position_news = True
+        self.replica_id = NO_REPLICA
         self.partition_max_bytes = 0
         self.reported_high_watermark = -1
         self.reported_log_start_offset = -1
@@ -151,6 +155,13 @@ class FetchSession:
         self.dirty[fetched] = None
         for fetch in self.waiting:
             fetch.high_watermark_moved(fetched)
+
+    def repeat_position(self, fetched: FetchPartition) -> None:
+        """With its next request the client says again where it is, if it names the partition or
+        not: somebody who took its place may have said otherwise.
+        """
+        fetched.is_position_news = True
+        self.dirty[fetched] = None
 
     def adopt(self, fetched: FetchPartition) -> None:
         """Take over a partition of the full fetch that founds the session."""

@@ -81,7 +81,8 @@ def with_admin(
     work: Callable[[Admin], Awaitable[Result]],
     bootstrap_controller: str | None = None,
 ) -> Result:
-    """Run `work` with an admin client; a `KafkaError` becomes one line and status 1.
+    """Run `work` with an admin client; a `KafkaError` becomes one line and status 1, settings that
+    cannot be used status 2.
 
     Controllers, when they are given, are asked instead of brokers.
     """
@@ -93,6 +94,8 @@ def with_admin(
 
     try:
         return asyncio.run(run())
+    except ConfigurationError as error:  # what only shows when the settings are put to use
+        fail(str(error), status=2)
     except KafkaError as error:
         fail(str(error))
 

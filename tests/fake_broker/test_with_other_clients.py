@@ -191,7 +191,8 @@ def test_librdkafka_uses_transactions_and_the_new_group_protocol():
         committed = threaded.call(
             lambda cluster: [cluster.groups.committed("g", "t", index) for index in range(3)]
         )
-        assert committed[1:] == [4, 4]
+        # Behind the last record, or behind the marker that follows it.
+        assert {*committed[1:]} <= {3, 4}
         assert threaded.call(lambda cluster: cluster.groups.get("g").is_empty)
 
 

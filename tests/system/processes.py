@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from moldau.testing import wait_until
 
 END_DEADLINE_S = 30
+
+LEADER_ELECTED_JUST_NOW = (KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,24 @@ class Writer:
         self.acknowledged[message.value()] = message.offset()
 
 
+def watermarks(consumer: Consumer, where: TopicPartition) -> tuple[int, int]:
+    """Where a partition begins and ends. Asked again while its leader, elected a moment ago, does
+    not know of it yet, or not its high watermark (KIP-207).
+    """
+    found: list[tuple[int, int]] = []
+
+    def answered() -> bool:
+        try:
+            found.append(consumer.get_watermark_offsets(where, timeout=20, cached=False))
+        except KafkaException as error:
+            if error.args[0].code() not in LEADER_ELECTED_JUST_NOW:
+                raise
+        return bool(found)
+
+    wait_until(answered, what=f"the watermarks of {where.topic}-{where.partition}")
+    return found[0]
+
+
 def read_all(bootstrap: str, topic: str, *, partition: int = 0) -> list[bytes]:
     """Every value of a partition, up to its end now."""
     consumer = Consumer(
@@ -132,7 +154,7 @@ def read_all(bootstrap: str, topic: str, *, partition: int = 0) -> list[bytes]:
     )
     try:
         where = TopicPartition(topic, partition)
-        low, high = consumer.get_watermark_offsets(where, timeout=20)
+        low, high = watermarks(consumer, where)
         consumer.assign([TopicPartition(topic, partition, low)])
         values: list[bytes] = []
         while low + len(values) < high:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.delayed_fetch import (
-    NO_REPLICA,
     DelayedFetch,
     FetchParameters,
     Outcome,
@@ -30,6 +29,7 @@ from moldau.broker.fetch_sessions import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     INVALID_SESSION_ID,
+    NO_REPLICA,
     FetchPartition,
     FetchSession,
     request_partitions,

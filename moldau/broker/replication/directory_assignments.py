@@ -90,10 +90,13 @@ class DirectoryAssignments:
             return
         self._waiting[key] = directory_id
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(
-                self._send_all(), name="directory-assignments"
-            )
-            self._task.add_done_callback(self._ended)
+            self._begin()
+
+    def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(
+            self._send_all(), name="directory-assignments"
+        )
+        self._task.add_done_callback(self._ended)
 
     def settled(self, topic_id: UUID, partition_index: int) -> None:
         """The metadata is right about the replica, or the replica is gone."""
@@ -115,6 +118,9 @@ class DirectoryAssignments:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._on_fault(error)
+        if self._waiting and not self._is_closed:
+            # Told to a task that had ended, before the loop came here.
+            self._begin()
 
     async def _send_all(self) -> None:
         backoff_ms = 0

@@ -123,12 +123,15 @@ class TopicCalls:
         wanted = list(names)
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=name) for name in wanted],
-            topic_names=wanted,
             timeout_ms=OPERATION_TIMEOUT_MS,
         )
+        by_names = DeleteTopicsRequest(topic_names=wanted, timeout_ms=OPERATION_TIMEOUT_MS)
 
         async def attempt() -> None:
-            response = await self._client.ask_controller(request)
+            try:
+                response = await self._client.ask_controller(request, versions=(6, 6))
+            except UnsupportedByPeer:
+                response = await self._client.ask_controller(by_names, versions=(1, 5))
             for result in response.responses:
                 # A second try finds gone what the first one deleted: still an error, and told.
                 if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

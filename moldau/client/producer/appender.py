@@ -86,7 +86,7 @@ class Appender:
         self._learn = learn
         self._used = used
         self._refused = refused
-        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._room_waiters: deque[_RoomWaiter] = deque()
 
     # -- one record ------------------------------------------------------------------------------
 
@@ -383,26 +383,24 @@ class Appender:
         accumulator = self._accumulator
         if not self._room_waiters and accumulator.free_bytes >= size_bytes:
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._room_waiters.append(turn)
+        waiter = _RoomWaiter(size_bytes)
+        self._room_waiters.append(waiter)
         accumulator.hurries += 1
         self.sender.wake()
         try:
-            while self._room_waiters[0] is not turn or accumulator.free_bytes < size_bytes:
+            while self._room_waiters[0] is not waiter or accumulator.free_bytes < size_bytes:
                 remaining_ms = deadline_ms - self._clock.monotonic_ms()
                 if remaining_ms <= 0:
                     raise self.buffer_full(accumulator.settings.max_block_ms)
-                timer = self._clock.call_later(remaining_ms, _set, turn)
+                waiter.turn = asyncio.get_running_loop().create_future()
+                timer = self._clock.call_later(remaining_ms, waiter.look)
                 try:
-                    await turn
+                    await waiter.turn
                 finally:
                     timer.cancel()
-                    place = self._room_waiters.index(turn)
-                    turn = asyncio.get_running_loop().create_future()
-                    self._room_waiters[place] = turn
         finally:
             accumulator.hurries -= 1
-            self._room_waiters.remove(turn)
+            self._room_waiters.remove(waiter)
             self.room_changed()
 
     @property
@@ -411,9 +409,10 @@ class Appender:
         return bool(self._room_waiters)
 
     def room_changed(self) -> None:
-        """Memory may have been given back: let the first who waits look."""
-        if self._room_waiters and self._accumulator.free_bytes > 0:
-            _set(self._room_waiters[0])
+        """Memory may have been given back: the first who waits goes on if it is enough."""
+        waiters = self._room_waiters
+        if waiters and self._accumulator.free_bytes >= waiters[0].size_bytes:
+            waiters[0].look()
 
     def buffer_full(self, waited_ms: float | None) -> BufferFull:
         """The error of a record for which there is no room, not even after some time."""
@@ -425,6 +424,16 @@ class Appender:
         )
 
 
-def _set(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)
+class _RoomWaiter:
+    """One call that waits for so much memory."""
+
+    __slots__ = ("size_bytes", "turn")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.turn: asyncio.Future[None] | None = None
+
+    def look(self) -> None:
+        """Let it look whether it may go on."""
+        if self.turn is not None and not self.turn.done():
+            self.turn.set_result(None)

@@ -1,9 +1,9 @@
-"""Takes batches to the leaders of their partitions: one task, up to `max.in.flight` per node.
+"""Takes batches to the leaders of their partitions, up to `max.in.flight` requests per node.
 
 Owns requests from drain to answer, and telling those who wait. Must not decide what an error means
-for a batch (`core/results.py`) nor what a transaction allows (`transactions.py`). Invariant: a
-batch that was drained comes back to `Results` exactly once, whatever happens to its request; the
-task ends only when it is told to.
+for a batch (`core/results.py`) nor what a transaction allows (`transactions.py`). Invariants: a
+batch that was drained comes back to `Results` exactly once, whatever happens to its request; until
+it is told to stop, there is always a next turn, or an answer or a caller that asks for one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from moldau.client.producer.core.results import Results
 from moldau.client.producer.requests import ProduceCall, produce_call
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.schema import Message
-from moldau.runtime.clock import Clock
+from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
 
 _LOG: Final = logging.getLogger("moldau.client.producer")
@@ -36,14 +36,15 @@ UNWRITABLE_PAUSE_MS: Final = 2.0
 
 
 class Sender:
-    """The producer's one task. States: new → running → stopped.
+    """Works in turns of the loop, not in a task: most are one request, and a task would cost as
+    much. States: new → running → stopped, or failed by a bug.
 
     Args:
         highest_version: the highest version of Produce that may be used, None for any.
         before_step: called before each look at the accumulator with the time; returns when it
             wants to be called again.
         on_progress: called after batches have ended or memory was given back.
-        on_failure: called when the task has ended by a bug, before the batches fail.
+        on_failure: called when a turn has failed by a bug, before the batches fail.
     """
 
     def __init__(
@@ -69,11 +70,12 @@ class Sender:
         self._before_step = before_step
         self._on_progress = on_progress
         self._on_failure = on_failure
-        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
         self._is_woken = False
-        self._sleep: asyncio.Future[None] | None = None
-        self._sleeps_until_ms = NEVER
+        self._next_turn_ms = NEVER
+        self._timer: TimerHandle | None = None
+        self._timer_due_ms = NEVER
         self._in_flight: dict[int, int] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._not_before_ms: dict[int, float] = {}
@@ -84,45 +86,40 @@ class Sender:
 
     def start(self) -> None:
         """Begin; on the running loop."""
-        assert self._task is None
-        self._task = asyncio.create_task(self._run(), name="moldau-producer-sender")
-        self._task.add_done_callback(self._ended)
+        assert self._loop is None
+        self._loop = asyncio.get_running_loop()
+        self.wake()
 
     async def stop(self) -> None:
         """Send nothing more. What is on the wire is not waited for."""
         self._is_stopping = True
         for connecting in list(self._connecting.values()):
             connecting.cancel()
+        self._cancel_timer()
         await asyncio.gather(*self._connecting.values(), return_exceptions=True)
-        self.wake()
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """The task is over: as it should be, or by a bug that must not leave anybody waiting."""
-        if task.cancelled():
-            self.failure = KafkaError("the producer's task was cancelled from outside")
-        elif task.exception() is not None:
-            self.failure = task.exception()
-            _LOG.error("the producer's task has failed", exc_info=self.failure)
-        if self.failure is not None:
-            error = KafkaError(f"the producer has failed: {self.failure!r}")
-            error.__cause__ = self.failure
-            self._on_failure(error)
-            self.results.fail_all(error)
-            self.announce()
+    def _failed(self, failure: Exception) -> None:
+        """A bug, which must not leave anybody waiting."""
+        self.failure = failure
+        self._cancel_timer()
+        _LOG.error("the producer has failed", exc_info=failure)
+        error = KafkaError(f"the producer has failed: {failure!r}")
+        error.__cause__ = failure
+        self._on_failure(error)
+        self.results.fail_all(error)
+        self.announce()
 
     # -- for the producer and its transactions ---------------------------------------------------
 
     def wake(self) -> None:
         """Look at everything again, soon."""
-        self._is_woken = True
-        if self._sleep is not None and not self._sleep.done():
-            self._sleep.set_result(None)
+        if not self._is_woken and self._loop is not None:
+            self._is_woken = True
+            self._loop.call_soon(self._turn)
 
     def wake_by(self, due_ms: float) -> None:
         """Look at everything at that time at the latest."""
-        if due_ms < self._sleeps_until_ms:
+        if due_ms < self._next_turn_ms:
             self.wake()
 
     async def flush(self) -> None:
@@ -166,31 +163,38 @@ class Sender:
                 if landing in self._landings:
                     self._landings.remove(landing)
 
-    # -- the task --------------------------------------------------------------------------------
+    # -- turns -----------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        while not self._is_stopping:
-            self._is_woken = False
-            next_ms = self._step(self._clock.monotonic_ms())
-            if not self._is_woken and not self._is_stopping:
-                await self._sleep_until(next_ms)
-            else:
-                await asyncio.sleep(0)
-
-    async def _sleep_until(self, due_ms: float) -> None:
-        self._sleep = sleep = asyncio.get_running_loop().create_future()
-        self._sleeps_until_ms = due_ms
-        timer = None
-        if due_ms != NEVER:
-            delay_ms = max(due_ms - self._clock.monotonic_ms(), 0.0)
-            timer = self._clock.call_later(delay_ms, self.wake)
+    def _turn(self) -> None:
+        self._is_woken = False
+        self._next_turn_ms = NEVER  # whoever asks during the turn gets another one
+        if self._is_stopping or self.failure is not None:
+            return
         try:
-            await sleep
-        finally:
-            self._sleep = None
-            self._sleeps_until_ms = NEVER
-            if timer is not None:
-                timer.cancel()
+            self._plan(self._step(self._clock.monotonic_ms()))
+        except Exception as failure:  # noqa: BLE001 - whatever it is, somebody waits for batches
+            self._failed(failure)
+
+    def _plan(self, due_ms: float) -> None:
+        """The next turn is at that time, or sooner: a timer that runs already does it, too."""
+        self._next_turn_ms = due_ms
+        if due_ms >= self._timer_due_ms:
+            return
+        self._cancel_timer()
+        self._timer_due_ms = due_ms
+        delay_ms = max(due_ms - self._clock.monotonic_ms(), 0.0)
+        self._timer = self._clock.call_later(delay_ms, self._timer_rang)
+
+    def _timer_rang(self) -> None:
+        self._timer = None
+        self._timer_due_ms = NEVER
+        self.wake()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._timer_due_ms = NEVER
 
     def _step(self, now_ms: float) -> float:
         accumulator = self._accumulator

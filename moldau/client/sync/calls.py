@@ -41,6 +41,7 @@ class Call(Generic[Result]):
 
     __slots__ = (
         "_arguments",
+        "_begun",
         "_callers",
         "_error",
         "_give_back",
@@ -67,6 +68,7 @@ class Call(Generic[Result]):
         self._give_back = give_back
         self._messages: SimpleQueue[Errand | None] = SimpleQueue()
         self._task: asyncio.Task[None] | None = None
+        self._begun = False
         self._interrupted = False
         self._result: list[Result] = []
         self._error: BaseException | None = None
@@ -76,6 +78,7 @@ class Call(Generic[Result]):
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
+        self._begun = True
         if self._callers is not None:
             self._callers.entered(self)
         try:
@@ -134,7 +137,9 @@ class Call(Generic[Result]):
         self._leave()
         if self._task is not None and not self._task.done():
             self._task.cancel()
-            return
+            if self._begun:
+                return
+            # Cancelled before its first step a task runs nothing at all: it would not tell us.
         self._return_result()
         self._messages.put(_ENDED)
 
@@ -235,22 +240,7 @@ def face_of(
     differ. The decorated function's body is never run.
     """
 
-    def decorate(
-        declared: Callable[..., object],
-    ) -> Callable[Concatenate[Any, Parameters], Result]:
-        name = method.__name__
-        assert declared.__name__ == name, f"{declared.__qualname__} is the face of {name}"
-
-        @wraps(method)
-        def blocking(self: Any, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            result: Result = self._call(getattr(self._inner, name), *args, **kwargs)
-            return result
-
-        blocking.__qualname__ = declared.__qualname__
-        blocking.__module__ = declared.__module__
-        return cast("Callable[Concatenate[Any, Parameters], Result]", blocking)
-
-    return decorate
+    return _face(method, "_call")
 
 
 def quick_face_of(
@@ -258,20 +248,25 @@ def quick_face_of(
 ) -> Callable[[Callable[..., object]], Callable[Concatenate[Any, Parameters], Result]]:
     """As `face_of`, for a plain method: it runs on the loop, where its client's state is."""
 
-    def decorate(
-        declared: Callable[..., object],
-    ) -> Callable[Concatenate[Any, Parameters], Result]:
+    return _face(method, "_call_now")
+
+
+def _face(
+    method: Callable[Concatenate[Any, Parameters], Any], way: str
+) -> Callable[[Callable[..., object]], Callable[Concatenate[Any, Parameters], Any]]:
+    """A method that has `method` of the inner client called by the outer one's method `way`."""
+
+    def decorate(declared: Callable[..., object]) -> Callable[Concatenate[Any, Parameters], Any]:
         name = method.__name__
         assert declared.__name__ == name, f"{declared.__qualname__} is the face of {name}"
 
         @wraps(method)
-        def blocking(self: Any, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            result: Result = self._call_now(getattr(self._inner, name), *args, **kwargs)
-            return result
+        def blocking(self: Any, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Any:
+            return getattr(self, way)(getattr(self._inner, name), *args, **kwargs)
 
         blocking.__qualname__ = declared.__qualname__
         blocking.__module__ = declared.__module__
-        return cast("Callable[Concatenate[Any, Parameters], Result]", blocking)
+        return cast("Callable[Concatenate[Any, Parameters], Any]", blocking)
 
     return decorate
 

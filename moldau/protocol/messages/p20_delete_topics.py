@@ -16,7 +16,7 @@ class DeleteTopicState(Struct):
 
 @request(ApiKey.DELETE_TOPICS, versions="1-6", flexible="4+")
 class DeleteTopicsRequest(Message):
-    topics: list[DeleteTopicState] = field(since=6, ignorable=True)
+    topics: list[DeleteTopicState] = field(since=6)
     topic_names: list[String] = field(until=5, ignorable=True)
     timeout_ms: Int32 = 0
 

@@ -27,6 +27,7 @@ from tests.interop.replication.kafka_nodes import KafkaNodes
 from tests.interop.replication.test_nearest_replica import SELECTOR
 from tests.interop.replication.three_brokers import CONFIG, DEADLINE_S, ThreeBrokers
 from tests.interop.samples import CODECS, sample_records
+from tests.system.processes import watermarks
 
 pytestmark = [
     pytest.mark.interop,
@@ -268,7 +269,7 @@ def log_end_offset(bootstrap: str, topic: str) -> int:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "none"})
     try:
         partition = confluent_kafka.TopicPartition(topic, 0)
-        _low, high = consumer.get_watermark_offsets(partition, timeout=READ_S)
+        _low, high = watermarks(consumer, partition)
         return int(high)
     finally:
         consumer.close()

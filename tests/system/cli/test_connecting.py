@@ -42,7 +42,11 @@ def test_a_file_of_client_properties(cli: Cli, cluster: Cluster, tmp_path: Path)
     )
     file.write_text("security.protocol=SASL_SSL\n")
     refused = cli.refused("brokers", "list", "--command-config", file, status=WRONG_USAGE)
-    assert "security.protocol" in refused
+    assert "sasl.mechanism=GSSAPI" in refused
+    assert "SCRAM-SHA-512" in refused
+    file.write_text("security.protocol=SASL_TLS\n")
+    refused = cli.refused("brokers", "list", "--command-config", file, status=WRONG_USAGE)
+    assert "security.protocol='SASL_TLS'" in refused
     missing = tmp_path / "nothing.properties"
     refused = cli.refused("brokers", "list", "--command-config", missing, status=WRONG_USAGE)
     assert str(missing) in refused

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from tests.system.processes import watermarks
 from tests.system.replication.checker import ReadRecord, SentLedger, value_of
 
 TICK_S: Final = 0.02
@@ -27,7 +28,6 @@ READ_COUNT: Final = 500
 MESSAGE_TIMEOUT_MS: Final = 300_000
 #: What a producer may have on its way; a full queue makes the load wait.
 QUEUE_RECORD_LIMIT: Final = 5_000
-WATERMARK_TIMEOUT_S: Final = 20.0
 
 #: A consumer that gets one of these was told that what it had read is gone.
 BROKEN_PROMISES: Final = frozenset(
@@ -291,9 +291,7 @@ def end_offsets(bootstrap: str, topic: str, partition_count: int) -> dict[int, i
     consumer = Consumer(consumer_config(bootstrap))
     try:
         return {
-            number: consumer.get_watermark_offsets(
-                TopicPartition(topic, number), timeout=WATERMARK_TIMEOUT_S, cached=False
-            )[1]
+            number: watermarks(consumer, TopicPartition(topic, number))[1]
             for number in range(partition_count)
         }
     finally:

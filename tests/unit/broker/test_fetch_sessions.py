@@ -408,3 +408,24 @@ async def test_gauges(broker: DataPath) -> None:
         "NumIncrementalFetchPartitionsCached": 3,
         "IncrementalFetchSessionEvictions": 0,
     }
+
+
+async def test_a_late_fetch_of_a_given_up_connection_does_not_keep_a_follower_out(
+    broker: DataPath,
+) -> None:
+    """The follower says where it is when that changes; who overhears it must ask again."""
+    broker.create_topic("f", 1, replicas=(1, OTHER_BROKER_ID))
+    await broker.ask(produce({("f", 0): batch(2)}, acks=1), 9)
+    progress = broker.partition("f").core.followers[OTHER_BROKER_ID]
+    living = Consumer(broker, replica_id=OTHER_BROKER_ID)
+    await living.poll({("f", 0): 0})
+    await living.poll({("f", 0): 2})
+    assert progress.log_end_offset == 2
+    given_up = Consumer(broker, replica_id=OTHER_BROKER_ID)
+    await given_up.poll({("f", 0): 0})
+    assert progress.log_end_offset == 0
+    await living.poll()
+    assert progress.log_end_offset == 2
+    # Not for ever by turns: without news nobody repeats himself.
+    await living.poll()
+    assert progress.log_end_offset == 2

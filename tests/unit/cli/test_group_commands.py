@@ -22,9 +22,9 @@ from moldau.protocol.messages.p27_write_txn_markers import WriteTxnMarkersReques
 from moldau.protocol.messages.p42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from moldau.protocol.schema import Message
 from tests.unit.cli.test_cluster_commands import Done, moldau, ok
-from tests.unit.client.scripted_broker import ScriptedBroker
 from tests.unit.client.admin.test_transactions import written
 from tests.unit.client.cluster.test_coordinators import coordinators
+from tests.unit.client.scripted_broker import ScriptedBroker
 
 COMMITTED = {0: 20, 1: 30}
 EARLIEST, LATEST = 10, 90

@@ -26,9 +26,11 @@ from moldau.client.producer.core.transaction_states import NO_PRODUCER, Producer
 from moldau.protocol.records import BATCH_HEADER_SIZE, BatchHeader, Codec, RecordBuffer
 
 RESERVE_BYTES: Final = 4096
-"""What a batch takes of `buffer.memory` at first; doubled as it grows."""
+"""What a batch takes of `buffer.memory` at first when there is little left; doubled as it grows."""
 PLENTY_RESERVE_BYTES: Final = 32_768
-"""The same while more than half of it is free."""
+"""The same, at most, while there is enough for many batches."""
+PLENTY_BATCHES: Final = 16
+"""How many more of that size must find room."""
 FORGOTTEN_MS: Final = 600_000.0
 """Brokers keep what they know of an idle producer at least this long (a day by default)."""
 NEVER: Final = float("inf")
@@ -151,8 +153,9 @@ class Accumulator:
             return Room.MADE if granted else Room.NO_MEMORY
         needed = BATCH_HEADER_SIZE + record_bytes
         limit = max(self.topics[queue.topic].batch_limit_bytes(), needed)
-        is_plenty = 2 * self.free_bytes > settings.buffer_memory_bytes
-        first_bytes = PLENTY_RESERVE_BYTES if is_plenty else RESERVE_BYTES
+        first_bytes = min(limit, PLENTY_RESERVE_BYTES)
+        if first_bytes * PLENTY_BATCHES > self.free_bytes:
+            first_bytes = RESERVE_BYTES
         granted = self._reserve(min(limit, max(needed, first_bytes)), needed, 0, forced=forced)
         if not granted:
             return Room.NO_MEMORY

@@ -89,6 +89,26 @@ async def test_what_was_told_is_not_told_again_until_metadata_agreed(rig: Rig) -
     assert told(await rig.channel.next()) == {(TOPIC_ID, 0): HERE}
 
 
+async def test_what_comes_as_the_last_answer_does_is_told_too(rig: Rig) -> None:
+    """Metadata and answer come in one turn of the loop, the metadata second."""
+    rig.directories.assign(TOPIC_ID, 0, HERE)
+    sent = await rig.channel.next()
+    task = rig.directories._task
+    assert task is not None
+    answer(sent)
+    # The task takes its answer next and ends; this comes after it, and before anybody is told.
+    loop = asyncio.get_running_loop()
+    was_over: asyncio.Future[bool] = loop.create_future()
+
+    def metadata_came() -> None:
+        was_over.set_result(task.done() and rig.directories._task is task)
+        rig.directories.assign(TOPIC_ID, 0, THERE)
+
+    loop.call_soon(metadata_came)
+    assert await was_over
+    assert told(await rig.channel.next()) == {(TOPIC_ID, 0): THERE}
+
+
 async def test_a_bounded_number_per_request(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory_assignments, "MAX_REPLICAS_PER_REQUEST", 4)
     for index in range(10):

@@ -130,9 +130,13 @@ def test_runs_name_topic_partition_and_clock() -> None:
     assert batch.column("timestampType").to_pylist() == [0, 0, 1, 1, 1]
 
 
-def test_a_time_beyond_all_microseconds_does_not_stop_the_reading() -> None:
-    batch = polled([cursor_of(encode_batch([Record(0, 2**62, None, b"v")]))])
-    assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [2**63 - 1]
+@pytest.mark.parametrize("far_ms", [2**62, 2**63 - 1])
+def test_a_time_beyond_all_microseconds_does_not_stop_the_reading(far_ms: int) -> None:
+    records = [Record(0, far_ms, None, b"v"), Record(1, 5, None, b"w"), Record(2, -1, None, b"x")]
+    batch = polled([cursor_of(encode_batch([each])) for each in records])
+    batch.validate(full=True)
+    last_us = 2**63 - 1
+    assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [last_us, 5_000, -1_000]
 
 
 def test_values_are_the_codecs_own_bytes() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from moldau.client.errors import ClientClosed, InvalidState, KafkaError
 from moldau.client.sync.background_loop import BackgroundLoop, background_loop
-from moldau.client.sync.calls import Callers
+from moldau.client.sync.calls import Call, Callers
 
 DEADLINE_S = 10.0
 
@@ -98,6 +98,29 @@ def test_an_interruption_cancels_the_work_and_waits_for_its_end(loop: Background
         loop.call(work)
     assert events == ["cleaned up"]
     assert loop.call(_thread_of_work)
+
+
+def test_an_interruption_before_the_works_first_step_ends_the_wait(loop: BackgroundLoop):
+    """The task is made and cancelled in one turn of the loop: its body never runs."""
+    given_back: list[int] = []
+    posted: list[Callable[..., object]] = []
+    call = Call(_thread_of_work, (), {}, given_back.append)
+
+    def post(callback: Callable[..., object], *arguments: object) -> None:
+        posted.append(callback)
+        if len(posted) == 1:
+            raise KeyboardInterrupt
+
+        def both() -> None:
+            posted[0]()
+            callback(*arguments)
+
+        loop.post(both)
+
+    with pytest.raises(KeyboardInterrupt):
+        call.run(post)
+    assert len(posted) == 2
+    assert given_back == []
 
 
 def test_a_result_that_crosses_an_interruption_is_given_back(loop: BackgroundLoop):
