@@ -42,6 +42,7 @@ from moldau.runtime.connection_parts import (
     api_name,
     ask_versions,
     gathered,
+    speaks_tls,
     tls_error,
 )
 from moldau.runtime.files import source_bytes
@@ -369,8 +370,8 @@ class Connection(asyncio.BufferedProtocol):
             if self._reader.error is not None:
                 raise self._reader.error
         except BadFrameLength as error:
-            speaks_tls = not self.answer_count and error.length >> 16 == TLS_ALERT
-            self._fail(speaks_tls(self._peer) if speaks_tls else error)
+            is_alert = not self.answer_count and error.length >> 16 == TLS_ALERT
+            self._fail(speaks_tls(self._peer) if is_alert else error)
         except RemoteProtocolError as error:
             self._fail(error)
 
