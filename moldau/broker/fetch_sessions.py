@@ -177,6 +177,13 @@ class FetchSession:
                 self.partitions[fetched.key] = fetched
                 self.dirty[fetched] = None
             else:
+                if known.current_leader_epoch != fetched.current_leader_epoch:
+                    # What a follower was told in another leader epoch it may not have taken:
+                    #   1. the leader answers with a new high watermark, and notes that
+                    #   2. metadata of a new epoch reach the follower: it ignores the answer
+                    #   3. it asks again; nothing has changed since 1, so it would never hear
+                    known.reported_high_watermark = -1
+                    known.reported_log_start_offset = -1
                 known.fetch_offset = fetched.fetch_offset
                 known.current_leader_epoch = fetched.current_leader_epoch
                 known.last_fetched_epoch = fetched.last_fetched_epoch

@@ -18,7 +18,7 @@ from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath
+from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import batch, fetch, fetched_values, produce
 
 Key = tuple[str, int]
@@ -231,6 +231,21 @@ async def test_what_is_said_with_a_diverging_epoch_is_said_again(broker: DataPat
     assert beyond["t", 0].diverging_epoch.end_offset == 1
     agreeing = await follower.poll({("t", 0): {"fetch_offset": 1, "last_fetched_epoch": 2}})
     assert agreeing["t", 0].high_watermark == 1
+    assert await follower.poll() == {}
+
+
+async def test_what_was_said_in_another_leader_epoch_is_said_again(broker: DataPath) -> None:
+    """A follower ignores answers of the epoch before (simulation of transactions, 800249)."""
+    broker.create_topic("t", leader_epoch=2)
+    await put(broker, ("t", 0))
+    follower = Consumer(broker)
+    asked = {"fetch_offset": 1, "last_fetched_epoch": 2, "current_leader_epoch": 2}
+    told = await follower.poll({("t", 0): asked})
+    assert told["t", 0].high_watermark == 1
+    assert await follower.poll({("t", 0): asked}) == {}, "the same again"
+    broker.change_partition("t", leader=BROKER_ID)  # the same in another epoch
+    told = await follower.poll({("t", 0): {**asked, "current_leader_epoch": 3}})
+    assert (told["t", 0].high_watermark, told["t", 0].log_start_offset) == (1, 0)
     assert await follower.poll() == {}
 
 
