@@ -40,8 +40,10 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
                     end, who = log.log_end_offset, disk.owner.name
                     world.guard(world.data.on_stable_offset, key, who, stable, end)
 
-        def _write(connection: Any, message: Any, version: int, _keeps: bool = False) -> Any:
-            # Always in one piece, which the tamperer can send again.
+        def _write(
+            connection: Any, message: Any, version: int, keeps_records: bool = False
+        ) -> Any:
+            del keeps_records  # always in one piece, which the tamperer can send again
             correlation_id = write(connection, message, version)
             world.tamperer.wrote(connection, message, version, connection._outbox[-1])
             return correlation_id
