@@ -40,9 +40,7 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
                     end, who = log.log_end_offset, disk.owner.name
                     world.guard(world.data.on_stable_offset, key, who, stable, end)
 
-        def _write(
-            connection: Any, message: Any, version: int, keeps_records: bool = False
-        ) -> Any:
+        def _write(connection: Any, message: Any, version: int, keeps_records: bool = False) -> Any:
             del keeps_records  # always in one piece, which the tamperer can send again
             correlation_id = write(connection, message, version)
             world.tamperer.wrote(connection, message, version, connection._outbox[-1])
