@@ -1,0 +1,43 @@
+"""Spark reads and writes Kafka topics, from `pip install 'moldau[spark]'` and without a jar.
+
+    spark.readStream.format("moldau").option("kafka.bootstrap.servers", "localhost:9092")
+        .option("subscribe", "flights").load()
+
+Spark finds the format by itself (see `pyspark_moldau`); `register(spark)` says it to a session
+where that does not work. Names are imported when they are asked for: the drivers' and workers'
+processes need different ones. Must not import anything of a node.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from moldau.spark_connector.data_source import MoldauDataSource
+
+__all__ = ["MoldauDataSource", "register"]
+
+_MODULES: Final = {
+    "MoldauDataSource": "moldau.spark_connector.data_source",
+}
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("moldau")` known to a session.
+
+    Needed where Spark cannot look for it: when another `pyspark_*` module on the path is broken,
+    which hides all of them, or when the session has looked before this package was installed.
+    """
+    from moldau.spark_connector.data_source import MoldauDataSource
+
+    spark.dataSource.register(MoldauDataSource)
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)

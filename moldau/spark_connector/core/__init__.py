@@ -1,0 +1,1 @@
+"""What the connector decides, without I/O: offsets, ranges, admission, filters, the protocol."""

@@ -1,0 +1,84 @@
+"""`format("moldau")`: what Spark asks first, for reading and for writing.
+
+Owns the format's name, the schema of what is read, and the way to the four readers and writers.
+Must not connect to anything, nor import a client: Spark makes and pickles this object in processes
+that only plan. Invariant: options are checked before anything else happens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+class MoldauDataSource(DataSource):
+    """Topics of a Kafka cluster as a Spark data source: batch and streaming, source and sink.
+
+    Options and rows are those of Spark's own Kafka source and sink; docs/spark.md lists them.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format("moldau")`."""
+        return "moldau"
+
+    def schema(self) -> StructType:
+        """The columns of what is read; they are fixed.
+
+        Raises:
+            InvalidOption: an option that the source does not have, or a value that it cannot take.
+        """
+        from moldau.spark_connector.options.source_options import SourceOptions
+        from moldau.spark_connector.source.schema import source_schema
+
+        return source_schema(SourceOptions.parse(self.options).include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads what the topics hold now, once.
+
+        Raises:
+            InvalidOption, SchemaNotAllowed: what the user asks for is not possible.
+        """
+        from moldau.spark_connector.source.batch_reader import make_batch_reader
+
+        return make_batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Reads on and on, one range of offsets after the other.
+
+        Raises:
+            InvalidOption, SchemaNotAllowed: what the user asks for is not possible.
+        """
+        from moldau.spark_connector.source.stream_reader import make_stream_reader
+
+        return make_stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Writes rows as records, once.
+
+        Raises:
+            InvalidOption, InvalidSchema: what the user asks for is not possible.
+        """
+        from moldau.spark_connector.sink.batch_writer import make_batch_writer
+
+        return make_batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Writes one micro-batch after the other.
+
+        Raises:
+            InvalidOption, InvalidSchema: what the user asks for is not possible.
+        """
+        from moldau.spark_connector.sink.stream_writer import make_stream_writer
+
+        return make_stream_writer(self.options, schema, overwrite)

@@ -1,0 +1,67 @@
+"""The errors a user of the connector meets in Spark.
+
+Owns the classes of source and sink alike. Must not import Spark or a client's internals. Invariant:
+every text says what was wrong, with which topic, partition or option, and what can be done.
+
+Spark shows the text inside an exception of its own; only the text and the class's name get there,
+so whatever matters is in the text.
+"""
+
+from __future__ import annotations
+
+
+class SparkConnectorError(Exception):
+    """Base of everything the connector raises by itself."""
+
+
+# -- found before anything is sent --------------------------------------------------------------
+
+
+class InvalidOption(SparkConnectorError, ValueError):
+    """An option that is unknown, missing, not supported, or cannot have that value."""
+
+
+class SchemaNotAllowed(SparkConnectorError, ValueError):
+    """A schema given by the user for reading: the source's is fixed."""
+
+
+class InvalidSchema(SparkConnectorError, ValueError):
+    """Columns to write that the sink cannot make records of."""
+
+
+# -- the way to the cluster ---------------------------------------------------------------------
+
+
+class ClusterUnreachable(SparkConnectorError):
+    """The brokers did not answer in time."""
+
+
+class AccessDenied(SparkConnectorError):
+    """The cluster refuses this principal, or its credentials."""
+
+
+class ClusterError(SparkConnectorError):
+    """Something else that the cluster refused."""
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+class TopicsNotFound(SparkConnectorError):
+    """Topics or partitions to be read that do not exist."""
+
+
+class OffsetsNotFound(SparkConnectorError):
+    """A place to start or end that no record marks, or offsets that do not fit the partitions."""
+
+
+class InvalidCheckpoint(SparkConnectorError, ValueError):
+    """Offsets in a checkpoint that are not those of a Kafka source."""
+
+
+class DataLoss(SparkConnectorError):
+    """Records that were to be read are gone, and `failOnDataLoss` is true."""
+
+
+class ReadStalled(SparkConnectorError, TimeoutError):
+    """The records of a planned range did not come within `kafkaConsumer.pollTimeoutMs`."""

@@ -1,0 +1,1 @@
+"""Writing: transactions of the workers, decided on the driver."""

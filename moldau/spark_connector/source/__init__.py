@@ -1,0 +1,1 @@
+"""Reading: offsets planned on the driver, records fetched by the workers."""
