@@ -1,0 +1,327 @@
+"""What the ledger topic holds about one sink: who is in charge, and how its newest batch stands.
+
+Owns the record, its JSON and which states may follow each other. Must not read or write topics.
+Invariants: a record that cannot be understood whole is an error, never an empty one; of a batch
+that was decided nothing is forgotten before every transaction of it has ended.
+
+A value is JSON, `version` first. Version 1:
+
+    {"version": 1, "sink": "…", "driver": "…", "batch": null or {
+        "query": "…", "number": 7, "state": "DECIDED" or "DONE", "rows": 3, "checksum": 1,
+        "slots": [{"task": 0, "id": "…", "producer": [4000, 2], "rows": 3, "checksum": 1,
+                   "state": "OPEN", "ranges": [["topic", 0, 120, 3]]}]}}
+
+Keys: the sink's id; and beside it `SINK/QUERY` for other queries and named batch writes that have
+used the sink before: the last batch of each, DONE, in the same shape.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+VERSION: Final = 1
+MAX_RANGES_PER_SLOT: Final = 16
+"""How many places are kept to look at later. One is enough to see how a transaction ended."""
+MAX_SLOTS: Final = 20_000
+"""More tasks in one batch than this do not fit into one record of the ledger."""
+
+CHECKSUM_MODULUS: Final = 1 << 64
+
+
+class LedgerUnreadable(ValueError):
+    """A value of the ledger topic that this release does not understand."""
+
+
+class BatchState(Enum):
+    """How far a batch is: DECIDED → DONE.
+
+    A decided batch of which a transaction was lost, or was written again, is DECIDED still.
+    """
+
+    DECIDED = "DECIDED"
+    DONE = "DONE"
+
+
+class SlotState(Enum):
+    """How far one transaction of a decided batch is.
+
+    OPEN → COMMITTED, or → LOST when it was aborted in spite of the decision. A slot that was
+    written again is another one, OPEN.
+    """
+
+    OPEN = "OPEN"
+    COMMITTED = "COMMITTED"
+    LOST = "LOST"
+
+
+_SLOT_NEXT: Final[Mapping[SlotState, frozenset[SlotState]]] = {
+    SlotState.OPEN: frozenset(SlotState),
+    SlotState.COMMITTED: frozenset({SlotState.COMMITTED}),
+    SlotState.LOST: frozenset({SlotState.LOST}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Rows of a slot that lie in a row: `row_count` from `first_offset` on."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    row_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What one task has written in one transaction.
+
+    Attributes:
+        task: the number of Spark's partition.
+        transactional_id, producer_id, producer_epoch: whose transaction it is.
+        rows, checksum: how much it is; the checksum is the same for the same rows in any order.
+        ranges: where (some of) the rows lie.
+    """
+
+    task: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    rows: int
+    checksum: int
+    ranges: tuple[Range, ...] = ()
+    state: SlotState = SlotState.OPEN
+
+    def became(self, state: SlotState) -> Slot:
+        """The slot in a state that may follow its own."""
+        assert state in _SLOT_NEXT[self.state], f"{self.state} → {state}"
+        return replace(self, state=state)
+
+    def is_same_transaction(self, other: Slot) -> bool:
+        """Whether both are of one opening of one id."""
+        return self.producer == other.producer
+
+    @property
+    def producer(self) -> tuple[str, int, int]:
+        """Whose transaction it is."""
+        return self.transactional_id, self.producer_id, self.producer_epoch
+
+    @property
+    def is_located(self) -> bool:
+        """Whether `ranges` holds every row."""
+        return sum(each.row_count for each in self.ranges) == self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of one query.
+
+    Attributes:
+        query_id: Spark's id of the streaming query, or `txn:` and the name of a batch write.
+        slots: its transactions; empty once it is DONE.
+        tasks, attempts: how many numbers of both its transactional ids have used.
+    """
+
+    query_id: str
+    batch_id: int
+    state: BatchState
+    rows: int
+    checksum: int
+    slots: tuple[Slot, ...] = ()
+    tasks: int = 0
+    attempts: int = 0
+
+    @property
+    def open_slots(self) -> tuple[Slot, ...]:
+        """Transactions that are still to be committed."""
+        return tuple(slot for slot in self.slots if slot.state is SlotState.OPEN)
+
+    @property
+    def lost_slots(self) -> tuple[Slot, ...]:
+        """Transactions that were aborted after the decision to commit them."""
+        return tuple(slot for slot in self.slots if slot.state is SlotState.LOST)
+
+    def is_of(self, query_id: str, batch_id: int) -> bool:
+        """Whether it is that batch."""
+        return self.query_id == query_id and self.batch_id == batch_id
+
+    def with_slots(self, changed: Mapping[tuple[str, int, int], SlotState]) -> Batch:
+        """The batch with new states of some slots, DONE once all are committed."""
+        assert self.state is BatchState.DECIDED
+        slots = tuple(
+            slot.became(changed[slot.producer]) if slot.producer in changed else slot
+            for slot in self.slots
+        )
+        made = replace(self, slots=slots)
+        if all(slot.state is SlotState.COMMITTED for slot in slots):
+            return made.done()
+        return made
+
+    def done(self) -> Batch:
+        """The batch with all its transactions committed."""
+        assert all(slot.state is SlotState.COMMITTED for slot in self.slots)
+        return replace(self, state=BatchState.DONE, slots=())
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRecord:
+    """The newest value under a sink's key.
+
+    Attributes:
+        driver: the token of the planning that is in charge; only its decisions are taken.
+        batch: the newest decided batch; None for a sink that has never decided.
+    """
+
+    sink_id: str
+    driver: str
+    batch: Batch | None = None
+
+
+def decided(
+    query_id: str, batch_id: int, slots: Sequence[Slot], tasks: int, attempts: int
+) -> Batch:
+    """The decision to commit these transactions."""
+    return Batch(
+        query_id,
+        batch_id,
+        BatchState.DECIDED,
+        sum(slot.rows for slot in slots),
+        total_checksum(slot.checksum for slot in slots),
+        tuple(slots),
+        tasks,
+        attempts,
+    )
+
+
+def total_checksum(checksums: Any) -> int:
+    """The checksum of rows whose parts have these checksums."""
+    total: int = sum(checksums) % CHECKSUM_MODULUS
+    return total
+
+
+def finished_key(sink_id: str, query_id: str) -> str:
+    """Under which key the last batch of a query is remembered that another one has followed."""
+    return f"{sink_id}/{query_id}"
+
+
+# -- JSON ---------------------------------------------------------------------------------------
+
+
+def encode(record: SinkRecord) -> bytes:
+    """The value to be written."""
+    batch = record.batch
+    shown: dict[str, Any] = {
+        "version": VERSION,
+        "sink": record.sink_id,
+        "driver": record.driver,
+        "batch": None if batch is None else _batch_json(batch),
+    }
+    return json.dumps(shown, separators=(",", ":")).encode()
+
+
+def _batch_json(batch: Batch) -> dict[str, Any]:
+    return {
+        "query": batch.query_id,
+        "number": batch.batch_id,
+        "state": batch.state.value,
+        "rows": batch.rows,
+        "checksum": batch.checksum,
+        "tasks": batch.tasks,
+        "attempts": batch.attempts,
+        "slots": [
+            {
+                "task": slot.task,
+                "id": slot.transactional_id,
+                "producer": [slot.producer_id, slot.producer_epoch],
+                "rows": slot.rows,
+                "checksum": slot.checksum,
+                "state": slot.state.value,
+                "ranges": [
+                    [each.topic, each.partition, each.first_offset, each.row_count]
+                    for each in slot.ranges
+                ],
+            }
+            for slot in batch.slots
+        ],
+    }
+
+
+def decode(value: bytes) -> SinkRecord:
+    """The record of a value.
+
+    Raises:
+        LedgerUnreadable: it is none, or one of a newer release.
+    """
+    try:
+        shown = json.loads(value)
+    except ValueError as error:
+        raise LedgerUnreadable(f"it is no JSON: {error}") from None
+    if not isinstance(shown, dict) or not isinstance(shown.get("version"), int):
+        raise LedgerUnreadable("it has no version")
+    if shown["version"] != VERSION:
+        raise LedgerUnreadable(
+            f"it has version {shown['version']}, and this release knows version {VERSION}"
+        )
+    try:
+        batch = shown["batch"]
+        return SinkRecord(
+            _get(shown, "sink", str),
+            _get(shown, "driver", str),
+            None if batch is None else _batch(batch),
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise LedgerUnreadable(f"it is not of version {VERSION}'s shape: {error!r}") from None
+
+
+_Kind = TypeVar("_Kind", str, int, list[Any])
+
+
+def _get(shown: Mapping[str, Any], name: str, kind: type[_Kind]) -> _Kind:
+    value = shown[name]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}")
+    return value
+
+
+def _batch(shown: Mapping[str, Any]) -> Batch:
+    slots = tuple(_slot(each) for each in _get(shown, "slots", list))
+    state = BatchState(_get(shown, "state", str))
+    if state is BatchState.DONE and slots:
+        raise ValueError("a batch that is DONE has no slots")
+    return Batch(
+        _get(shown, "query", str),
+        _get(shown, "number", int),
+        state,
+        _get(shown, "rows", int),
+        _get(shown, "checksum", int),
+        slots,
+        _get(shown, "tasks", int),
+        _get(shown, "attempts", int),
+    )
+
+
+def _slot(shown: Mapping[str, Any]) -> Slot:
+    producer_id, producer_epoch = _get(shown, "producer", list)
+    ranges = []
+    for topic, partition, first_offset, row_count in _get(shown, "ranges", list):
+        if not (
+            isinstance(topic, str)
+            and all(type(each) is int for each in (partition, first_offset, row_count))
+        ):
+            raise TypeError(f"ranges of {shown['id']!r}")
+        ranges.append(Range(topic, partition, first_offset, row_count))
+    if type(producer_id) is not int or type(producer_epoch) is not int:
+        raise TypeError(f"producer of {shown['id']!r}")
+    return Slot(
+        _get(shown, "task", int),
+        _get(shown, "id", str),
+        producer_id,
+        producer_epoch,
+        _get(shown, "rows", int),
+        _get(shown, "checksum", int),
+        tuple(ranges),
+        SlotState(_get(shown, "state", str)),
+    )

@@ -1,0 +1,315 @@
+"""The commit protocol: exactly once, or a refusal, whatever stops wherever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from moldau.spark_connector.core import commit_protocol
+from moldau.spark_connector.core.commit_steps import RefusalKind
+
+from .simulated_sink import SINK, Driver, Query, SimulatedCluster
+
+LAST = 3
+FINAL = frozenset(
+    {
+        RefusalKind.REWOUND,
+        RefusalKind.REPLAY_DIFFERS,
+        RefusalKind.LOST_FOR_GOOD,
+        RefusalKind.OUTCOME_UNKNOWN,
+    }
+)
+"""Refusals that a restart does not help against."""
+
+
+class Failures(RuleBasedStateMachine):
+    """Two queries on one sink; whatever can happen to them does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = SimulatedCluster()
+        self.queries = [Query("a"), Query("b")]
+        self.started = 0
+        self.drivers: dict[str, Driver] = {}
+        self.zombies: list[Driver] = []
+        self.is_rewound: set[str] = set()
+        for query in self.queries[:1]:
+            self.start(query)
+
+    def start(self, query: Query) -> Driver:
+        self.started += 1
+        made = Driver(self.cluster, query, f"driver-{self.started}", LAST)
+        self.drivers[query.name] = made
+        return made
+
+    @rule(index=st.integers(0, 1), count=st.integers(1, 40))
+    def run_on(self, index: int, count: int) -> None:
+        query = self.queries[index]
+        driver = self.drivers.get(query.name) or self.start(query)
+        if not driver.advance(count) and query.commit_log < LAST:
+            self.start(query)
+
+    @rule(index=st.integers(0, 1))
+    def kill_driver(self, index: int) -> None:
+        self.start(self.queries[index])
+
+    @precondition(lambda self: len(self.zombies) < 4)
+    @rule(index=st.integers(0, 1))
+    def pause_driver(self, index: int) -> None:
+        query = self.queries[index]
+        if query.name in self.drivers:
+            self.zombies.append(self.drivers[query.name])
+        self.start(query)
+
+    @precondition(lambda self: self.zombies)
+    @rule(index=st.integers(0, 3), count=st.integers(1, 40))
+    def resume_zombie(self, index: int, count: int) -> None:
+        zombie = self.zombies[index % len(self.zombies)]
+        if not zombie.advance(count):
+            self.zombies.remove(zombie)
+
+    @rule(index=st.integers(0, 1))
+    def kill_executor(self, index: int) -> None:
+        driver = self.drivers.get(self.queries[index].name)
+        if driver is not None:
+            driver.kill_executor = True
+
+    @rule(index=st.integers(0, 1))
+    def fail_job(self, index: int) -> None:
+        driver = self.drivers.get(self.queries[index].name)
+        if driver is not None:
+            driver.fail_commit = True
+
+    @rule(index=st.integers(0, 5))
+    def time_out(self, index: int) -> None:
+        names = self.cluster.open_ids()
+        if names:
+            self.cluster.time_out(names[index % len(names)])
+
+    @rule(outcome=st.sampled_from(["applied", "dropped"]))
+    def break_ledger_write(self, outcome: str) -> None:
+        self.cluster.next_writes.append(outcome)
+
+    @rule(index=st.integers(0, 1), back=st.integers(1, 2), step=st.integers(3, 5))
+    def rewind(self, index: int, back: int, step: int) -> None:
+        query = self.queries[index]
+        self.drivers.pop(query.name, None)
+        self.zombies = [each for each in self.zombies if each.query is not query]
+        query.rewind(max(0, query.commit_log + 1 - back), step)
+        self.is_rewound.add(query.name)
+        self.start(query)
+
+    @invariant()
+    def nothing_is_there_twice(self) -> None:
+        twice = [row for row, count in self.cluster.visible.items() if count > 1]
+        assert not twice, twice
+
+    @invariant()
+    def what_is_committed_is_visible(self) -> None:
+        for query in self.queries:
+            if query.commit_log in query.offset_log:
+                end = query.offset_log[query.commit_log][1]
+                missing = [n for n in range(end) if not self.cluster.visible[(query.name, n)]]
+                assert not missing, (query.name, query.commit_log, missing)
+
+    def teardown(self) -> None:
+        """When nothing fails any more, one query after the other comes to its end."""
+        self.cluster.next_writes.clear()
+        self.zombies.clear()
+        for query in self.queries:
+            refusals = []
+            for _ in range(3):
+                driver = self.start(query)
+                driver.advance(100_000)
+                if query.commit_log == LAST:
+                    break
+                assert driver.refusal is not None
+                refusals.append(driver.refusal.kind)
+            if query.commit_log == LAST:
+                assert not [name for name in self.cluster.open_ids() if not refusals]
+            elif query.name not in self.is_rewound:
+                # Only rows of the other query that are lost for good may stand in the way.
+                assert refusals[-1] is RefusalKind.LOST_FOR_GOOD, refusals
+            else:
+                assert refusals[-1] in FINAL, refusals
+            self.nothing_is_there_twice()
+            self.what_is_committed_is_visible()
+
+
+TestFailures = Failures.TestCase
+TestFailures.settings = settings(
+    max_examples=120,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+# -- each place once ----------------------------------------------------------------------------
+
+
+def finished_run(cluster: SimulatedCluster, query: Query) -> list[RefusalKind]:
+    """Restart until the end; the refusals on the way."""
+    refusals = []
+    for attempt in range(5):
+        driver = Driver(cluster, query, f"restart-{attempt}", LAST)
+        driver.advance(100_000)
+        if query.commit_log == LAST:
+            return refusals
+        assert driver.refusal is not None
+        refusals.append(driver.refusal.kind)
+    return refusals
+
+
+def step_count() -> int:
+    driver = Driver(SimulatedCluster(), Query("a"), "count", LAST)
+    count = 1
+    while driver.advance(1):
+        count += 1
+    return count
+
+
+def check_exactly_once(cluster: SimulatedCluster, query: Query) -> None:
+    end = query.offset_log[LAST][1]
+    assert cluster.visible == {(query.name, each): 1 for each in range(end)}
+
+
+def test_driver_killed_at_every_step() -> None:
+    for at in range(step_count()):
+        cluster, query = SimulatedCluster(), Query("a")
+        Driver(cluster, query, "first", LAST).advance(at)
+        assert finished_run(cluster, query) == []
+        check_exactly_once(cluster, query)
+        assert not cluster.open_ids()
+
+
+def test_executor_killed_at_every_step() -> None:
+    """The dead attempt's transaction is aborted within the same batch."""
+    killed = 0
+    for at in range(step_count()):
+        cluster, query = SimulatedCluster(), Query("a")
+        driver = Driver(cluster, query, "first", LAST)
+        driver.advance(at)
+        driver.kill_executor = True
+        batch_id = query.commit_log
+        while query.commit_log <= batch_id and driver.advance(1):
+            continue
+        killed += not driver.kill_executor
+        assert not cluster.open_ids()
+        driver.advance(100_000)
+        check_exactly_once(cluster, query)
+    assert killed
+
+
+def test_zombie_resumed_at_every_step_of_its_successor() -> None:
+    count = step_count()
+    for paused_at in range(2, count, 3):
+        for resumed_at in range(1, count, 7):
+            cluster, query = SimulatedCluster(), Query("a")
+            zombie = Driver(cluster, query, "zombie", LAST)
+            zombie.advance(paused_at)
+            Driver(cluster, query, "successor", LAST).advance(resumed_at)
+            zombie.advance(100_000)
+            finished_run(cluster, query)
+            check_exactly_once(cluster, query)
+
+
+def test_every_transaction_timed_out_at_every_step() -> None:
+    rewritten = 0
+    for at in range(step_count()):
+        cluster, query = SimulatedCluster(), Query("a")
+        driver = Driver(cluster, query, "first", LAST)
+        driver.advance(at)
+        for name in cluster.open_ids():
+            cluster.time_out(name)
+        driver.advance(100_000)
+        if driver.refusal is not None:
+            rewritten += driver.refusal.kind is RefusalKind.LOST_AFTER_DECISION
+        assert finished_run(cluster, query) == []
+        check_exactly_once(cluster, query)
+    assert rewritten, "no transaction was lost between decision and commit"
+
+
+def test_ledger_write_of_unknown_outcome_at_every_step() -> None:
+    for outcome in ("applied", "dropped"):
+        for at in range(step_count()):
+            cluster, query = SimulatedCluster(), Query("a")
+            driver = Driver(cluster, query, "first", LAST)
+            driver.advance(at)
+            cluster.next_writes.append(outcome)
+            driver.advance(100_000)
+            assert driver.refusal is None
+            check_exactly_once(cluster, query)
+
+
+def test_rows_that_nobody_can_see_stop_the_sink() -> None:
+    kinds = set()
+    for at in range(step_count()):
+        cluster, query = SimulatedCluster(), Query("a")
+        cluster.can_look = False
+        driver = Driver(cluster, query, "first", LAST)
+        driver.advance(at)
+        for name in cluster.open_ids():
+            cluster.time_out(name)
+        driver.advance(100_000)
+        kinds |= set(finished_run(cluster, query))
+        assert max(cluster.visible.values(), default=0) <= 1
+    assert RefusalKind.OUTCOME_UNKNOWN in kinds
+
+
+@pytest.mark.parametrize("step", [3, 4])
+def test_rewound_checkpoint(step: int) -> None:
+    """One batch back with the same rows is a replay; anything else is refused."""
+    cluster, query = SimulatedCluster(), Query("a")
+    assert finished_run(cluster, query) == []
+    before = dict(cluster.visible)
+    query.rewind(LAST, step)
+    refusals = finished_run(cluster, query)
+    assert set(refusals) == (set() if step == 3 else {RefusalKind.REPLAY_DIFFERS})
+    query.rewind(LAST - 1, step)
+    assert set(finished_run(cluster, query)) == {RefusalKind.REWOUND}
+    assert dict(cluster.visible) == before
+
+
+def test_two_queries_fence_each_other() -> None:
+    cluster = SimulatedCluster()
+    one, other = Query("a"), Query("b")
+    first = Driver(cluster, one, "one", LAST)
+    first.advance(20)
+    assert SINK in cluster.ledger
+    Driver(cluster, other, "other", LAST).advance(20)
+    first.advance(100_000)
+    assert first.refusal is not None
+    assert first.refusal.kind is RefusalKind.FENCED
+    assert finished_run(cluster, one) == []
+    assert finished_run(cluster, other) == []
+    for query in (one, other):
+        end = query.offset_log[LAST][1]
+        assert all(cluster.visible[(query.name, each)] == 1 for each in range(end))
+
+
+# -- the checks find what they are for ----------------------------------------------------------
+
+
+def _forgetful(*_: Any) -> tuple[Any, ...]:
+    return ()
+
+
+@pytest.mark.parametrize("broken", ["no token", "no look", "no sweep"])
+def test_a_broken_protocol_is_found(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one of its rules the protocol fails one of the tests above."""
+    if broken == "no token":
+        monkeypatch.setattr(commit_protocol, "_in_charge", lambda _plan, view, _batch: view.record)
+        found: Any = test_zombie_resumed_at_every_step_of_its_successor
+    elif broken == "no look":
+        monkeypatch.setattr(SimulatedCluster, "sight", lambda *_: commit_protocol.Sight.VISIBLE)
+        found = test_every_transaction_timed_out_at_every_step
+    else:
+        monkeypatch.setattr(commit_protocol, "_not_named", _forgetful)
+        found = test_executor_killed_at_every_step
+    with pytest.raises((AssertionError, AttributeError, KeyError)):
+        found()
