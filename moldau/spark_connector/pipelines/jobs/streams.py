@@ -1,0 +1,101 @@
+"""From a pipeline's source to a frame, and from a frame to a running query.
+
+Owns the options that every job's query has in common. Must not know single jobs. Invariant: a query
+always has its pipeline's checkpoint and name, and an exactly-once sink its id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.pipelines.model import ParquetSink, Pipeline, TopicSink, TopicSource
+from moldau.spark_connector.pipelines.running import RunningQuery
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+FORMAT: Final = "moldau"
+
+
+def records(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
+    """The source's records as a stream, undecoded."""
+    return spark.readStream.format(FORMAT).options(**topic_source(pipeline).options).load()
+
+
+def topic_source(pipeline: Pipeline) -> TopicSource:
+    """The source of a job that reads topics."""
+    assert isinstance(pipeline.source, TopicSource), "checked with the file"
+    return pipeline.source
+
+
+def topic_sink(pipeline: Pipeline) -> TopicSink:
+    """The sink of a job that writes topics."""
+    assert isinstance(pipeline.sink, TopicSink), "checked with the file"
+    return pipeline.sink
+
+
+def sink_options(sink: TopicSink) -> dict[str, str]:
+    """The connector's options for writing."""
+    return {**sink.options, "semantics": sink.semantics, "sinkId": sink.sink_id}
+
+
+def run_into(
+    frame: DataFrame,
+    pipeline: Pipeline,
+    *,
+    mode: str = "append",
+    per_record: bool = False,
+    extra: dict[str, str] | None = None,
+) -> RunningQuery:
+    """Start writing a streaming frame into the pipeline's sink.
+
+    Args:
+        frame: what the sink takes: encoded for topics, any columns for Parquet.
+        per_record: the frame's own column `topic` says where each row goes.
+    """
+    sink = pipeline.sink
+    writer = frame.writeStream.outputMode(mode).queryName(pipeline.name)
+    writer = writer.option("checkpointLocation", pipeline.checkpoint)
+    if isinstance(sink, ParquetSink):
+        writer = _into_parquet(writer, frame, sink, pipeline.name)
+    else:
+        writer = writer.format(FORMAT).options(**sink_options(sink), **(extra or {}))
+        if not per_record:
+            writer = writer.option("topic", sink.topic)
+    return start_query(writer, pipeline)
+
+
+def start_query(writer: DataStreamWriter, pipeline: Pipeline) -> RunningQuery:
+    """Start a query under the pipeline's trigger.
+
+    Raises:
+        PipelineFailed: Spark refuses the plan.
+    """
+    from pyspark.errors import PySparkException
+
+    if pipeline.every_ms is None:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{pipeline.every_ms} milliseconds")
+    try:
+        return RunningQuery(pipeline.name, writer.start())
+    except PySparkException as error:
+        from moldau.spark_connector.pipelines.running import failure_line
+
+        raise PipelineFailed(f"{pipeline.name}: {failure_line(str(error))}") from error
+
+
+def _into_parquet(
+    writer: DataStreamWriter, frame: DataFrame, sink: ParquetSink, name: str
+) -> DataStreamWriter:
+    missing = [each for each in sink.partition_by if each not in frame.columns]
+    if missing:
+        raise PipelineFailed(
+            f"{name}: sink.partition.by: there is no column {', '.join(missing)}; there are "
+            f"{', '.join(frame.columns)}"
+        )
+    writer = writer.format("parquet").option("path", sink.path)
+    writer = writer.option("compression", sink.compression)
+    return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer

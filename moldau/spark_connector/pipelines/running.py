@@ -1,0 +1,101 @@
+"""What runs: a streaming query, or a job that goes from chunk to chunk by itself.
+
+Owns the common face of both. Must not decide when to stop. Invariants: each batch is told of once;
+what has failed says so in one line, with the cause that the connector itself gave when it did.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from moldau.spark_connector.pipelines.progress import BatchProgress, batch_progress
+from moldau.spark_connector.pipelines.stopping import is_between_batches, mark_as_last
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+MAX_MESSAGE_CHARACTERS: Final = 1_000
+_OURS: Final = re.compile(
+    r"moldau\.spark_connector\.[\w.]*?(\w+): (.+?)(?=\n\S*Traceback|\n\n|\Z)", re.S
+)
+
+
+class Running(Protocol):
+    """A pipeline at work."""
+
+    name: str
+
+    def is_over(self) -> bool:
+        """Whether it has ended, well or not."""
+
+    def new_progress(self) -> Sequence[BatchProgress]:
+        """The batches that were done since the last call, in their order."""
+
+    def stop_after_batch(self) -> None:
+        """Begin no further batch. Returns at once; may be called again."""
+
+    def stop_now(self) -> None:
+        """Give up the batch at work; it will be done again after a restart."""
+
+    def failure(self) -> str | None:
+        """Why it has ended, in one line; None when it ended well or has not."""
+
+
+class RunningQuery:
+    """A streaming query."""
+
+    def __init__(self, name: str, query: StreamingQuery) -> None:
+        self.name = name
+        self._query = query
+        self._told: tuple[int, str] = (-1, "")
+        self._is_marked = False
+
+    def is_over(self) -> bool:
+        return not self._query.isActive
+
+    def new_progress(self) -> list[BatchProgress]:
+        found = []
+        for each in self._query.recentProgress:
+            # While idle Spark tells of the same batch again, with a later time and no rows.
+            turn = (int(each["batchId"]), str(each["timestamp"]))
+            if turn > self._told and (turn[0] > self._told[0] or each["numInputRows"]):
+                found.append(batch_progress(self.name, _plain(each)))
+                self._told = turn
+        return found
+
+    def stop_after_batch(self) -> None:
+        if not self._is_marked:
+            self._is_marked = mark_as_last(self._query)
+        if is_between_batches(self._query):
+            self._query.stop()
+
+    def stop_now(self) -> None:
+        self._query.stop()
+
+    def failure(self) -> str | None:
+        error = self._query.exception()
+        return None if error is None else failure_line(str(error))
+
+
+def failure_line(text: str) -> str:
+    """The one line that matters in what Spark says about a failed query.
+
+    Spark wraps an error of the connector in its own text and a Python traceback; the last one of
+    ours in there is the cause.
+    """
+    ours = list(_OURS.finditer(text))
+    if ours:
+        line = f"{ours[-1][1]}: {ours[-1][2]}"
+    else:
+        line = text.split("JVM stacktrace:")[0].split("\n\tat ")[0]
+    line = " ".join(line.split())
+    if len(line) > MAX_MESSAGE_CHARACTERS:
+        line = f"{line[:MAX_MESSAGE_CHARACTERS]} …"
+    return line
+
+
+def _plain(progress: Any) -> dict[str, Any]:
+    """A progress as plain mappings: PySpark's objects are dictionaries already."""
+    return dict(progress)

@@ -1,0 +1,129 @@
+"""The topics that a pipeline reads and writes, before it starts: are they there, and fit together?
+
+Owns the asking and the making. Must not read or write records. Invariant: a topic that exists is
+never changed; one that does not fit is refused with both numbers.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from moldau.client import (
+    KafkaError,
+    NewTopic,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+    UnusedSetting,
+)
+from moldau.client.sync import Admin
+from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.pipelines.model import Pipeline, TopicSink, TopicSource
+
+KAFKA_PREFIX: Final = "kafka."
+
+
+def prepare_topics(pipeline: Pipeline) -> None:
+    """Make the topics that the sink says how to make; refuse those that do not fit.
+
+    Raises:
+        PipelineFailed: a topic is missing or has the wrong number of partitions, or nobody answers.
+    """
+    sink, source = pipeline.sink, pipeline.source
+    try:
+        read: dict[str, int] = {}
+        if isinstance(source, TopicSource):
+            with admin_for(source.options) as admin:
+                read = _read_topics(admin, source, pipeline.name)
+        if isinstance(sink, TopicSink):
+            with admin_for(sink.options) as admin:
+                for topic, count in _wanted(sink, read).items():
+                    _prepare(admin, sink, topic, count, pipeline)
+    except KafkaError as error:
+        raise PipelineFailed(f"{pipeline.name}: {error}") from error
+
+
+@contextmanager
+def admin_for(options: Mapping[str, str]) -> Iterator[Admin]:
+    """An admin client with the `kafka.*` options of a source or sink."""
+    settings = {
+        name.removeprefix(KAFKA_PREFIX): value
+        for name, value in options.items()
+        if name.startswith(KAFKA_PREFIX)
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnusedSetting)  # a producer's or consumer's, not ours
+        admin = Admin(config=settings)
+    with admin:
+        yield admin
+
+
+def _read_topics(admin: Admin, source: TopicSource, name: str) -> dict[str, int]:
+    """Partition counts of what is read, by topic."""
+    pattern = source.options.get("subscribePattern")
+    if pattern is not None:
+        try:
+            matches = re.compile(pattern).fullmatch
+        except re.error as error:
+            raise PipelineFailed(f"{name}: pattern {pattern!r}: {error}") from None
+        names = [each for each in admin.list_topics() if matches(each)]
+    else:
+        names = source.options["subscribe"].split(",")
+    counts = {each: partition_count(admin, each) for each in names}
+    missing = sorted(each for each, count in counts.items() if count is None)
+    if missing:
+        raise PipelineFailed(
+            f"{name}: there is no topic {', '.join(missing)} at {source.bootstrap_servers}"
+        )
+    return {each: count for each, count in counts.items() if count is not None}
+
+
+def _wanted(sink: TopicSink, read: Mapping[str, int]) -> dict[str, int | None]:
+    """The topics to be written, and how many partitions each needs; None: any number."""
+    if "{topic}" not in sink.topic:
+        return {sink.topic: sink.partition_count}
+    # A mirrored topic has the partitions of its original; a replay knows its topics only later.
+    return {
+        target_topic(sink.topic, topic): sink.partition_count or count
+        for topic, count in read.items()
+    }
+
+
+def target_topic(template: str, topic: str) -> str:
+    """The topic that a record of `topic` goes to."""
+    return template.replace("{topic}", topic)
+
+
+def _prepare(
+    admin: Admin, sink: TopicSink, topic: str, count: int | None, pipeline: Pipeline
+) -> None:
+    found = partition_count(admin, topic)
+    if found is None and count is None:
+        raise PipelineFailed(
+            f"{pipeline.name}: there is no topic {topic} at {sink.bootstrap_servers}: create it, "
+            "or say in sink.partitions how many it shall have"
+        )
+    if found is None:
+        assert count is not None, "just looked at"
+        new = NewTopic(topic, count, sink.replication_factor, dict(sink.topic_config))
+        try:
+            admin.create_topics([new])
+        except TopicAlreadyExists:  # somebody else was faster; does theirs fit?
+            found = partition_count(admin, topic)
+    if found is not None and count is not None and found != count:
+        raise PipelineFailed(
+            f"{pipeline.name}: {topic} has {found} partitions at {sink.bootstrap_servers}, and "
+            f"{count} are wanted"
+        )
+
+
+def partition_count(admin: Admin, topic: str) -> int | None:
+    """How many partitions a topic has, None when it does not exist."""
+    try:
+        described = admin.describe_topics([topic])
+    except UnknownTopicOrPartition:
+        return None
+    return len(described[topic].partitions)
