@@ -1,0 +1,126 @@
+"""Offsets of many partitions as Spark writes them into options and checkpoints, and back.
+
+Owns the JSON of Spark's Kafka source: `{"topic":{"0":23}}`. Must not know what an offset means.
+Invariant: the same offsets always make the same text, in the order of topics and partitions: Spark
+compares texts to see whether there is anything new.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+from moldau.protocol.types import TopicPartition
+from moldau.spark_connector.errors import InvalidCheckpoint
+
+Offsets: TypeAlias = dict[TopicPartition, int]
+"""The next offset to read, by partition."""
+
+OffsetsJson: TypeAlias = dict[str, dict[str, int]]
+
+LATEST_OFFSET: Final = -1
+EARLIEST_OFFSET: Final = -2
+"""What may stand in place of an offset in `startingOffsets` and `endingOffsets`."""
+
+MAX_PARTITION: Final = 2**31 - 1
+MAX_OFFSET: Final = 2**63 - 1
+
+_OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+_TIMES_EXAMPLE: Final = '{"topicA":{"0":1000,"1":1000}}'
+_PARTITIONS_EXAMPLE: Final = '{"topicA":[0,1],"topicB":[2,4]}'
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> OffsetsJson:
+    """The offsets as a value for JSON, in order."""
+    found: OffsetsJson = {}
+    for partition in sorted(offsets):
+        found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return found
+
+
+def from_json(value: object) -> Offsets:
+    """The offsets of a checkpoint.
+
+    Raises:
+        InvalidCheckpoint: it is not what `to_json`, or Spark's own Kafka source, has written.
+    """
+    if value == {}:  # a pattern that no topic has matched yet
+        return {}
+    try:
+        return _partition_numbers(value, lowest=0, example=_OFFSETS_EXAMPLE)
+    except ValueError as error:
+        raise InvalidCheckpoint(
+            f"the checkpoint's offsets are not those of a Kafka source: {error}; a checkpoint goes "
+            "on with the source it was begun with"
+        ) from None
+
+
+def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
+    """The partitions of the option `assign`, in order. Raises: ValueError"""
+    value = _load(text, _PARTITIONS_EXAMPLE)
+    if not isinstance(value, dict) or not value:
+        raise ValueError(f"partitions by topic are expected, such as {_PARTITIONS_EXAMPLE}")
+    found: set[TopicPartition] = set()
+    for topic, partitions in value.items():
+        if not topic or not isinstance(partitions, list) or not partitions:
+            raise ValueError(f"{topic!r}: a list of partitions, such as {_PARTITIONS_EXAMPLE}")
+        for partition in partitions:
+            if not _is_number(partition, 0, MAX_PARTITION):
+                raise ValueError(f"{topic!r}: {partition!r} is not a partition's number")
+            found.add(TopicPartition(topic, partition))
+    return tuple(sorted(found))
+
+
+def parse_offsets(text: str) -> Offsets:
+    """The JSON of `startingOffsets` and `endingOffsets`; -2 is earliest, -1 latest.
+
+    Raises: ValueError
+    """
+    value = _load(text, f"earliest, latest or {_OFFSETS_EXAMPLE}")
+    return _partition_numbers(value, lowest=EARLIEST_OFFSET, example=_OFFSETS_EXAMPLE)
+
+
+def parse_timestamps(text: str) -> Offsets:
+    """The JSON of `…OffsetsByTimestamp`: milliseconds since 1970 UTC by partition.
+
+    Raises: ValueError
+    """
+    return _partition_numbers(_load(text, _TIMES_EXAMPLE), lowest=0, example=_TIMES_EXAMPLE)
+
+
+def lag_of(consumed: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> int:
+    """How many offsets there are between the two, over all partitions of `latest`."""
+    return sum(
+        max(0, end - consumed.get(partition, 0)) for partition, end in sorted(latest.items())
+    )
+
+
+def _load(text: str, expected: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ValueError(f"{expected} is expected") from None
+
+
+def _partition_numbers(value: object, *, lowest: int, example: str) -> Offsets:
+    """Numbers by topic and partition."""
+    if not isinstance(value, dict) or not value:
+        raise ValueError(f"numbers by topic and partition are expected, such as {example}")
+    found: Offsets = {}
+    for topic, numbers in value.items():
+        if not isinstance(topic, str) or not topic or not isinstance(numbers, dict):
+            raise ValueError(f"{topic!r}: numbers by partition are expected, such as {example}")
+        for partition, number in numbers.items():
+            if not (partition.isascii() and partition.isdigit()) or int(partition) > MAX_PARTITION:
+                raise ValueError(f"{topic!r}: {partition!r} is not a partition's number")
+            if not _is_number(number, lowest, MAX_OFFSET):
+                raise ValueError(
+                    f"{topic!r}, partition {partition}: {number!r}; a whole number from {lowest} on"
+                )
+            found[TopicPartition(topic, int(partition))] = number
+    return found
+
+
+def _is_number(value: object, lowest: int, highest: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest

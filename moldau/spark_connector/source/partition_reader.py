@@ -1,0 +1,195 @@
+"""A task of the source: one range of offsets, as Arrow batches.
+
+Owns the loop from a lent consumer to Spark's rows, and what it means when records do not come. Must
+not decide which offsets are read. Invariants: every visible record of the range comes exactly once,
+in order, and none outside of it; the task ends when its position reaches the end, whether or not
+there are records up to it (markers, aborted and compacted ones have offsets too); nothing waits
+longer than `kafkaConsumer.pollTimeoutMs` without getting on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from moldau.client import OffsetOutOfRange, RequestTimeout, UnknownTopicOrPartition
+from moldau.client.sync import Consumer
+from moldau.spark_connector.cluster_errors import cluster_errors
+from moldau.spark_connector.core.continuity import Loss, Missing
+from moldau.spark_connector.core.planning import OffsetRange
+from moldau.spark_connector.errors import ReadStalled
+from moldau.spark_connector.options.source_options import SourceOptions
+from moldau.spark_connector.source.kept_consumers import KeptConsumers, kept_consumers, point_to
+from moldau.spark_connector.source.losses import report
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_ROWS: Final = 10_000
+MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
+"""About how large one Arrow batch may be that goes to Spark's Java side."""
+
+LOOK_MS: Final = 1_000
+"""How long nothing may come before the cluster is asked whether there is anything to wait for."""
+
+COLUMNS_WITHOUT_HEADERS: Final = 7
+
+
+def consumer_settings(options: SourceOptions) -> dict[str, str]:
+    """The settings of a task's consumer: the user's, and what the source needs.
+
+    It never commits, never resets a position by itself and never creates a topic.
+    """
+    settings = {"allow.auto.create.topics": "false", **options.kafka}
+    settings["enable.auto.commit"] = "false"
+    settings["auto.offset.reset"] = "none"
+    return settings
+
+
+def read_range(
+    options: SourceOptions, wanted: OffsetRange, consumers: KeptConsumers = kept_consumers
+) -> Iterator[pa.RecordBatch]:
+    """The records of a range, in batches whose schema is `source_schema`'s.
+
+    Raises:
+        DataLoss: records of the range do not exist any more, and `failOnDataLoss` is true.
+        ReadStalled: nothing came within `kafkaConsumer.pollTimeoutMs`.
+        SparkConnectorError: what the cluster refuses.
+    """
+    with (
+        cluster_errors(f"reading {wanted}"),
+        consumers.lend(consumer_settings(options)) as consumer,
+    ):
+        reading = _Reading(options, consumer, wanted)
+        try:
+            for batch in reading.batches():
+                if not options.include_headers:
+                    batch = batch.select(batch.schema.names[:COLUMNS_WITHOUT_HEADERS])
+                yield from pieces(batch)
+        finally:
+            consumer.pause(wanted.topic_partition)
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in slices of about `MAX_BATCH_BYTES`, without copying."""
+    rows = batch.num_rows
+    step = max(1, rows * MAX_BATCH_BYTES // max(batch.nbytes, 1))
+    for first in range(0, rows, step):
+        yield batch.slice(first, step)
+
+
+class _Reading:
+    """One range on its way. `position` only grows."""
+
+    def __init__(self, options: SourceOptions, consumer: Consumer, wanted: OffsetRange) -> None:
+        self._options = options
+        self._consumer = consumer
+        self._wanted = wanted
+        self._partition = wanted.topic_partition
+        self._position = wanted.start_offset
+        self._end_offset = wanted.end_offset
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Batches as they come, cut off at the range's end."""
+        point_to(self._consumer, self._partition, self._position)
+        waiting_since_ms = _now_ms()
+        while self._position < self._end_offset:
+            before = self._position
+            batch = self._poll(waiting_since_ms)
+            if batch is not None and batch.num_rows:
+                yield batch
+                self._move(batch.column("offset")[-1].as_py() + 1)
+            self._move(self._consumer_position())
+            if self._position > before:
+                waiting_since_ms = _now_ms()
+            else:
+                self._look(_now_ms() - waiting_since_ms)
+
+    def _poll(self, waiting_since_ms: float) -> pa.RecordBatch | None:
+        """The next records before the end; None when the log does not begin where it should."""
+        left_ms = waiting_since_ms + self._options.poll_timeout_ms - _now_ms()
+        try:
+            batch = self._consumer.poll_arrow(
+                min(MAX_ROWS, self._end_offset - self._position),
+                timeout_ms=max(0.0, min(left_ms, LOOK_MS)),
+            )
+        except OffsetOutOfRange:
+            self._pass_lost_records()
+            return None
+        return self._until_end(batch)
+
+    def _until_end(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = batch.num_rows
+        if not rows or batch.column("offset")[rows - 1].as_py() < self._end_offset:
+            return batch
+        # There are fewer records than offsets: the poll went past the end.
+        low, high = 0, rows - 1
+        offsets = batch.column("offset")
+        while low < high:
+            middle = (low + high) // 2
+            if offsets[middle].as_py() < self._end_offset:
+                low = middle + 1
+            else:
+                high = middle
+        self._position = self._end_offset if not low else self._position
+        return batch.slice(0, low)
+
+    def _move(self, position: int) -> None:
+        self._position = max(self._position, position)
+
+    def _consumer_position(self) -> int:
+        found = self._consumer.positions().get(self._partition)
+        return self._position if found is None else found.offset
+
+    def _pass_lost_records(self) -> None:
+        """The position is not in the log any more: go on at what is left, or not at all."""
+        beginning = self._bound(self._consumer.beginning_offsets)
+        if beginning is None:
+            self._lose(Missing.GONE, None, self._end_offset)
+        elif beginning > self._position:
+            self._lose(Missing.AGED_OUT, beginning, min(beginning, self._end_offset))
+        else:
+            end = self._bound(self._consumer.end_offsets)
+            self._lose(Missing.CUT, end, self._end_offset)
+        if self._position < self._end_offset:
+            self._consumer.seek(self._partition, self._position)
+
+    def _look(self, waited_ms: float) -> None:
+        """Nothing has come for a while: is there anything to wait for?"""
+        if waited_ms < min(LOOK_MS, self._options.poll_timeout_ms):
+            return
+        try:
+            end = self._bound(self._consumer.end_offsets)
+        except RequestTimeout:
+            end = self._end_offset  # nobody answers: wait on
+        if end is None:
+            self._lose(Missing.GONE, None, self._end_offset)
+        elif end < self._end_offset:
+            self._lose(Missing.CUT, end, self._end_offset)
+        elif waited_ms >= self._options.poll_timeout_ms:
+            raise ReadStalled(
+                f"reading {self._wanted}: no records came from offset {self._position} on within "
+                f"{self._options.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs), though the log "
+                f"reaches to {end}: see whether the partition's leader can be reached from the "
+                "workers, and serves fetches"
+            )
+
+    def _bound(self, look_up: object) -> int | None:
+        """The log's first or last offset; None when there is no log."""
+        assert callable(look_up)
+        try:
+            found = look_up([self._partition], timeout_ms=LOOK_MS)
+        except UnknownTopicOrPartition:
+            return None
+        bound: int = found[self._partition]
+        return bound
+
+    def _lose(self, missing: Missing, available_offset: int | None, go_on_at: int) -> None:
+        loss = Loss(self._partition, missing, self._position, available_offset)
+        report([loss], fail_on_data_loss=self._options.fail_on_data_loss)
+        self._move(go_on_at)
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1_000
