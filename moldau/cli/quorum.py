@@ -5,6 +5,7 @@ Must not talk to a cluster except through `moldau.client`.
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from datetime import UTC, datetime
@@ -284,7 +285,7 @@ def _new_voter(path: Path) -> tuple[int, uuid.UUID, str, list[QuorumEndpoint]]:
     from moldau.storage.meta_properties import read_meta_properties
 
     try:
-        config = NodeConfig.load(str(path))
+        config = NodeConfig.load(str(path), {}, os.environ)
     except ConfigError as error:
         fail(f"{path}: {error}", status=2)
     if not config.is_controller:

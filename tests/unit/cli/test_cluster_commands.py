@@ -185,6 +185,20 @@ async def test_a_controller_is_added_by_its_configuration(broker: ScriptedBroker
     assert (refused.status, "has no controller" in refused.errors) == (2, True)
 
 
+async def test_a_controller_is_added_by_what_its_environment_adds_to_its_configuration(
+    broker: ScriptedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    broker.script(ApiKey.ADD_RAFT_VOTER, lambda _: AddRaftVoterResponse())
+    config = controller_config(tmp_path)
+    config.write_text(config.read_text().replace("node.id=103\n", ""))
+    monkeypatch.setenv("KAFKA_NODE_ID", "104")
+    monkeypatch.setenv("KAFKA_ADVERTISED_LISTENERS", "CONTROLLER://controller-104:9095")
+    await ok(broker, "storage", "format", "-c", config, "-t", CLUSTER_ID, "-N")
+    told = await ok(broker, "quorum", "add-controller", "-c", config)
+    assert told.startswith("added controller 104 ")
+    assert "CONTROLLER://controller-104:9095" in told
+
+
 async def test_a_controller_is_removed_by_its_id(broker: ScriptedBroker):
     broker.script(ApiKey.REMOVE_RAFT_VOTER, lambda _: RemoveRaftVoterResponse())
     directory_id = uuid_to_base64(IDS[101])

@@ -1,0 +1,246 @@
+{{/* What all objects are called. Short enough for the labels that StatefulSets add. */}}
+{{- define "moldau.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "moldau.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "moldau.labels" -}}
+{{ include "moldau.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "moldau.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "moldau.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "moldau.image" -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+
+{{- define "moldau.clusterId" -}}
+{{- required "clusterId is needed: --set clusterId=$(moldau storage random-uuid)" .Values.clusterId -}}
+{{- end -}}
+
+{{/* The host name of a pod: a list of the root, the role and the node id. */}}
+{{- define "moldau.host" -}}
+{{- $root := index . 0 -}}
+{{- $service := printf "%s-%s" (include "moldau.fullname" $root) (index . 1) -}}
+{{- printf "%s-%d.%s.%s.svc.%s" $service (int (index . 2)) $service $root.Release.Namespace $root.Values.clusterDomain -}}
+{{- end -}}
+
+{{/* controller.quorum.bootstrap.servers */}}
+{{- define "moldau.controllers" -}}
+{{- $root := . -}}
+{{- range $index := until (int .Values.controllers.replicas) -}}
+{{- if $index }},{{ end -}}
+{{- include "moldau.host" (list $root "controller" (add 101 $index)) -}}:9093
+{{- end -}}
+{{- end -}}
+
+{{/* The first voters. Their directory ids follow from the cluster's id, so that they stay the same. */}}
+{{- define "moldau.initialControllers" -}}
+{{- $root := . -}}
+{{- $clusterId := include "moldau.clusterId" . -}}
+{{- range $index := until (int .Values.controllers.replicas) -}}
+{{- $id := add 101 $index -}}
+{{- if $index }},{{ end -}}
+{{- $id }}@{{ include "moldau.host" (list $root "controller" $id) }}:9093:{{ printf "%s/%d" $clusterId (int $id) | sha256sum | trunc 21 }}A
+{{- end -}}
+{{- end -}}
+
+{{- define "moldau.founding" -}}
+{{- $founding := .Values.quorum.founding -}}
+{{- if or (eq $founding "yes") (and (eq $founding "auto") .Release.IsInstall) -}}yes{{- end -}}
+{{- end -}}
+
+{{/* The part of server.properties that all nodes of a role share: a list of the root and the role's values. */}}
+{{- define "moldau.commonProperties" -}}
+{{- $root := index . 0 -}}
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers={{ include "moldau.controllers" $root }}
+moldau.http.listener=0.0.0.0:8080
+moldau.log.format=json
+{{- range $key, $value := (index . 1).config }}
+{{ $key }}={{ $value }}
+{{- end }}
+{{- end -}}
+
+{{- define "moldau.controllerProperties" -}}
+process.roles=controller
+listeners=CONTROLLER://0.0.0.0:9093
+log.dirs=/var/lib/moldau/data-0/log
+{{ include "moldau.commonProperties" (list . .Values.controllers) }}
+{{- end -}}
+
+{{- define "moldau.brokerProperties" -}}
+{{- $brokers := .Values.brokers -}}
+{{- $copies := min 3 (int $brokers.replicas) -}}
+process.roles=broker
+listeners=PLAINTEXT://0.0.0.0:9092{{ if $brokers.external.enabled }},EXTERNAL://0.0.0.0:9094{{ end }}
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT
+log.dirs={{ range $disk := until (int $brokers.storage.disks) }}{{ if $disk }},{{ end }}/var/lib/moldau/data-{{ $disk }}/log{{ end }}
+{{- if not (hasKey $brokers.config "default.replication.factor") }}
+default.replication.factor={{ $copies }}
+{{- end }}
+{{- if not (hasKey $brokers.config "min.insync.replicas") }}
+min.insync.replicas={{ if ge $copies 3 }}2{{ else }}1{{ end }}
+{{- end }}
+{{- if not (hasKey $brokers.config "offsets.topic.replication.factor") }}
+offsets.topic.replication.factor={{ $copies }}
+{{- end }}
+{{- if not (hasKey $brokers.config "transaction.state.log.replication.factor") }}
+transaction.state.log.replication.factor={{ $copies }}
+{{- end }}
+{{- if not (hasKey $brokers.config "transaction.state.log.min.isr") }}
+transaction.state.log.min.isr={{ if ge $copies 3 }}2{{ else }}1{{ end }}
+{{- end }}
+{{ include "moldau.commonProperties" (list . $brokers) }}
+{{- end -}}
+
+{{/* The port of a broker outside: a list of the root and the broker's place in the order of ids. */}}
+{{- define "moldau.externalPort" -}}
+{{- $external := (index . 0).Values.brokers.external -}}
+{{- if eq $external.type "NodePort" -}}
+{{- add $external.firstNodePort (index . 1) -}}
+{{- else -}}
+9094
+{{- end -}}
+{{- end -}}
+
+{{/* What pods of both roles have: a list of the root, the role and the role's values. */}}
+{{- define "moldau.podSpec" -}}
+{{- $root := index . 0 -}}
+{{- $role := index . 1 -}}
+{{- $pods := index . 2 -}}
+serviceAccountName: {{ include "moldau.serviceAccountName" $root }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+terminationGracePeriodSeconds: {{ $pods.terminationGracePeriodSeconds }}
+securityContext:
+  {{- toYaml $root.Values.podSecurityContext | nindent 2 }}
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pods.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pods.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if $pods.affinity }}
+affinity:
+  {{- toYaml $pods.affinity | nindent 2 }}
+{{- else }}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- include "moldau.selectorLabels" $root | nindent 14 }}
+              app.kubernetes.io/component: {{ $role }}
+{{- end }}
+volumes:
+  - name: configuration
+    configMap:
+      name: {{ include "moldau.fullname" $root }}-{{ $role }}
+  - name: temporary
+    emptyDir: {sizeLimit: 64Mi}
+{{- end -}}
+
+{{/* What the containers of a pod share: a list of the root, the role and the number of its volumes. */}}
+{{- define "moldau.container" -}}
+{{- $root := index . 0 -}}
+{{- $role := index . 1 -}}
+image: {{ include "moldau.image" $root | quote }}
+imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+securityContext:
+  {{- toYaml $root.Values.containerSecurityContext | nindent 2 }}
+env:
+  - name: POD_NAME
+    valueFrom:
+      fieldRef:
+        fieldPath: metadata.name
+  - name: MOLDAU_CLUSTER_ID
+    value: {{ include "moldau.clusterId" $root | quote }}
+  - name: MOLDAU_BOOTSTRAP_SERVER
+    value: {{ include "moldau.fullname" $root }}-bootstrap.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}:9092
+{{- if eq $role "controller" }}
+  - name: MOLDAU_INITIAL_CONTROLLERS
+    valueFrom:
+      configMapKeyRef:
+        name: {{ include "moldau.fullname" $root }}-quorum
+        key: initial-controllers
+{{- end }}
+volumeMounts:
+  - name: configuration
+    mountPath: /etc/moldau/server.properties
+    subPathExpr: $(POD_NAME).properties
+    readOnly: true
+  - name: temporary
+    mountPath: /tmp
+{{- range $disk := until (int (index . 2)) }}
+  - name: data-{{ $disk }}
+    mountPath: /var/lib/moldau/data-{{ $disk }}
+{{- end }}
+{{- end -}}
+
+{{/* A volume per disk: a list of the labels, the number of disks and the storage values. */}}
+{{- define "moldau.volumeClaims" -}}
+{{- $labels := index . 0 -}}
+{{- $storage := index . 2 -}}
+{{- range $disk := until (int (index . 1)) }}
+- metadata:
+    name: data-{{ $disk }}
+    labels:
+      {{- $labels | nindent 6 }}
+  spec:
+    accessModes: [ReadWriteOnce]
+{{- if $storage.storageClassName }}
+    storageClassName: {{ $storage.storageClassName }}
+{{- end }}
+    resources:
+      requests:
+        storage: {{ $storage.size }}
+{{- end }}
+{{- end -}}
+
+{{- define "moldau.probes" -}}
+startupProbe:
+  httpGet: {path: /healthz, port: http}
+  periodSeconds: 2
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: /healthz, port: http}
+  periodSeconds: 10
+  timeoutSeconds: 6
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: http}
+  periodSeconds: 5
+  timeoutSeconds: 6
+  failureThreshold: 2
+{{- end -}}
