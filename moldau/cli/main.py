@@ -22,6 +22,7 @@ from moldau.cli import (
     groups,
     log,
     metadata,
+    pipeline,
     produce,
     quorum,
     server,
@@ -49,6 +50,7 @@ app.add_typer(storage.app, name="storage")
 app.add_typer(server.app, name="server")
 app.add_typer(log.app, name="log")
 app.add_typer(metadata.app, name="metadata")
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(bench.app, name="bench")
 app.command("dev")(dev.dev)
 app.command("produce")(produce.produce)

@@ -34,6 +34,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 _TABLE_FORMATS: Final = ("parquet", "csv", "json", "orc")
+#: Options that other keys of the file stand for, whether they are there or not.
+_SAID_ELSEWHERE: Final = (
+    *("assign", "subscribe", "subscribepattern", "includeheaders"),
+    *("topic", "sinkid", "semantics", "txnid", "includetimestamp", "checkpointlocation"),
+)
 _AS_THEY_ARE: Final = "records are passed on as they are here: this is for pipelines that transform"
 #: What splits a partition among tasks: two tasks would write one key's records side by side.
 _SPLITTING: Final = ("minpartitions", "maxrecordsperpartition")
@@ -181,7 +186,7 @@ def _meaning(section: Section) -> tuple[dict[str, str], str | None, str]:
 def _check_source_options(section: Section, options: dict[str, str]) -> None:
     from moldau.spark_connector.options.source_options import SourceOptions
 
-    if not all(options.values()):
+    if not all(options.values()) or not {"subscribe", "subscribePattern"} & options.keys():
         return  # something is missing, which has been said
     try:
         SourceOptions.parse(options).check_stream()
@@ -191,11 +196,11 @@ def _check_source_options(section: Section, options: dict[str, str]) -> None:
 
 def _extra_options(section: Section, options: dict[str, str]) -> None:
     """`options`: the connector's own names, unless a key of the section says the same."""
-    taken = {name.lower(): name for name in options}
+    taken = {*_SAID_ELSEWHERE, *(name.lower() for name in options)}
     for name, value in section.mapping("options").items():
         if name.lower() in taken:
             section.complain(
-                "options", f"{name} is already said by {section.path}'s own keys: use those"
+                "options", f"{name} is the business of the pipeline's own keys: use those"
             )
         options[name] = value
 

@@ -28,8 +28,8 @@ FORMAT_VERSION: Final = 1
 class ReplayPlan:
     """Which records are replayed, and in which steps.
 
-    `ends` is the last offset of each partition, plus one, as it was when the plan was made: by topic,
-    then by partition (as text, as in JSON). Chunk n holds the offsets from
+    `ends` is the last offset of each partition, plus one, as it was when the plan was made: by
+    topic, then by partition (as text, as in JSON). Chunk n holds the offsets from
     `first_offset` + n × `stride` to the next chunk's, of all partitions together.
     """
 

@@ -14,7 +14,7 @@ from moldau.spark_connector.pipelines.progress import BatchProgress, batch_progr
 from moldau.spark_connector.pipelines.stopping import is_between_batches, mark_as_last
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 MAX_MESSAGE_CHARACTERS: Final = 1_000
 _OURS: Final = re.compile(

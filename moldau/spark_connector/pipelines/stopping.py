@@ -4,8 +4,8 @@ Owns the way to tell a query that the batch at work is its last. Must not interr
 Invariant: after `stop_after_batch` no further batch begins, and what was at work is committed.
 
 Spark's own `stop()` interrupts whatever runs. Nothing is lost by that, since the batch is done
-again after a restart, but minutes of work may be. The stream's thread asks after each batch whether the
-query is still active, so marking it as ended, without the interrupt, ends it there:
+again after a restart, but minutes of work may be. The stream's thread asks after each batch whether
+the query is still active, so marking it as ended, without the interrupt, ends it there:
 
 1. the batch's tasks run; the mark is set from here; nobody looks at it.
 2. the batch commits; the trigger asks, sees the mark, and leaves its loop.
@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _PACKAGES = (
     "org.apache.spark.sql.execution.streaming.runtime",  # since 4.1

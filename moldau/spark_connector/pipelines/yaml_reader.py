@@ -98,10 +98,12 @@ def read_documents(text: str, reading: Reading) -> Iterator[Section]:
 class Section:
     """One mapping. Each key is asked for once; `finish` complains about the others."""
 
-    def __init__(self, reading: Reading, path: str, node: yaml.MappingNode) -> None:
+    def __init__(
+        self, reading: Reading, path: str, node: yaml.MappingNode, line: int | None = None
+    ) -> None:
         self.reading = reading
         self.path = path
-        self.line = _line_of(node)
+        self.line = _line_of(node) if line is None else line
         self._asked: set[str] = set()
         self._values: dict[str, yaml.Node] = {}
         self._lines: dict[str, int] = {}
@@ -167,7 +169,10 @@ class Section:
 
     def optional_text(self, name: str) -> str | None:
         """One value as text; None when it is not there."""
-        return self.text(name) if self.has(name) else self._absent(name)
+        if not self.has(name):
+            self._absent(name)
+            return None
+        return self.text(name)
 
     def choice(self, name: str, allowed: Collection[str], default: str | None = None) -> str:
         """One of some words."""
@@ -220,7 +225,7 @@ class Section:
         if not isinstance(node, yaml.MappingNode):
             self.complain(name, f"a mapping is wanted here, not {_kind_of(node)}")
             return None
-        return Section(self.reading, self.key(name), node)
+        return Section(self.reading, self.key(name), node, self.line_of(name))
 
     def sections(self, name: str) -> dict[str, Section]:
         """A mapping of mappings; empty when it is not there."""

@@ -5,8 +5,8 @@ land where any producer that hashes as Java does puts that key, so that producer
 
 Why that holds: all records of a key lie in one partition of the source, which one task reads, in
 order, and writes, in order, with one producer. Keys that some producer has put into several
-partitions have no order to begin with. Records without a key go by the number of their partition, so those of
-one partition stay together and in order, too.
+partitions have no order to begin with. Records without a key go by the number of their
+partition, so those of one partition stay together and in order, too.
 """
 
 from __future__ import annotations

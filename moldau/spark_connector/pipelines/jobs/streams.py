@@ -14,7 +14,7 @@ from moldau.spark_connector.pipelines.running import RunningQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 FORMAT: Final = "moldau"
 

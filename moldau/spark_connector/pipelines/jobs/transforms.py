@@ -51,6 +51,8 @@ def transformed(spark: SparkSession, frame: DataFrame, pipeline: Pipeline) -> Da
 def _with_tables(
     spark: SparkSession, frame: DataFrame, step: Transform, pipeline: Pipeline
 ) -> DataFrame:
+    from pyspark.sql import DataFrame
+
     for name, table in step.tables.items():
         _read(spark, table).createOrReplaceTempView(name)
     if step.sql is not None:
@@ -60,7 +62,7 @@ def _with_tables(
     assert step.python is not None, "checked with the file"
     function = load_function(step.python, pipeline.directory, spark)
     result = function(frame)
-    if not hasattr(result, "isStreaming"):
+    if not isinstance(result, DataFrame):
         raise PipelineFailed(
             f"{pipeline.name}: transform: {step.python} returns {type(result).__name__}, not a "
             "DataFrame"
