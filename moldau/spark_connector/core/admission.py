@@ -7,6 +7,7 @@ has something gets on; with a target nothing behind it is ever read, and it is r
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -101,24 +102,29 @@ def admit(
 ) -> Offsets:
     """At most `limit` offsets, shared out in proportion to what each partition has.
 
-    One goes to every partition that has something; what is left of the limit goes by proportion,
-    the remainders to the largest fractions (of equal ones, to the first by name).
+    Everybody who has something gets one at least; the largest shares pay for that. Remainders go to
+    the largest fractions, of equal ones to the first by name.
     """
     backlog = _backlog(start, ends)
     total = sum(backlog.values())
     if total <= limit:
         return dict(ends)
-    spare, rest = max(0, limit - len(backlog)), total - len(backlog)
     shares: dict[TopicPartition, int] = {}
     fractions: list[tuple[int, TopicPartition]] = []
     for partition in sorted(backlog):
-        share, fraction = divmod(spare * (backlog[partition] - 1), rest)
-        shares[partition] = 1 + share
-        if fraction:
+        share, fraction = divmod(limit * backlog[partition], total)
+        shares[partition] = max(1, share)
+        if share:
             fractions.append((-fraction, partition))
-    left = spare + len(backlog) - sum(shares.values())
-    for _, partition in sorted(fractions)[:left]:
+    left = max(limit, len(shares)) - sum(shares.values())
+    for _, partition in sorted(fractions)[: max(0, left)]:
         shares[partition] += 1
+    largest = [(-share, partition) for partition, share in shares.items() if left < 0]
+    heapq.heapify(largest)
+    for _ in range(-left):
+        share, partition = largest[0]
+        shares[partition] -= 1
+        heapq.heapreplace(largest, (share + 1, partition))
     return {
         partition: start[partition] + shares[partition] if partition in shares else end
         for partition, end in ends.items()

@@ -1,0 +1,132 @@
+"""Conditions narrow what is read and never leave out a record that meets them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.protocol.types import TopicPartition
+from moldau.spark_connector.core.filters import Condition, Narrowing, Operator
+from moldau.spark_connector.core.planning import OffsetRange
+
+HOLDS = {
+    Operator.EQUAL: lambda value, values: value == values[0],
+    Operator.IN: lambda value, values: value in values,
+    Operator.GREATER: lambda value, values: value > values[0],
+    Operator.GREATER_OR_EQUAL: lambda value, values: value >= values[0],
+    Operator.LESS: lambda value, values: value < values[0],
+    Operator.LESS_OR_EQUAL: lambda value, values: value <= values[0],
+    Operator.NOT_NULL: lambda value, values: True,
+}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def conditions(column, values):
+    one = st.builds(
+        Condition,
+        st.just(column),
+        st.sampled_from([each for each in Operator if each is not Operator.IN]),
+        values.map(lambda value: (value,)),
+    )
+    several = st.builds(
+        Condition,
+        st.just(column),
+        st.just(Operator.IN),
+        st.lists(values, max_size=3).map(tuple),
+    )
+    return one | several
+
+
+SMALL = st.integers(-2, 12)
+#: Times between and on whole milliseconds, the unit of records.
+TIMES = st.integers(-2_000, 12_000).map(lambda number: EPOCH + timedelta(microseconds=number))
+CONDITIONS = st.lists(
+    conditions("partition", SMALL)
+    | conditions("offset", SMALL)
+    | conditions("topic", st.sampled_from(["a", "b", "c"]))
+    | conditions("timestamp", TIMES),
+    max_size=4,
+)
+#: Two topics of two partitions with ten records each; times of records in no order.
+RECORDS = st.lists(st.integers(-1, 11), min_size=40, max_size=40).map(
+    lambda times: {
+        (topic, partition, offset): times[index * 20 + partition * 10 + offset]
+        for index, topic in enumerate("ab")
+        for partition in range(2)
+        for offset in range(10)
+    }
+)
+
+
+def left_of(records, narrowing):
+    """What is read, with the answers that a cluster would give."""
+    names = sorted({(topic, partition) for topic, partition, _ in records})
+    ranges = [OffsetRange(TopicPartition(*name), 0, 10) for name in names]
+    ranges = narrowing.apply(ranges)
+    first_ms = narrowing.first_timestamp_ms
+    if first_ms is not None:
+        first = {
+            each.topic_partition: next(
+                (o for o in range(10) if records[(*each.topic_partition, o)] >= first_ms), None
+            )
+            for each in ranges
+        }
+        ranges = narrowing.apply(ranges, first)
+    return {
+        (*each.topic_partition, offset)
+        for each in ranges
+        for offset in range(each.start_offset, each.end_offset)
+    }
+
+
+@given(RECORDS, CONDITIONS)
+def test_nothing_is_lost_and_what_is_handled_is_exact(records, given_conditions):
+    narrowing = Narrowing()
+    handled = [narrowing.narrow(condition) for condition in given_conditions]
+    left = left_of(records, narrowing)
+
+    def holds(record, condition):
+        topic, partition, offset = record
+        moment = EPOCH + timedelta(milliseconds=records[record])
+        columns = {"topic": topic, "partition": partition, "offset": offset, "timestamp": moment}
+        return HOLDS[condition.operator](columns[condition.column], condition.values)
+
+    wanted = {r for r in records if all(holds(r, each) for each in given_conditions)}
+    assert wanted <= left
+    unhandled = [each for each, done in zip(given_conditions, handled, strict=True) if not done]
+    assert {r for r in left if all(holds(r, each) for each in unhandled)} == wanted
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        Condition("value", Operator.EQUAL, (b"x",)),
+        Condition("partition", Operator.EQUAL, ("1",)),
+        Condition("offset", Operator.EQUAL, (True,)),
+        Condition("partition", Operator.GREATER, (1,)),
+        Condition("topic", Operator.LESS, ("b",)),
+        Condition("key", Operator.NOT_NULL),
+    ],
+)
+def test_what_says_nothing_is_left_to_spark(condition):
+    narrowing = Narrowing()
+    assert not narrowing.narrow(condition)
+    assert narrowing == Narrowing()
+
+
+def test_times_between_milliseconds_begin_at_the_next_one():
+    narrowing = Narrowing()
+    moment = EPOCH + timedelta(milliseconds=5, microseconds=1)
+    narrowing.narrow(Condition("timestamp", Operator.GREATER_OR_EQUAL, (moment,)))
+    assert narrowing.first_timestamp_ms == 6
+    narrowing.narrow(Condition("timestamp", Operator.GREATER, (EPOCH + timedelta(milliseconds=6),)))
+    assert narrowing.first_timestamp_ms == 7
+
+
+def test_times_without_a_zone_are_utc():
+    narrowing = Narrowing()
+    narrowing.narrow(Condition("timestamp", Operator.GREATER_OR_EQUAL, (datetime(1970, 1, 2),)))
+    assert narrowing.first_timestamp_ms == 86_400_000
