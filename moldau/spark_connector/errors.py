@@ -65,3 +65,36 @@ class DataLoss(SparkConnectorError):
 
 class ReadStalled(SparkConnectorError, TimeoutError):
     """The records of a planned range did not come within `kafkaConsumer.pollTimeoutMs`."""
+
+
+# -- writing exactly once -----------------------------------------------------------------------
+
+
+class SinkFenced(SparkConnectorError):
+    """Another driver is in charge of the sink: a successor of this one, or another query."""
+
+
+class TransactionLost(SparkConnectorError):
+    """A task's transaction ended before the batch could be committed; nothing of it is wrong."""
+
+
+class RowsLost(SparkConnectorError):
+    """Rows that were decided to be committed are not there, or nobody can tell, and only the user
+    can say what now.
+    """
+
+
+class CheckpointRewound(SparkConnectorError):
+    """The query comes with a batch that lies behind what the sink has committed for it."""
+
+
+class ReplayDiffers(SparkConnectorError):
+    """A batch that was committed comes again with other rows."""
+
+
+class LedgerUnusable(SparkConnectorError):
+    """The ledger topic cannot serve: its shape, its contents, or that it is gone."""
+
+
+class LedgerBusy(SparkConnectorError):
+    """The ledger could not be read to its end, or written, in time."""

@@ -1,0 +1,171 @@
+"""Planning, commit and abort of one batch, as stream and batch writers call them.
+
+Owns what travels from the driver to the tasks and back, and the token of a driver. Must not know
+Spark's classes. Invariant: what travels can be pickled and holds no client.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.client import KafkaError
+from moldau.spark_connector.core.commit_protocol import (
+    AbortOutcome,
+    aborting,
+    committing,
+    planning,
+)
+from moldau.spark_connector.core.commit_steps import LedgerView
+from moldau.spark_connector.core.task_roles import Plan, TaskReport
+from moldau.spark_connector.errors import SparkConnectorError
+from moldau.spark_connector.options.sink_options import SinkOptions, Transactions
+from moldau.spark_connector.sink.failures import explained
+from moldau.spark_connector.sink.recovery import StepCarrier, serves_two_phase
+
+_log: Final = logging.getLogger("moldau.spark_connector.sink")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """What planning has found.
+
+    Attributes:
+        query_id: of a batch write; None for streams, whose tasks know it.
+        two_phase: whether the tasks' transactions are prepared ones.
+        read_to: how far the ledger was read.
+    """
+
+    plan: Plan
+    query_id: str | None
+    two_phase: bool
+    read_to: int | None
+
+    @property
+    def sink_id(self) -> str:
+        """Whose batch it is."""
+        return self.plan.record.sink_id
+
+
+class _Process:
+    """What one process on the driver remembers between micro-batches; nothing depends on it."""
+
+    def __init__(self) -> None:
+        self.process_id = os.getpid()
+        self.tokens: dict[tuple[str, str], str] = {}
+        self.two_phase: dict[str, bool] = {}
+        self.checked_topics: set[str] = set()
+        self.ledgers: dict[str, tuple[LedgerView, int | None]] = {}
+
+
+_process = _Process()
+
+
+def _memory() -> _Process:
+    """This process's own; not the one of the process it was forked from."""
+    global _process
+    if _process.process_id != os.getpid():
+        _process = _Process()
+    return _process
+
+
+def plan_batch(
+    options: SinkOptions, sink_id: str, *, query_id: str | None = None, is_single: bool = False
+) -> PlannedBatch:
+    """Take charge of the sink, finish what was decided, abort what was not.
+
+    Raises:
+        SparkConnectorError: nothing may be written, or the cluster does not answer.
+    """
+    memory = _memory()
+    servers = options.kafka["bootstrap.servers"]
+    place = f"{servers} {options.ledger_topic} {sink_id}"
+    if options.checkpoint_location and query_id is None:
+        token = memory.tokens.setdefault((place, options.checkpoint_location), _new_token())
+    else:
+        token = _new_token()
+    known, read_to = None, None
+    if query_id is None:
+        known, read_to = memory.ledgers.pop(place, (None, None))
+    with (
+        explained(f"planning a write of sink {sink_id!r}"),
+        StepCarrier(options, sink_id, query_id=query_id, known=known, read_to=read_to) as carrier,
+    ):
+        ledger_place = f"{servers} {options.ledger_topic}"
+        if ledger_place not in memory.checked_topics:
+            carrier.ledger.prepare_topic()
+            memory.checked_topics.add(ledger_place)
+        two_phase = memory.two_phase.get(servers)
+        if options.transactions is not Transactions.AUTO:
+            two_phase = options.transactions is Transactions.PREPARED
+        elif two_phase is None:
+            two_phase = memory.two_phase[servers] = serves_two_phase(options, sink_id)
+        plan = carrier.carry(planning(sink_id, token, query_id=query_id, is_single=is_single))
+        if query_id is None:
+            view = LedgerView(plan.record, plan.finished)
+            memory.ledgers[place] = (view, carrier.ledger.read_to)
+        return PlannedBatch(plan, query_id, two_phase, carrier.ledger.read_to)
+
+
+def commit_batch(
+    options: SinkOptions,
+    planned: PlannedBatch,
+    query_id: str,
+    batch_id: int,
+    reports: Sequence[TaskReport],
+) -> None:
+    """Make the batch visible, once and for all.
+
+    Raises:
+        SparkConnectorError: it is not, or not whole; the text says which.
+    """
+    what = f"committing batch {batch_id} of sink {planned.sink_id!r}"
+    with explained(what), _carrier(options, planned) as carrier:
+        carrier.carry(
+            committing(planned.plan, query_id, batch_id, reports, may_differ=options.may_differ)
+        )
+
+
+def abort_batch(
+    options: SinkOptions,
+    sink_id: str,
+    planned: PlannedBatch | None,
+    batch_id: int,
+    reports: Sequence[TaskReport],
+    tasks: int,
+) -> None:
+    """Give up what was written, unless it was decided. Never raises: Spark has its error already,
+    and what is left open ends by its time limit or with the next start.
+    """
+    plan = planned.plan if planned is not None else None
+    try:
+        carrier = (
+            _carrier(options, planned) if planned is not None else StepCarrier(options, sink_id)
+        )
+        with carrier:
+            outcome = carrier.carry(aborting(plan, batch_id, reports, tasks))
+    except (KafkaError, SparkConnectorError) as error:
+        _log.warning("batch %s of sink %r was not aborted: %s", batch_id, sink_id, error)
+        return
+    if outcome is AbortOutcome.ABORTED:
+        _log.info("batch %s of sink %r was aborted", batch_id, sink_id)
+    else:
+        _log.warning("batch %s of sink %r was not aborted: %s", batch_id, sink_id, outcome.value)
+
+
+def _carrier(options: SinkOptions, planned: PlannedBatch) -> StepCarrier:
+    return StepCarrier(
+        options,
+        planned.sink_id,
+        query_id=planned.query_id,
+        known=LedgerView(planned.plan.record, planned.plan.finished),
+        read_to=planned.read_to,
+    )
+
+
+def _new_token() -> str:
+    return uuid.uuid4().hex

@@ -1,0 +1,132 @@
+"""From what stopped a write to the error that the user reads.
+
+Owns the advice. Must not decide whether something is an error. Invariant: every text says what was
+found, whether anything wrong or missing can be seen by readers, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from moldau.client import (
+    AuthenticationFailed,
+    AuthorizationFailed,
+    KafkaError,
+    NoBrokerAvailable,
+    ProducerFenced,
+    RequestTimeout,
+    TlsFailed,
+    TransactionAbortable,
+)
+from moldau.spark_connector import errors
+from moldau.spark_connector.core.commit_steps import RefusalKind, Refused
+from moldau.spark_connector.errors import SparkConnectorError
+
+INVALID_TRANSACTION_TIMEOUT: Final = "INVALID_TRANSACTION_TIMEOUT"
+
+_ADVICE: Final[Mapping[RefusalKind, tuple[type[SparkConnectorError], str]]] = {
+    RefusalKind.FENCED: (
+        errors.SinkFenced,
+        "This driver writes nothing more. If it has a successor (a restart of the same query), "
+        "that one goes on and nothing is to be done. If two queries have the same sinkId, give "
+        "each its own",
+    ),
+    RefusalKind.REPLAY_DIFFERS: (
+        errors.ReplayDiffers,
+        "Nothing was written twice. Either the checkpoint was put back to an older state and the "
+        "batch planned anew: start with a new checkpoint and a new sinkId, at the offsets where "
+        "the output ends. Or the query gives other results each time (uuid(), rand(), the order "
+        "of a group): then onReplayMismatch=skip keeps what was committed first",
+    ),
+    RefusalKind.REWOUND: (
+        errors.CheckpointRewound,
+        "Nothing was written. The checkpoint was put back to an older state, or another one was "
+        "copied over it. Put the newest one back, or start with a new checkpoint and a new "
+        "sinkId, at the offsets where the output ends",
+    ),
+    RefusalKind.LOST_BEFORE_DECISION: (
+        errors.TransactionLost,
+        "Nothing of the batch is visible; start the query again, and it is written again. When it "
+        "took longer than kafka.transaction.timeout.ms: raise that (and the brokers' "
+        "transaction.max.timeout.ms), make batches smaller (maxOffsetsPerTrigger), or use "
+        "transactions=prepared. Otherwise a task of an earlier run has used the same id",
+    ),
+    RefusalKind.LOST_AFTER_DECISION: (
+        errors.RowsLost,
+        "The other rows of the batch are visible. Start the query again: the same batch comes "
+        "again, and exactly the missing rows are written. Time limits and transactions=prepared: "
+        "see docs/spark.md",
+    ),
+    RefusalKind.LOST_FOR_GOOD: (
+        errors.RowsLost,
+        "Start that query (or make that write) once more from its own checkpoint, so that it "
+        "writes them; or give this one a new sinkId and write the missing rows yourself",
+    ),
+    RefusalKind.OUTCOME_UNKNOWN: (
+        errors.RowsLost,
+        "They were deleted by retention or compaction, or the topic was made anew, before anybody "
+        "could look. Compare the output with the source; then go on with a new sinkId: the batch "
+        "is then written again in full, and what is there of it is there twice",
+    ),
+    RefusalKind.CONTENDED: (
+        errors.LedgerBusy,
+        "Nothing that was not decided is visible; start the query again. If two queries have the "
+        "same sinkId, give each its own",
+    ),
+    RefusalKind.TOO_MANY_TASKS: (
+        errors.ClusterError,
+        "Nothing of the batch is visible. Write with fewer partitions (coalesce, repartition)",
+    ),
+}
+
+
+def refusal(refused: Refused) -> SparkConnectorError:
+    """The error for a refusal of the protocol."""
+    kind, advice = _ADVICE[refused.kind]
+    return kind(f"{refused}. {advice}.")
+
+
+def failure(error: KafkaError, what: str) -> SparkConnectorError:
+    """The error for one of the client's.
+
+    Args:
+        what: what was being done, to begin the text with.
+    """
+    if isinstance(error, AuthorizationFailed):
+        return errors.AccessDenied(
+            f"{what}: {error}. The sink's principal needs WRITE and DESCRIBE on the transactional "
+            "ids that begin with its sinkId, READ, WRITE and DESCRIBE on the ledger topic (CREATE "
+            "where it is to be made), WRITE and DESCRIBE on the topics that it writes, and READ on "
+            "them to look for lost rows"
+        )
+    if isinstance(error, AuthenticationFailed | TlsFailed):
+        return errors.AccessDenied(f"{what}: {error}")
+    if isinstance(error, NoBrokerAvailable | RequestTimeout):
+        return errors.ClusterUnreachable(
+            f"{what}: {error}. Nothing that was not decided is visible, and what was decided is "
+            "finished by the next start (kafka.bootstrap.servers, kafka.default.api.timeout.ms)"
+        )
+    if isinstance(error, ProducerFenced | TransactionAbortable):
+        return errors.TransactionLost(
+            f"{what}: {error}. Nothing of this attempt is visible: Spark tries the task again. It "
+            "took longer than kafka.transaction.timeout.ms, or another task has used its id: one "
+            "of an earlier run that still goes on, or of another query with the same sinkId"
+        )
+    if error.code.name == INVALID_TRANSACTION_TIMEOUT:
+        return errors.InvalidOption(
+            f"{what}: {error}. Set kafka.transaction.timeout.ms to at most that"
+        )
+    return errors.ClusterError(f"{what}: {error}")
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """A block in which errors become those of the connector."""
+    try:
+        yield
+    except Refused as refused:
+        raise refusal(refused) from None
+    except KafkaError as error:
+        raise failure(error, what) from error

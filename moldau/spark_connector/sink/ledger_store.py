@@ -1,0 +1,315 @@
+"""The ledger topic: taken, read to its end, and written in the ledger's own transaction.
+
+Owns the topic's making and checking, one transactional producer at a time, and how far the topic
+was read. Must not decide what is written. Invariants: what is read holds everything that was
+committed before the taking, and nothing that was not; a write counts only when its transaction was
+committed under the epoch of the last taking.
+
+Several sinks share the topic. A transaction that another sink's dead driver has left open holds
+back what `read_committed` shows, so that one's own newest record may be hidden: reading goes to the
+end that was there at the taking and waits for it, and ledger transactions time out soon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from moldau.client import (
+    AuthorizationFailed,
+    ConfigResource,
+    ConfigResourceType,
+    ConsumerRecord,
+    KafkaError,
+    NewTopic,
+    OffsetOutOfRange,
+    OffsetSpec,
+    ProducerFenced,
+    RequestTimeout,
+    TopicAlreadyExists,
+    TopicPartition,
+    TransactionAbortable,
+    UnknownTopicOrPartition,
+    sync,
+)
+from moldau.spark_connector.core.commit_steps import LedgerView, WriteLedger
+from moldau.spark_connector.core.ledger import (
+    Batch,
+    LedgerUnreadable,
+    SinkRecord,
+    decode,
+    encode,
+    finished_key,
+)
+from moldau.spark_connector.errors import LedgerBusy, LedgerUnusable
+from moldau.spark_connector.options.sink_options import SinkOptions
+
+_log: Final = logging.getLogger("moldau.spark_connector.sink")
+
+TRANSACTION_TIMEOUT_MS: Final = 10_000
+"""A dead driver's ledger transaction holds back other sinks' for so long at most."""
+CLOSE_MS: Final = 1_000
+MAX_VALUE_BYTES: Final = 8 * 1024 * 1024
+MAX_FINISHED: Final = 1_000
+"""So many other queries of one sink are remembered in memory, the newest."""
+NAMED_PREFIX: Final = "txn:"
+
+TOPIC_CONFIGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(MAX_VALUE_BYTES),
+    # Compaction leaves the segment that is written alone: small ones keep the topic short.
+    "segment.bytes": str(16 * 1024 * 1024),
+}
+
+
+class LedgerStore:
+    """The ledger of one sink; use as `with LedgerStore(…) as store`.
+
+    Args:
+        query_id: of a batch write: of the other queries only this one is of interest. None: all
+            streaming queries are.
+        known, read_to: what is known already, up to which offset; from the beginning by default.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        sink_id: str,
+        admin: sync.Admin,
+        *,
+        query_id: str | None = None,
+        known: LedgerView | None = None,
+        read_to: int | None = None,
+    ) -> None:
+        self._options = options
+        self._sink_id = sink_id
+        self._query_id = query_id
+        self._admin = admin
+        self._partition = TopicPartition(options.ledger_topic, 0)
+        self._limit_ms = admin_limit_ms(options)
+        self._record = known.record if known is not None else None
+        self._finished: dict[str, Batch] = dict(known.finished) if known is not None else {}
+        self.read_to: int | None = read_to
+        """Behind the last offset that was read."""
+        self._producer: sync.Producer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._drop_producer()
+
+    # -- the topic -------------------------------------------------------------------------------
+
+    def prepare_topic(self) -> None:
+        """Make the topic where there is none; refuse one that cannot keep a ledger.
+
+        Raises:
+            LedgerUnusable: several partitions, or records that do not stay.
+        """
+        name = self._options.ledger_topic
+        try:
+            described = self._admin.describe_topics([name])[name]
+        except UnknownTopicOrPartition:
+            with contextlib.suppress(TopicAlreadyExists):
+                self._admin.create_topics([NewTopic(name, 1, configs=TOPIC_CONFIGS)])
+                _log.info("made the ledger topic %s", name)
+            described = self._admin.describe_topics([name])[name]
+        if len(described.partitions) != 1:
+            raise LedgerUnusable(
+                f"ledger topic {name} has {len(described.partitions)} partitions: a ledger has "
+                "one, or its order is lost. Name another topic with the option ledgerTopic"
+            )
+        resource = ConfigResource(ConfigResourceType.TOPIC, name)
+        try:
+            policy = self._admin.describe_configs([resource])[resource].get("cleanup.policy")
+        except AuthorizationFailed as error:
+            _log.warning("whether the ledger topic is compacted cannot be seen: %s", error)
+            return
+        if policy is not None and (policy.value or "").strip() != "compact":
+            raise LedgerUnusable(
+                f"ledger topic {name} has cleanup.policy={policy.value}: with that, decisions are "
+                "deleted in time. Set it to compact, or name another topic with ledgerTopic"
+            )
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def take(self, *, is_fencing: bool) -> LedgerView:
+        """Shut out other writers, then read what is new.
+
+        Raises:
+            LedgerBusy: another sink's transaction hides the end for too long.
+            LedgerUnusable: a record that cannot be understood; or the topic is not what it was.
+            KafkaError: the cluster.
+        """
+        if is_fencing:
+            self._drop_producer()
+            self._producer = sync.Producer(
+                config=self._options.producer_config(
+                    transactional_id=f"{self._sink_id}.ledger",
+                    transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                    max_request_size=MAX_VALUE_BYTES,
+                    linger_ms=0,
+                )
+            )
+            self._producer.init_transactions()
+        self._read()
+        return LedgerView(self._record, dict(self._finished))
+
+    def _read(self) -> None:
+        name = self._partition.topic
+        try:
+            end = self._admin.list_offsets({self._partition: OffsetSpec.LATEST})
+        except UnknownTopicOrPartition:
+            raise LedgerUnusable(
+                f"ledger topic {name} is gone, and with it what was decided. Stop, compare the "
+                "output with the source, and go on with a new sinkId"
+            ) from None
+        end_offset = end[self._partition].offset
+        if self.read_to is not None and self.read_to >= end_offset:
+            if self.read_to > end_offset:
+                raise LedgerUnusable(
+                    f"ledger topic {name} ends at {end_offset}, and was read to {self.read_to} "
+                    "before: it was made anew, or has lost records. Stop, compare the output with "
+                    "the source, and go on with a new sinkId"
+                )
+            return
+        with sync.Consumer(
+            config=self._options.consumer_config(
+                isolation_level="read_committed",
+                auto_offset_reset="none" if self.read_to is not None else "earliest",
+            )
+        ) as consumer:
+            consumer.assign([self._partition])
+            if self.read_to is None:
+                consumer.seek_to_beginning(self._partition)
+            else:
+                consumer.seek(self._partition, self.read_to)
+            self._read_to(consumer, end_offset)
+
+    def _read_to(self, consumer: sync.Consumer, end_offset: int) -> None:
+        deadline_s = time.monotonic() + self._limit_ms / 1000
+        while True:
+            position = consumer.position(self._partition)
+            if position >= end_offset:
+                self.read_to = position
+                return
+            left_ms = (deadline_s - time.monotonic()) * 1000
+            if left_ms <= 0:
+                raise LedgerBusy(
+                    f"ledger topic {self._partition.topic} cannot be read beyond offset {position} "
+                    f"of {end_offset}: somebody's transaction has been open there for "
+                    f"{self._limit_ms:.0f} ms. Ledger transactions end within "
+                    f"{TRANSACTION_TIMEOUT_MS} ms by themselves; `kafka-transactions find-hanging` "
+                    "finds others"
+                )
+            try:
+                polled = consumer.getmany(timeout_ms=min(left_ms, 200))
+            except OffsetOutOfRange as error:
+                raise LedgerUnusable(
+                    f"ledger topic {self._partition.topic}: {error}: it was made anew, or has lost "
+                    "records. Stop, compare the output with the source, and go on with a new sinkId"
+                ) from None
+            for records in polled.values():
+                for record in records:
+                    self._take_record(record)
+
+    def _take_record(self, record: ConsumerRecord) -> None:
+        if record.key is None:
+            return
+        key = bytes(record.key).decode(errors="replace")
+        if key == self._sink_id:
+            self._record = self._decoded(record)
+            return
+        prefix = finished_key(self._sink_id, "")
+        if not key.startswith(prefix) or not self._is_wanted(key.removeprefix(prefix)):
+            return
+        found = self._decoded(record)
+        if found is not None and found.sink_id == self._sink_id and found.batch is not None:
+            self._remember(found.batch)
+
+    def _is_wanted(self, query_id: str) -> bool:
+        if self._query_id is not None:
+            return query_id == self._query_id
+        return not query_id.startswith(NAMED_PREFIX)
+
+    def _remember(self, batch: Batch) -> None:
+        self._finished.pop(batch.query_id, None)
+        self._finished[batch.query_id] = batch
+        while len(self._finished) > MAX_FINISHED:
+            del self._finished[next(iter(self._finished))]
+
+    def _decoded(self, record: ConsumerRecord) -> SinkRecord | None:
+        if record.value is None:
+            return None
+        try:
+            return decode(bytes(record.value))
+        except LedgerUnreadable as error:
+            raise LedgerUnusable(
+                f"ledger topic {record.topic}, offset {record.offset}, sink {self._sink_id!r}: "
+                f"{error}. A newer release of moldau has written it, or something else has: "
+                "install that release, or name another topic with ledgerTopic and a new sinkId"
+            ) from None
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def write(self, step: WriteLedger) -> bool:
+        """Whether the record is committed; False when it is not, or nobody knows.
+
+        Raises:
+            KafkaError: what no other attempt helps against.
+        """
+        producer = self._producer
+        if producer is None:
+            return False
+        topic = self._partition.topic
+        try:
+            producer.begin_transaction()
+            if step.finished is not None:
+                producer.send_nowait(
+                    topic,
+                    encode(SinkRecord(self._sink_id, step.record.driver, step.finished)),
+                    key=finished_key(self._sink_id, step.finished.query_id).encode(),
+                    partition=0,
+                )
+            producer.send_nowait(
+                topic,
+                None if step.is_tombstone else encode(step.record),
+                key=self._sink_id.encode(),
+                partition=0,
+            )
+            producer.commit_transaction()
+        except (ProducerFenced, RequestTimeout) as error:
+            _log.info("the ledger's write is not known to be committed: %s", error)
+            self._drop_producer()
+            return False
+        except TransactionAbortable as error:
+            self._drop_producer()
+            if not error.retriable and not isinstance(error.__cause__, RequestTimeout | None):
+                raise
+            _log.info("the ledger's write was not committed: %s", error)
+            return False
+        if step.finished is not None:
+            self._remember(step.finished)
+        self._record = None if step.is_tombstone else step.record
+        return True
+
+    def _drop_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(KafkaError):
+                producer.close(timeout_ms=CLOSE_MS)
+
+
+def admin_limit_ms(options: SinkOptions) -> float:
+    """How long one call to the cluster may take, all tries together."""
+    return float(options.admin_config().default_api_timeout_ms)

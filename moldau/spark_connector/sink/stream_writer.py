@@ -1,0 +1,128 @@
+"""The sink of a streaming query.
+
+Owns what Spark calls for each micro-batch, in which process. Must not talk to a cluster by itself.
+
+Spark makes the writer on the driver for every micro-batch and pickles it, twice, before a task
+starts: there the batch is planned, once. Tasks get the pickled one. For commit and abort a new
+writer is made, which knows nothing: everything travels in the tasks' messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from moldau.spark_connector.core.task_roles import TaskReport
+from moldau.spark_connector.errors import SparkConnectorError
+from moldau.spark_connector.options.sink_options import Semantics, SinkOptions
+from moldau.spark_connector.sink.batch_plan import (
+    PlannedBatch,
+    abort_batch,
+    commit_batch,
+    plan_batch,
+)
+from moldau.spark_connector.sink.failures import explained
+from moldau.spark_connector.sink.row_columns import RowColumns
+from moldau.spark_connector.sink.slot_writer import TaskPlace, write_plain, write_slot
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+@dataclass
+class SinkMessage(WriterCommitMessage):
+    """What a task tells the driver. `report` is None for a write without transactions."""
+
+    rows: int
+    planned: PlannedBatch | None = None
+    query_id: str = ""
+    report: TaskReport | None = None
+
+
+def make_stream_writer(
+    given: Mapping[str, str], schema: StructType, overwrite: bool
+) -> MoldauStreamWriter:
+    """The writer for one micro-batch. `overwrite` (output mode complete) changes nothing: every
+    batch is appended, as in Spark's own sink.
+
+    Raises:
+        InvalidOption, InvalidSchema
+    """
+    options = SinkOptions.parse(given)
+    sink_id = ""
+    if options.semantics is Semantics.EXACTLY_ONCE:
+        sink_id = options.stream_sink_id()
+    columns = RowColumns.of(schema, options.topic, include_timestamp=options.include_timestamp)
+    return MoldauStreamWriter(options, columns, sink_id)
+
+
+class MoldauStreamWriter(DataSourceStreamArrowWriter):
+    """Writes one micro-batch; see the module."""
+
+    def __init__(self, options: SinkOptions, columns: RowColumns, sink_id: str) -> None:
+        self.options = options
+        self.columns = columns
+        self.sink_id = sink_id
+        self.planned: PlannedBatch | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """On the driver, before the tasks: plan."""
+        if self.options.semantics is Semantics.EXACTLY_ONCE and self.planned is None:
+            self.planned = plan_batch(self.options, self.sink_id)
+        return self.__dict__
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """In a task: write its rows."""
+        with explained(f"writing a partition of sink {self.sink_id or self.columns.topic!r}"):
+            if self.planned is None:
+                return SinkMessage(write_plain(self.options, self.columns, iterator))
+            place = _place()
+            report = write_slot(
+                self.options,
+                self.columns,
+                self.planned.plan,
+                place,
+                iterator,
+                two_phase=self.planned.two_phase,
+            )
+            return SinkMessage(report.rows, self.planned, place.query_id, report)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver, when all tasks have written."""
+        planned, query_id, reports = gathered(messages)
+        if planned is not None:
+            commit_batch(self.options, planned, query_id, batchId, reports)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver, when a task or the commit has failed."""
+        if self.options.semantics is Semantics.EXACTLY_ONCE:
+            planned, _, reports = gathered(messages)
+            abort_batch(self.options, self.sink_id, planned, batchId, reports, len(messages))
+
+
+def gathered(
+    messages: list[WriterCommitMessage | None],
+) -> tuple[PlannedBatch | None, str, list[TaskReport]]:
+    """What the tasks that have got that far have told."""
+    told = [each for each in messages if isinstance(each, SinkMessage) and each.report is not None]
+    if not told:
+        return None, "", []
+    reports = [each.report for each in told if each.report is not None]
+    return told[0].planned, told[0].query_id, reports
+
+
+def _place() -> TaskPlace:
+    context = TaskContext.get()
+    if context is None:
+        raise SparkConnectorError("the sink writes in Spark's tasks only")
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    batch_id = context.getLocalProperty("streaming.sql.batchId")
+    if query_id is None or batch_id is None:
+        raise SparkConnectorError(
+            "Spark does not tell this task which query and batch it belongs to"
+        )
+    return TaskPlace(query_id, int(batch_id), context.partitionId(), context.attemptNumber())
