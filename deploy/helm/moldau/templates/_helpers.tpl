@@ -78,7 +78,7 @@ controller.quorum.bootstrap.servers={{ include "moldau.controllers" $root }}
 moldau.http.listener=0.0.0.0:8080
 moldau.log.format=json
 {{- range $key, $value := (index . 1).config }}
-{{ $key }}={{ $value }}
+{{ $key }}={{ if kindIs "string" $value }}{{ $value }}{{ else }}{{ toJson $value }}{{ end }}
 {{- end }}
 {{- end -}}
 
