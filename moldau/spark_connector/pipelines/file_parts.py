@@ -54,7 +54,7 @@ def parse_pipeline(section: Section, directory: str) -> Pipeline | None:
         return None
     is_plain = kind.keeps_records or (job == "archive" and not section.has("transform"))
     source = _source(section, kind, directory, is_plain=is_plain)
-    sink = _sink(section, kind, name, source, directory)
+    sink = _sink(section, kind, name, source, directory, is_plain=is_plain)
     transform = _transform(section, kind, directory)
     aggregate = _aggregate(section, kind)
     checkpoint = resolved(section.text("checkpoint"), directory)
@@ -214,12 +214,14 @@ def _sink(
     name: str,
     source: TopicSource | ArchiveSource | None,
     directory: str,
+    *,
+    is_plain: bool,
 ) -> TopicSink | ParquetSink | None:
     found = section.section("sink")
     if found is None:
         return None
     if kind.writes == "parquet" or (kind.writes == "either" and found.has("path")):
-        default = ("topic",) if kind.job == "archive" else ()
+        default = ("topic",) if is_plain else ()
         sink = ParquetSink(
             resolved(found.text("path"), directory),
             found.words("partition.by") or default,

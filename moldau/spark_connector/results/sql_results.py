@@ -1,0 +1,304 @@
+"""Results and offsets of a stream in one transaction of a SQL database.
+
+Owns two small tables beside the results. Must not keep a transaction open between batches.
+Invariant: the database holds the results of a record (or a batch) and the note that it does, or
+neither; so whatever is killed, and however often Spark gives the same batch, they are there once.
+
+What happens when two drivers have the same batch, one of them a zombie:
+
+1. both begin a transaction and update the pipeline's row in `moldau_batches`; one of them waits.
+2. the first writes results and position and commits.
+3. the second sees the new position: nothing in its batch is new, and it commits nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from moldau.client import TopicPartition
+from moldau.spark_connector.results.errors import ForeignResults, InvalidResults, ResultsBehind
+from moldau.spark_connector.results.positions import (
+    OFFSET_COLUMNS,
+    Positions,
+    has_offsets,
+    query_id_of,
+    rows_of,
+    starting_offsets,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CHUNK_ROWS: Final = 1_000
+SQLITE_WAIT_S: Final = 60
+"""How long a writer waits for another one; SQLite has one at a time."""
+
+_BOOK: Final = sa.MetaData()
+BATCHES: Final = sa.Table(
+    "moldau_batches",
+    _BOOK,
+    sa.Column("pipeline", sa.String(200), primary_key=True),
+    sa.Column("query_id", sa.String(64)),
+    sa.Column("batch_id", sa.BigInteger, nullable=False),
+)
+OFFSETS: Final = sa.Table(
+    "moldau_offsets",
+    _BOOK,
+    sa.Column("pipeline", sa.String(200), primary_key=True),
+    sa.Column("topic", sa.String(249), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True),
+    sa.Column("next_offset", sa.BigInteger, nullable=False),
+)
+NOTHING_YET: Final = -1
+
+Rows = Iterator[dict[str, Any]]
+Write = Callable[[sa.Connection, Rows], None]
+
+
+class SqlResults:
+    """A function for `foreachBatch` that writes each batch's rows into a database, once.
+
+    Rows with the columns topic, partition and offset are judged by them: also a lost checkpoint, or
+    another query, adds nothing twice. Rows without (aggregates) are judged by query and batch.
+
+    Args:
+        url: of the database, as SQLAlchemy writes it.
+        pipeline: names these results; positions are kept by this name.
+        table: the table for the rows, whose columns have the names of the frame's.
+        keys: the columns of a unique key of the table: a row whose key is there replaces it
+            (SQLite, PostgreSQL). Empty: rows are added.
+        write: instead of `table`, what to do with the rows, on the transaction's connection.
+
+    Raises:
+        InvalidResults: both or neither of table and write.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        pipeline: str,
+        table: str | None = None,
+        *,
+        keys: Sequence[str] = (),
+        write: Write | None = None,
+    ) -> None:
+        if (table is None) == (write is None):
+            raise InvalidResults("either a table or a function that writes must be given")
+        self._url = url
+        self._pipeline = pipeline
+        self._table_name = table
+        self._keys = tuple(keys)
+        self._write = write
+        self._engine: sa.Engine | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_engine": None}  # Spark Connect pickles the function
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Write one batch.
+
+        Raises:
+            ResultsBehind: the database lacks batches that it once had.
+            ForeignResults: rows without offsets, and the results there are another query's.
+            InvalidResults: the table does not fit the rows.
+            sqlalchemy.exc.SQLAlchemyError: the database refuses; nothing was changed.
+        """
+        self.write_batch(rows_of(frame), frame.columns, batch_id, query_id_of(frame))
+
+    def write_batch(
+        self, rows: Rows, columns: Sequence[str], batch_id: int, query_id: str | None
+    ) -> int:
+        """What a call does, without Spark: how many rows were new. Raises as the call does."""
+        by_offset = has_offsets(columns)
+        with self.engine.begin() as connection:
+            last = self._lock(connection)
+            self._refuse_gap(last, batch_id, query_id)
+            if not by_offset and self._has_batch(last, batch_id, query_id):
+                return 0
+            positions = Positions(self._stored(connection) if by_offset else {})
+            counted = _Counted(positions.new_rows(rows) if by_offset else rows)
+            self._write_rows(connection, counted, columns)
+            for _ in counted:  # what the function has left counts as written
+                pass
+            self._keep(connection, positions.moved)
+            # A batch of an earlier query that comes again must not set the number back.
+            if query_id != last[0] or batch_id > last[1]:
+                connection.execute(
+                    sa.update(BATCHES)
+                    .where(BATCHES.c.pipeline == self._pipeline)
+                    .values(query_id=query_id, batch_id=batch_id)
+                )
+        return counted.count
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """The next offset of each partition, as the database has it."""
+        with self.engine.connect() as connection:
+            return self._stored(connection)
+
+    def starting_offsets(self, partition_counts: Mapping[str, int]) -> str:
+        """The source's option `startingOffsets`, to go on here with a new checkpoint."""
+        return starting_offsets(self.offsets(), partition_counts)
+
+    def forget(self) -> None:
+        """Forget positions and batches, for results that are going to be written anew."""
+        with self.engine.begin() as connection:
+            for book in (OFFSETS, BATCHES):
+                connection.execute(sa.delete(book).where(book.c.pipeline == self._pipeline))
+
+    @property
+    def engine(self) -> sa.Engine:
+        """The way to the database; the two tables are there once it was asked for."""
+        if self._engine is None:
+            is_sqlite = sa.make_url(self._url).get_backend_name() == "sqlite"
+            arguments = {"timeout": SQLITE_WAIT_S} if is_sqlite else {}
+            engine = sa.create_engine(self._url, connect_args=arguments, pool_pre_ping=True)
+            _BOOK.create_all(engine)
+            self._engine = engine
+        return self._engine
+
+    # -- how -------------------------------------------------------------------------------------
+
+    def _lock(self, connection: sa.Connection) -> tuple[str | None, int]:
+        """Make others wait until this transaction ends; the last query and batch.
+
+        An UPDATE locks: the row in PostgreSQL and others, the whole database in SQLite, where a
+        SELECT before it would see an older state.
+        """
+        mine = BATCHES.c.pipeline == self._pipeline
+        touch = sa.update(BATCHES).where(mine).values(pipeline=self._pipeline)
+        if connection.execute(touch).rowcount == 0:
+            try:
+                with connection.begin_nested():
+                    connection.execute(
+                        sa.insert(BATCHES).values(pipeline=self._pipeline, batch_id=NOTHING_YET)
+                    )
+            except sa.exc.IntegrityError:  # somebody else has just made it
+                connection.execute(touch)
+        found = connection.execute(sa.select(BATCHES.c.query_id, BATCHES.c.batch_id).where(mine))
+        row = found.one()
+        return row[0], row[1]
+
+    def _refuse_gap(
+        self, last: tuple[str | None, int], batch_id: int, query_id: str | None
+    ) -> None:
+        last_query, last_batch = last
+        if query_id is None or query_id != last_query or batch_id <= last_batch + 1:
+            return
+        raise ResultsBehind(
+            f"{self._pipeline}: the database has batches up to {last_batch}, and Spark goes on "
+            f"with {batch_id}: what was acknowledged is gone (restored from a backup?). Start with "
+            "a new checkpoint and startingOffsets from SqlResults.starting_offsets()"
+        )
+
+    def _has_batch(self, last: tuple[str | None, int], batch_id: int, query_id: str | None) -> bool:
+        """Whether these results are there. Without offsets only the batch's number can say."""
+        last_query, last_batch = last
+        if last_batch == NOTHING_YET:
+            return False
+        if query_id != last_query:
+            raise ForeignResults(
+                f"{self._pipeline}: the results are those of query {last_query} up to batch "
+                f"{last_batch}, and this is query {query_id}. Rows without topic, partition and "
+                "offset cannot be told apart: take another name, or empty the table and forget()"
+            )
+        return batch_id <= last_batch
+
+    def _stored(self, connection: sa.Connection) -> dict[TopicPartition, int]:
+        found = connection.execute(
+            sa.select(OFFSETS.c.topic, OFFSETS.c.partition, OFFSETS.c.next_offset).where(
+                OFFSETS.c.pipeline == self._pipeline
+            )
+        )
+        return {TopicPartition(topic, partition): end for topic, partition, end in found}
+
+    def _keep(self, connection: sa.Connection, moved: Mapping[TopicPartition, int]) -> None:
+        for partition, next_offset in moved.items():
+            values = {
+                "pipeline": self._pipeline,
+                "topic": partition.topic,
+                "partition": partition.partition,
+            }
+            mine = sa.and_(*(OFFSETS.c[name] == value for name, value in values.items()))
+            changed = connection.execute(
+                sa.update(OFFSETS).where(mine).values(next_offset=next_offset)
+            )
+            if changed.rowcount == 0:
+                connection.execute(sa.insert(OFFSETS).values(**values, next_offset=next_offset))
+
+    def _write_rows(self, connection: sa.Connection, rows: Rows, columns: Sequence[str]) -> None:
+        if self._write is not None:
+            self._write(connection, rows)
+            return
+        assert self._table_name is not None, "one of the two"
+        table = reflected(connection, self._table_name)
+        # The record's place is ours to know; the table may have it or not.
+        names = [each for each in columns if each in table.c or each not in OFFSET_COLUMNS]
+        missing = [each for each in names if each not in table.c]
+        if missing:
+            raise InvalidResults(
+                f"the table {self._table_name} has no column {', '.join(missing)}; it has "
+                f"{', '.join(table.c.keys())}"
+            )
+        statement = self._statement(connection, table, names)
+        while chunk := list(islice(rows, CHUNK_ROWS)):
+            connection.execute(statement, [{name: row[name] for name in names} for row in chunk])
+
+    def _statement(
+        self, connection: sa.Connection, table: sa.Table, names: Sequence[str]
+    ) -> sa.Insert:
+        if not self._keys:
+            return sa.insert(table)
+        unknown = [each for each in self._keys if each not in names]
+        if unknown:
+            raise InvalidResults(f"keys: the rows have no column {', '.join(unknown)}")
+        insert = upsert_of(connection.dialect.name)(table)
+        others = {name: insert.excluded[name] for name in names if name not in self._keys}
+        if not others:
+            return insert.on_conflict_do_nothing(index_elements=self._keys)
+        return insert.on_conflict_do_update(index_elements=self._keys, set_=others)
+
+
+class _Counted:
+    """Counts what passes."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.count = 0
+
+    def __iter__(self) -> _Counted:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        row = next(self._rows)
+        self.count += 1
+        return row
+
+
+def reflected(connection: sa.Connection, name: str) -> sa.Table:
+    """A table as the database has it; `SCHEMA.TABLE` names one in a schema.
+
+    Raises:
+        InvalidResults: there is none.
+    """
+    schema, _, bare = name.rpartition(".")
+    try:
+        return sa.Table(bare, sa.MetaData(), schema=schema or None, autoload_with=connection)
+    except sa.exc.NoSuchTableError:
+        raise InvalidResults(f"there is no table {name}: create it first") from None
+
+
+def upsert_of(dialect: str) -> Callable[[sa.Table], Any]:
+    """The INSERT that knows conflicts. Raises: InvalidResults: this database has none."""
+    makers: dict[str, Callable[[sa.Table], Any]] = {
+        "sqlite": sqlite.insert,
+        "postgresql": postgresql.insert,
+    }
+    maker = makers.get(dialect)
+    if maker is None:
+        raise InvalidResults(f"keys are for SQLite and PostgreSQL; for {dialect} give write=")
+    return maker
