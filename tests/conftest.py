@@ -1,5 +1,5 @@
-"""Marks by folder: `interop`, `java` and `system`, so that `-m "not java"` works everywhere; and in
-which order parallel workers take files. Random tests are not judged by how long they take.
+"""Marks by folder (`interop`, `java`, `spark`, `system`), so that `-m "not java"` works everywhere;
+and in which order parallel workers take files. Random tests are not judged by how long they take.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LONGEST_FIRST = (
 )
 """Begun last, one of these would leave the other workers idle until it ends."""
 
-MARKS = {"interop": "interop", "interop/java": "java", "system": "system"}
+MARKS = {"interop": "interop", "interop/java": "java", "spark": "spark", "system": "system"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,0 +1,356 @@
+"""A stream's plan, with a scripted cluster: batches, losses, restarts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.protocol.types import TopicPartition
+from moldau.spark_connector.core.planning import OffsetRange
+from moldau.spark_connector.errors import (
+    DataLoss,
+    InvalidCheckpoint,
+    OffsetsNotFound,
+    TopicsNotFound,
+)
+from moldau.spark_connector.source.stream_planner import StreamPlanner
+from tests.unit.spark_connector.source.scripted_source import Log, ScriptedSource, source_options
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Clock:
+    """Time that passes when somebody sleeps."""
+
+    def __init__(self):
+        self.now_ms = 0.0
+
+    def sleep_ms(self, duration_ms):
+        self.now_ms += duration_ms
+
+
+class Query:
+    """Spark's part: batches one after the other, and the checkpoint between them."""
+
+    def __init__(self, source, **given):
+        self.source = source
+        self.clock = Clock()
+        self.checkpoint = None
+        self.read = []
+        self.restart(**given)
+
+    def restart(self, **given):
+        """A new driver on the same checkpoint."""
+        self.given = given
+        self.planner = StreamPlanner(
+            source_options(**given),
+            self.source,
+            now_ms=lambda: self.clock.now_ms,
+            sleep_ms=self.clock.sleep_ms,
+        )
+        return self
+
+    def plan(self):
+        """Start and end of the next batch, as a checkpoint would hold them."""
+        start = self.checkpoint
+        if start is None:
+            start = self.planner.initial_offset()
+        start = json.loads(json.dumps(start))
+        end = self.planner.latest_offset(start, everything=False)
+        return start, json.loads(json.dumps(end))
+
+    def run(self, planned=None):
+        """One batch, from plan to commit; its tasks."""
+        start, end = planned or self.plan()
+        if planned is not None and self.checkpoint is None:
+            start = self.planner.initial_offset()  # Spark looks it up again
+        tasks = self.planner.tasks(start, end)
+        self.read += tasks
+        self.checkpoint = end
+        return tasks
+
+
+def test_batches_follow_each_other():
+    source = ScriptedSource(t=[Log(0, 10), Log(0, 4)])
+    query = Query(source, startingOffsets="earliest")
+    assert query.run() == [OffsetRange(P0, 0, 10), OffsetRange(P1, 0, 4)]
+    assert query.plan() == (query.checkpoint, query.checkpoint)
+    source.topics["t"][1].end = 9
+    assert query.run() == [OffsetRange(P1, 4, 9)]
+    assert query.planner.report_latest() == {"t": {"0": 10, "1": 9}}
+
+
+def test_a_first_batch_that_begins_at_the_end_is_empty():
+    """See the module `stream_planner`: the interleaving there."""
+    source = ScriptedSource(t=[Log(0, 10)])
+    query = Query(source, startingOffsets="latest")
+    source_grows = source.topics["t"][0]
+    start = query.planner.initial_offset()
+    source_grows.end = 15
+    end = query.planner.latest_offset(start, everything=False)
+    assert start == end == {"t": {"0": 10}}
+    source_grows.end = 20
+    query.restart(startingOffsets="latest")
+    assert query.run(planned=(None, end)) == []
+    assert query.run() == [OffsetRange(P0, 10, 20)]
+
+
+def test_a_fixed_start_needs_no_empty_batch():
+    source = ScriptedSource(t=[Log(0, 10, {5: 3})])
+    assert Query(source, startingOffsets='{"t":{"0":-2}}').run() == [OffsetRange(P0, 0, 10)]
+    assert Query(source, startingTimestamp="5").run() == [OffsetRange(P0, 3, 10)]
+
+
+def test_limits():
+    source = ScriptedSource(t=[Log(0, 30), Log(0, 10)])
+    query = Query(source, startingOffsets="earliest", maxOffsetsPerTrigger="20")
+    assert query.run() == [OffsetRange(P0, 0, 15), OffsetRange(P1, 0, 5)]
+    assert query.run() == [OffsetRange(P0, 15, 30), OffsetRange(P1, 5, 10)]
+    start, end = query.plan()
+    assert start == end
+
+
+def test_too_little_waits():
+    source = ScriptedSource(t=[Log(0, 10)])
+    given_options = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "10s"}
+    query = Query(source, startingOffsets="earliest", **given_options)
+    query.run()
+    source.topics["t"][0].end = 14
+    assert query.plan()[1] == query.checkpoint
+    query.clock.now_ms += 10_000
+    assert query.run() == [OffsetRange(P0, 10, 14)]
+
+
+def test_new_partitions_begin_at_zero():
+    source = ScriptedSource(t=[Log(0, 10)])
+    query = Query(source, startingOffsets="latest")
+    query.run()
+    source.topics["t"].append(Log(0, 3))
+    assert query.run() == [OffsetRange(P1, 0, 3)]
+
+
+def test_new_partitions_that_have_lost_records_already():
+    source = ScriptedSource(t=[Log(0, 10)])
+    query = Query(source, startingOffsets="latest")
+    query.run()
+    source.topics["t"].append(Log(2, 3))
+    with pytest.raises(DataLoss, match="t-1: offset 0 was to be read, but the log begins at 2; th"):
+        query.run()
+    query.restart(failOnDataLoss="false")
+    assert query.run() == [OffsetRange(P1, 2, 3)]
+
+
+def test_retention_past_the_checkpoint():
+    source = ScriptedSource(t=[Log(0, 10)])
+    query = Query(source, startingOffsets="earliest")
+    query.run()
+    source.topics["t"][0] = Log(14, 20)
+    with pytest.raises(DataLoss, match="t-0: offset 10 was to be read, but the log begins at 14"):
+        query.run()
+    query.restart(failOnDataLoss="false")
+    assert query.run() == [OffsetRange(P0, 14, 20)]
+
+
+def test_a_deleted_topic():
+    source = ScriptedSource(t=[Log(0, 10)], u=[Log(0, 5)])
+    query = Query(source, subscribe="t,u", startingOffsets="earliest")
+    query.run()
+    source.delete("u")
+    with pytest.raises(DataLoss, match="u-0: offset 5 was to be read; the topic or partition does"):
+        query.plan()
+    query.restart(subscribe="t,u", failOnDataLoss="false")
+    query.run()
+    assert query.checkpoint == {"t": {"0": 10}}
+    # And it goes on without it, until there is one again.
+    assert query.plan()[1] == query.checkpoint
+    source.create("u", Log(0, 2))
+    assert query.run() == [OffsetRange(TopicPartition("u", 0), 0, 2)]
+
+
+@pytest.mark.parametrize("new_end", [3, 10, 40])
+def test_a_topic_that_was_created_again_is_known_by_its_id(new_end):
+    source = ScriptedSource(t=[Log(0, 10)])
+    query = Query(source, startingOffsets="earliest")
+    query.run()
+    source.create("t", Log(0, new_end))
+    with pytest.raises(DataLoss, match=r"t-0: offset 10 .*was deleted and created again"):
+        query.plan()
+    query = Query(source, startingOffsets="earliest", failOnDataLoss="false")
+    query.run()
+    source.create("t", Log(0, new_end))
+    query.run()
+    assert query.run() == [OffsetRange(P0, 0, new_end)]
+    assert query.plan()[1] == query.checkpoint
+
+
+def test_a_replaced_topic_is_not_forgotten_while_a_batch_waits():
+    source = ScriptedSource(t=[Log(0, 10)])
+    given_options = {"failOnDataLoss": "false", "minOffsetsPerTrigger": "100"}
+    query = Query(source, startingOffsets="earliest", **given_options)
+    query.run()
+    source.create("t", Log(0, 30))
+    query.run()
+    assert query.checkpoint == {}
+    query.clock.now_ms += 1_000_000
+    assert query.run() == [OffsetRange(P0, 0, 30)]
+
+
+def test_an_older_end_is_asked_for_again_before_it_counts():
+    source = ScriptedSource(t=[Log(0, 10)])
+    query = Query(source, startingOffsets="earliest", fetchOffset__retryIntervalMs="100")
+    query.run()
+    log = source.topics["t"][0]
+    log.end = 8
+    looks = source.topology_count
+
+    def recover():
+        if source.topology_count == looks + 2:
+            log.end = 12
+
+    source.on_topology = recover
+    assert query.run() == [OffsetRange(P0, 10, 12)]
+    assert query.clock.now_ms == 200
+
+
+def test_a_log_that_was_cut():
+    source = ScriptedSource(t=[Log(0, 10)])
+    query = Query(source, startingOffsets="earliest")
+    query.run()
+    source.topics["t"][0].end = 8
+    with pytest.raises(DataLoss, match="t-0: offset 10 was to be read, but the log ends at 8"):
+        query.plan()
+    assert query.clock.now_ms == 2_000
+    # As Spark's own source: from the new end on.
+    query.restart(failOnDataLoss="false")
+    assert query.run() == []
+    assert query.checkpoint == {"t": {"0": 8}}
+
+
+def test_a_batch_planned_by_another_driver_is_checked_against_the_logs():
+    source = ScriptedSource(t=[Log(0, 10)])
+    query = Query(source, startingOffsets="earliest")
+    planned = query.plan()
+    source.topics["t"][0].end = 7
+    query.restart(startingOffsets="earliest")
+    with pytest.raises(DataLoss, match="the log ends at 7"):
+        query.planner.tasks(*planned)
+    query.restart(startingOffsets="earliest", failOnDataLoss="false")
+    assert query.planner.tasks(*planned) == [OffsetRange(P0, 0, 7)]
+    source.delete("t")
+    assert query.planner.tasks(*planned) == []
+
+
+def test_available_now_ends_at_what_was_there():
+    source = ScriptedSource(t=[Log(0, 10)])
+    query = Query(source, startingOffsets="earliest", maxOffsetsPerTrigger="8")
+    query.planner.set_target()
+    source.topics["t"][0].end = 100
+    source.topics["t"].append(Log(0, 100))
+    assert query.run() == [OffsetRange(P0, 0, 8)]
+    assert query.run() == [OffsetRange(P0, 8, 10)]
+    start, end = query.plan()
+    assert start == end
+
+
+def test_available_now_with_latest_still_ends():
+    source = ScriptedSource(t=[Log(0, 10)])
+    query = Query(source, startingOffsets="latest")
+    query.planner.set_target()
+    source.topics["t"][0].end = 12
+    assert query.run() == []
+    start, end = query.plan()
+    assert start == end == {"t": {"0": 12}}
+
+
+def test_a_new_query_needs_its_topics():
+    source = ScriptedSource(t=[Log(0, 10)])
+    source.named = ("t", "missing")
+    with pytest.raises(TopicsNotFound, match="there is no missing"):
+        Query(source).plan()
+    with pytest.raises(TopicsNotFound, match="there is no missing"):
+        Query(source, failOnDataLoss="false").plan()
+    query = Query(source)
+    query.checkpoint = {"t": {"0": 3}}
+    with pytest.raises(TopicsNotFound, match="there is no missing"):
+        query.plan()
+
+
+def test_named_offsets_must_lie_in_the_log():
+    source = ScriptedSource(t=[Log(5, 10)])
+    with pytest.raises(DataLoss, match="offset 2 was to be read, but the log begins at 5"):
+        Query(source, startingOffsets='{"t":{"0":2}}').plan()
+    with pytest.raises(DataLoss, match=r"offset 12 .*the log ends at 10; no record has that"):
+        Query(source, startingOffsets='{"t":{"0":12}}').plan()
+    with pytest.raises(OffsetsNotFound, match="t-0"):
+        Query(source, startingOffsets='{"t":{"1":7}}').plan()
+    query = Query(source, startingOffsets='{"t":{"0":2}}', failOnDataLoss="false")
+    assert query.run() == [OffsetRange(P0, 5, 10)]
+
+
+def test_a_checkpoint_of_something_else():
+    query = Query(ScriptedSource(t=[Log(0, 10)]))
+    query.checkpoint = {"logOffset": 3}
+    with pytest.raises(InvalidCheckpoint, match="goes on with the source it was begun with"):
+        query.plan()
+
+
+def test_where_nobody_says_where_a_batch_begins():
+    """Spark 4.1, after a restart."""
+    query = Query(ScriptedSource(t=[Log(0, 10)]), maxOffsetsPerTrigger="3")
+    assert query.planner.unlimited_latest() == {"t": {"0": 10}}
+
+
+def test_the_end_of_the_query_closes_the_client():
+    source = ScriptedSource(t=[Log(0, 10)])
+    Query(source).planner.close()
+    assert source.is_closed
+
+
+STEPS = st.lists(
+    st.tuples(st.just("write"), st.integers(0, 1), st.integers(1, 30))
+    | st.tuples(st.just("batch"))
+    | st.tuples(st.just("die"))
+    | st.tuples(st.just("partition")),
+    max_size=30,
+)
+
+
+@given(STEPS, st.sampled_from(["earliest", "latest"]), st.none() | st.integers(1, 25))
+def test_every_record_is_read_once_whatever_drivers_do(steps, starting, limit):
+    """Drivers die between plan and commit and run the same batch again; nothing is deleted."""
+    source = ScriptedSource(t=[Log(0, 7), Log(0, 0)])
+    options = {"startingOffsets": starting}
+    if limit is not None:
+        options["maxOffsetsPerTrigger"] = str(limit)
+    query = Query(source, **options)
+    planned = query.plan()  # the query begins here
+    for step, *rest in steps:
+        if step == "write":
+            source.topics["t"][rest[0]].end += rest[1]
+        elif step == "partition":
+            source.topics["t"].append(Log(0, 2))
+        elif step == "die":
+            query.restart(**options)
+        else:
+            query.run(planned)
+            planned = query.plan()
+    for _ in range(400):
+        query.run(planned)
+        planned = query.plan()
+        if planned[0] == planned[1]:
+            break
+    found = [
+        (each.topic_partition, offset)
+        for each in query.read
+        for offset in range(each.start_offset, each.end_offset)
+    ]
+    expected = {
+        (TopicPartition("t", number), offset)
+        for number, log in enumerate(source.topics["t"])
+        for offset in range(7 if (starting, number) == ("latest", 0) else 0, log.end)
+    }
+    assert len(found) == len(set(found))
+    assert set(found) == expected
