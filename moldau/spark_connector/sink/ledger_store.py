@@ -24,11 +24,13 @@ from moldau.client import (
     ConfigResource,
     ConfigResourceType,
     ConsumerRecord,
+    InvalidRecord,
     KafkaError,
     NewTopic,
     OffsetOutOfRange,
     OffsetSpec,
     ProducerFenced,
+    RecordTooLarge,
     RequestTimeout,
     TopicAlreadyExists,
     TopicPartition,
@@ -161,6 +163,7 @@ class LedgerStore:
                     linger_ms=0,
                 )
             )
+            self._producer.flush()  # starts it: without, closing it leaves a task behind
             self._producer.init_transactions()
         self._read()
         return LedgerView(self._record, dict(self._finished))
@@ -294,8 +297,8 @@ class LedgerStore:
             return False
         except TransactionAbortable as error:
             self._drop_producer()
-            if not error.retriable and not isinstance(error.__cause__, RequestTimeout | None):
-                raise
+            if isinstance(error.__cause__, AuthorizationFailed | RecordTooLarge | InvalidRecord):
+                raise error.__cause__ from error
             _log.info("the ledger's write was not committed: %s", error)
             return False
         if step.finished is not None:

@@ -210,6 +210,7 @@ def serves_two_phase(options: SinkOptions, sink_id: str) -> bool:
         transactional_id=f"{sink_id}.probe", transaction_two_phase_commit_enable=True
     )
     with sync.Producer(config=config) as producer:
+        producer.flush()  # starts it: without, closing it leaves a task behind
         try:
             producer.init_transactions()
         except (UnsupportedByBroker, TransactionalIdAuthorizationFailed) as error:

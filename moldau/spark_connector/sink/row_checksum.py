@@ -99,6 +99,6 @@ def _scalar(number: int) -> Any:
 
 def _sum(values: Any) -> int:
     """In two halves, neither of which can exceed 64 bits."""
-    high = pc.sum(pc.shift_right(values, _scalar(32))).as_py()
-    low = pc.sum(pc.bit_wise_and(values, _scalar(2**32 - 1))).as_py()
+    high: int = pc.sum(pc.shift_right(values, _scalar(32))).as_py()
+    low: int = pc.sum(pc.bit_wise_and(values, _scalar(2**32 - 1))).as_py()
     return ((high << 32) + low) % CHECKSUM_MODULUS

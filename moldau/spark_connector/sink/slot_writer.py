@@ -32,6 +32,9 @@ SEND_BYTES: Final = 8 * 1024 * 1024
 """Rows are gathered up to so many bytes before they are sent, and before the first of them opens a
 transaction."""
 
+ABORT_MS: Final = 10_000
+"""How long a failed task tries to abort its transaction; then its time limit does, or a sweep."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskPlace:
@@ -156,7 +159,8 @@ class _Sending:
         if self._pool is not None:
             self._pool.shutdown(wait=value is None, cancel_futures=True)
         if self._producer is not None:
-            self._producer.close()  # aborts what was not handed over
+            # Aborts what was not handed over.
+            self._producer.close(timeout_ms=None if value is None else ABORT_MS)
         if self._pool is not None:
             self._pool.shutdown(wait=True)
 
@@ -200,6 +204,7 @@ class _Sending:
         self._settle()
         if self._producer is None:
             self._producer = sync.Producer(config=self.config)
+            self._producer.flush()  # starts it: without, closing it leaves a task behind
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="moldau-sink")
             if self.is_transactional:
                 self._producer.init_transactions()
