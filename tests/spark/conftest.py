@@ -12,6 +12,7 @@ import sys
 import uuid
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +24,7 @@ from moldau.testing import Cluster
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+HERE = Path(__file__).parent
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "512m",
@@ -38,6 +40,13 @@ TRANSACTIONS = {
     "offsets.topic.num.partitions": "1",
     "transaction.two.phase.commit.enable": "true",
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A JVM, and the Python processes that it starts, may take long where others work too."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")
