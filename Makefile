@@ -8,7 +8,7 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 	$(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(MUTATION),--mutation $(MUTATION)) $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fmt lint type sim soak soak-transactions soak-client interop docs bench bench-client demo demo-isr demo-transactions clean
+.PHONY: help setup test fmt lint type sim soak soak-transactions soak-client interop docs bench bench-client demo demo-node demo-isr demo-transactions clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,7 +56,10 @@ bench: setup ## Side by side with peers and limits (BENCH=name for one of them)
 bench-client: setup ## The client beside confluent-kafka, aiokafka and kafka-python: throughput, CPU, memory
 	$(BIN)/python -m benchmarks.run client $(BENCH_ARGS)
 
-demo: setup ## One node, 336,776 flights, real clients, and a kill -9 in the middle
+demo: setup ## 336,776 flights through 3+3 nodes and Spark, exactly once, while a broker, the controller and the driver are killed
+	@$(BIN)/python -m demo.story $(DEMO_ARGS)
+
+demo-node: setup ## One node, 336,776 flights, clients of others, and a kill -9 in the middle
 	$(BIN)/python demo/flights.py
 
 demo-isr: setup ## Three brokers: a link is cut, replicas die, unclean election off and on, as a timeline

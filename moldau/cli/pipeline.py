@@ -77,7 +77,7 @@ def check(file: File, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"file": str(file), "pipelines": rows, "spark": dict(pipelines.spark)})
         return
-    print_table(rows[0].keys(), (row.values() for row in rows))
+    print_table(list(rows[0]), (row.values() for row in rows))
 
 
 @app.command("list")

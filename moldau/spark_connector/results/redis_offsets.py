@@ -71,7 +71,8 @@ class RedisOffsets:
 
     def load(self) -> dict[TopicPartition, int]:
         """The next offset of each partition that the store knows of."""
-        return offsets_in(self.client.hgetall(self.key))
+        stored: Any = self.client.hgetall(self.key)
+        return offsets_in(stored)
 
     def starting_offsets(self, partition_counts: Mapping[str, int]) -> str:
         """The source's option `startingOffsets`, to go on here with a new checkpoint."""
@@ -100,7 +101,8 @@ class RedisOffsets:
             ResultsError: somebody else changes them all the time.
         """
         for _ in range(MAX_ATTEMPTS):
-            with self.client.pipeline(transaction=True) as pipe:
+            opened: Any = self.client.pipeline(transaction=True)
+            with opened as pipe:
                 try:
                     pipe.watch(self.key)
                     stored = pipe.hgetall(self.key)

@@ -250,7 +250,7 @@ class SqlResults:
 
     def _statement(
         self, connection: sa.Connection, table: sa.Table, names: Sequence[str]
-    ) -> sa.Insert:
+    ) -> sa.Executable:
         if not self._keys:
             return sa.insert(table)
         unknown = [each for each in self._keys if each not in names]
@@ -258,9 +258,13 @@ class SqlResults:
             raise InvalidResults(f"keys: the rows have no column {', '.join(unknown)}")
         insert = upsert_of(connection.dialect.name)(table)
         others = {name: insert.excluded[name] for name in names if name not in self._keys}
-        if not others:
-            return insert.on_conflict_do_nothing(index_elements=self._keys)
-        return insert.on_conflict_do_update(index_elements=self._keys, set_=others)
+        if others:
+            replacing: sa.Executable = insert.on_conflict_do_update(
+                index_elements=self._keys, set_=others
+            )
+            return replacing
+        ignoring: sa.Executable = insert.on_conflict_do_nothing(index_elements=self._keys)
+        return ignoring
 
 
 class _Counted:
