@@ -1,0 +1,206 @@
+"""compose.yaml: three controllers, three brokers and Spark that fit together."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from moldau.broker.node.formatting import parse_initial_controllers
+from moldau.cli.main import app
+from moldau.config import NodeConfig
+from moldau.protocol.types import uuid_from_base64
+from tests.deploy.command_lines import CommandLine, check
+from tests.deploy.files import DEPLOY, ROOT, compose, compose_variables
+
+CONTROLLERS = ("controller-101", "controller-102", "controller-103")
+BROKERS = ("broker-1", "broker-2", "broker-3")
+CONTROLLED_SHUTDOWN_S = 300
+SITE_PACKAGES = "/opt/moldau/lib/python3.11/site-packages/"
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = compose()["services"]
+    return found
+
+
+def config_of(services: dict[str, Any], name: str) -> NodeConfig:
+    """What a node of compose reads: the mounted file, with its environment over it."""
+    service = services[name]
+    [mounted] = [text for text in service["volumes"] if ":/etc/moldau/server.properties" in text]
+    path = DEPLOY / "compose" / mounted.partition(":")[0]
+    return NodeConfig.load(str(path), {}, service["environment"])
+
+
+def test_it_is_what_compose_takes():
+    schema = json.loads((Path(__file__).parent / "schemas" / "compose.json").read_text())
+    jsonschema.validate(compose(), schema)
+
+
+def test_variables_are_fresh_ids_each():
+    variables = compose_variables()
+    assert sorted(variables) == ["CLUSTER_ID", *(f"DIRECTORY_ID_{n}" for n in (101, 102, 103))]
+    assert len({uuid_from_base64(text) for text in variables.values()}) == len(variables)
+
+
+@pytest.mark.parametrize("name", CONTROLLERS + BROKERS)
+def test_every_node_has_a_configuration_without_a_complaint(services: dict[str, Any], name: str):
+    config = config_of(services, name)
+    role, _, number = name.partition("-")
+    assert config.warnings == ()
+    assert config.process_roles == (role,)
+    assert config.node_id == int(number)
+    internal = {"PLAINTEXT", "CONTROLLER"}
+    assert [e.host for e in config.advertised_listeners if e.listener_name in internal] == [name]
+    assert {str(each) for each in config.controller_addresses} == {
+        str(each) for each in config_of(services, CONTROLLERS[0]).controller_addresses
+    }
+    assert [each.host for each in config.controller_addresses] == list(CONTROLLERS)
+    [volume] = [text for text in services[name]["volumes"] if text.startswith(f"{name}:")]
+    assert config.metadata_log_directory.startswith(volume.partition(":")[2] + "/")
+
+
+def test_controllers_agree_on_who_votes_first(services: dict[str, Any]):
+    texts = {services[name]["environment"]["MOLDAU_INITIAL_CONTROLLERS"] for name in CONTROLLERS}
+    [text] = texts
+    voters = parse_initial_controllers(text, "CONTROLLER")
+    for name, voter in zip(CONTROLLERS, voters, strict=True):
+        config = config_of(services, name)
+        [endpoint] = voter.endpoints
+        [own] = config.advertised_controller_listeners
+        assert (voter.voter_id, endpoint.host, endpoint.port) == (config.node_id, name, own.port)
+        assert own.port == config.controller_listeners[0].port
+    ids = {services[name]["environment"]["MOLDAU_CLUSTER_ID"] for name in CONTROLLERS + BROKERS}
+    assert ids == {compose_variables()["CLUSTER_ID"]}
+
+
+def test_published_ports_lead_to_listeners_that_advertise_them(services: dict[str, Any]):
+    for name in BROKERS:
+        config = config_of(services, name)
+        [published] = services[name]["ports"]
+        _, outside, inside = published.split(":")
+        listening = {each.listener_name: each.port for each in config.listeners}
+        advertised = {each.listener_name: each for each in config.advertised_listeners}
+        assert listening["EXTERNAL"] == int(inside)
+        assert (advertised["EXTERNAL"].host, advertised["EXTERNAL"].port) == (
+            "localhost",
+            int(outside),
+        )
+    published = [text.split(":")[1] for each in services.values() for text in each.get("ports", [])]
+    assert len(set(published)) == len(published)
+
+
+def test_a_broker_has_the_time_that_it_may_take_to_stop(services: dict[str, Any]):
+    for name in CONTROLLERS + BROKERS:
+        assert int(services[name]["stop_grace_period"].removesuffix("s")) > CONTROLLED_SHUTDOWN_S
+
+
+def test_volumes_are_declared_and_files_are_there(services: dict[str, Any]):
+    declared, used = set(compose()["volumes"]), set()
+    for service in services.values():
+        for text in service.get("volumes", []):
+            source = text.partition(":")[0]
+            if source.startswith("."):
+                assert (DEPLOY / "compose" / source).exists(), source
+            else:
+                used.add(source)
+    assert used == declared
+
+
+def test_builds_name_stages_that_exist(services: dict[str, Any]):
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", containerfile(), re.MULTILINE)
+    for service in services.values():
+        if (build := service.get("build")) is not None:
+            assert (DEPLOY / "compose" / build["context"]).resolve() == ROOT
+            assert (ROOT / build["dockerfile"]).read_text() == containerfile()
+            assert build["target"] in stages
+
+
+def containerfile() -> str:
+    return (DEPLOY / "container" / "Containerfile").read_text()
+
+
+def test_dependencies_and_profiles(services: dict[str, Any]):
+    for name, service in services.items():
+        for needed in service.get("depends_on", []):
+            assert needed in services, name
+            assert not services[needed].get("profiles")
+    assert {name for name, each in services.items() if not each.get("profiles")} == {
+        *CONTROLLERS,
+        *BROKERS,
+        "spark-master",
+        "spark-worker",
+    }
+
+
+# -- Spark -----------------------------------------------------------------------------------------
+
+
+def test_spark_is_started_by_classes_that_pyspark_brings(services: dict[str, Any]):
+    pyspark = pytest.importorskip("pyspark")
+    home = Path(pyspark.__file__).parent
+    [jar] = home.glob("jars/spark-core_*.jar")
+    with zipfile.ZipFile(jar) as classes:
+        names = set(classes.namelist())
+    for name in ("spark-master", "spark-worker"):
+        program, main_class, *_ = services[name]["command"]
+        assert (home / "bin" / program).exists()
+        assert main_class.replace(".", "/") + ".class" in names
+
+
+def test_spark_addresses_agree(services: dict[str, Any]):
+    master = services["spark-master"]["command"]
+    host, port = (master[master.index(option) + 1] for option in ("--host", "--port"))
+    url = f"spark://{host}:{port}"
+    assert host in services
+    assert services["spark-worker"]["command"][-1] == url
+    pipeline = services["pipeline"]["command"]
+    assert pipeline[:3] == ["spark-submit", "--master", url]
+    exposed = re.search(r"^EXPOSE (7077.*)$", containerfile(), re.MULTILINE)
+    assert exposed is not None
+    for name in ("spark-master", "spark-worker"):
+        command = services[name]["command"]
+        web_port = command[command.index("--webui-port") + 1]
+        assert services[name]["ports"][0].endswith(f":{web_port}")
+        assert {web_port, port} <= set(exposed[1].split())
+
+
+def test_the_pipeline_is_one_and_its_script_is_there(services: dict[str, Any]):
+    from moldau.spark_connector.pipelines.model import ParquetSink, load_pipelines
+
+    *_, script, mounted = services["pipeline"]["command"]
+    assert (ROOT / script.removeprefix(SITE_PACKAGES)).exists()
+    python = re.search(r"^FROM python:(3\.\d+)-", containerfile(), re.MULTILINE)
+    assert python is not None
+    assert script.startswith(f"/opt/moldau/lib/python{python[1]}/site-packages/")
+    [source] = [
+        text.partition(":")[0] for text in services["pipeline"]["volumes"] if mounted in text
+    ]
+    [pipeline] = load_pipelines(DEPLOY / "compose" / source, {}).pipelines
+    servers = pipeline.source.options["kafka.bootstrap.servers"].split(",")
+    for name, address in zip(BROKERS, servers, strict=True):
+        endpoints = config_of(services, name).advertised_listeners
+        assert address in [f"{each.host}:{each.port}" for each in endpoints]
+    assert isinstance(pipeline.sink, ParquetSink)
+    for path in (pipeline.sink.path, pipeline.checkpoint):
+        for name in ("pipeline", "spark-worker"):
+            shared = [text.partition(":")[2] for text in services[name]["volumes"]]
+            assert any(path.startswith(f"{each}/") for each in shared), (path, name)
+
+
+def test_a_pipeline_runs_with_the_command_that_the_comment_names():
+    assert app is not None
+    check(CommandLine("compose.yaml", ("pipeline", "run", "FILE"), may_be_a_name=False))
+
+
+def test_monitoring_reads_our_files(services: dict[str, Any]):
+    for name, file_name in (("prometheus", "prometheus.yml"), ("grafana", "dashboards")):
+        sources = [text.split(":")[0] for text in services[name]["volumes"]]
+        folders = [DEPLOY / "compose" / source for source in sources if source.startswith(".")]
+        assert any((folder / file_name).exists() for folder in folders), name
