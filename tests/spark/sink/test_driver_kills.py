@@ -1,0 +1,87 @@
+"""The driver killed with -9 at each place of a batch: every row is there once afterwards.
+
+One query with one checkpoint goes through all of it: each run recovers from the kill before, writes
+a batch, and is killed in the next one at the next place.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from moldau.client.sync import Admin
+from moldau.testing import Cluster
+from tests.spark.conftest import make_topic
+from tests.spark.sink.jobs import Pipeline, ended, kill, wait_for_file
+
+PLACES = (
+    "in write",
+    "written",
+    "before decision",
+    "after decision",
+    "between ends",
+    "after ends",
+    "after done",
+    "after commit",
+)
+
+# Spark logs the sockets of the JVM that was killed under it.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+def test_driver_killed_at_every_place(cluster: Cluster, admin: Admin, tmp_path: Path) -> None:
+    """Each run finishes the batch in which the one before was killed, and dies in its second."""
+    pipeline = Pipeline(cluster, make_topic(admin, partitions=2), tmp_path)
+    for batch_id, place in enumerate(PLACES):
+        pipeline.add_batches(1)
+        fault = pipeline.fault(place, "kill driver", batch_id)
+        status, errors = pipeline.run(fault)
+        assert Path(fault.mark).exists(), f"{place}: {errors}"
+        assert status != 0, place
+        seen = pipeline.visible()
+        assert max(seen.values(), default=0) <= 1, place
+        if place in ("after ends", "after done", "after commit"):
+            assert seen.keys() == set(pipeline.lines), place
+    status, errors = pipeline.run()
+    assert (status, errors) == (0, errors)
+    pipeline.check_exactly_once()
+
+
+def test_zombie_driver_resumed(cluster: Cluster, admin: Admin, tmp_path: Path) -> None:
+    """A driver that stops before its decision, and goes on when its successor has finished."""
+    pipeline = Pipeline(cluster, make_topic(admin, partitions=2), tmp_path)
+    pipeline.add_batches(1)
+    fault = pipeline.fault("before decision", "pause", 0)
+    zombie = pipeline.start(fault)
+    try:
+        wait_for_file(Path(fault.mark), zombie)
+        assert pipeline.run()[0] == 0
+        pipeline.check_exactly_once()
+        Path(f"{fault.mark}.go").touch()
+        status, errors = ended(zombie)
+    finally:
+        kill(zombie)
+    assert status == 1
+    assert "SinkFenced" in errors
+    assert "another driver has taken over sink" in errors
+    pipeline.check_exactly_once()
+
+
+def test_executor_killed_in_write(cluster: Cluster, admin: Admin, tmp_path: Path) -> None:
+    """Its transaction is aborted in the same batch, and does not hold back readers for longer."""
+    pipeline = Pipeline(
+        cluster,
+        make_topic(admin, partitions=2),
+        tmp_path,
+        master="local-cluster[1,2,512]",
+        settings={
+            "spark.executor.memory": "512m",
+            "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[3]),
+        },
+    )
+    pipeline.add_batches(2)
+    fault = pipeline.fault("written", "kill executor", 0)
+    status, errors = pipeline.run(fault)
+    assert (status, Path(fault.mark).exists()) == (0, True), errors
+    pipeline.check_exactly_once()
