@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
 
 import pytest
 
-from moldau.testing.ports import PortHolder
 from tests.spark.conftest import options_for
 
 
@@ -64,9 +64,10 @@ def test_columns_cannot_be_chosen_by_a_schema(spark, cluster, topic):
 
 
 def test_brokers_that_cannot_be_reached_are_an_error_in_time(spark):
-    with PortHolder() as ports:
+    with socket.socket() as silent:  # bound, and nobody listens
+        silent.bind(("127.0.0.1", 0))
         options = {
-            "kafka.bootstrap.servers": f"127.0.0.1:{ports.take()}",
+            "kafka.bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}",
             "kafka.default.api.timeout.ms": "500",
             "subscribe": "t",
         }

@@ -61,12 +61,13 @@ def test_columns_are_sparks_own(load):
 
 
 def test_every_record_is_a_row(load, numbers):
-    rows = load(includeHeaders=True).orderBy("timestamp").collect()
+    frame = load(includeHeaders=True).selectExpr("*", "unix_millis(timestamp) as time_ms")
+    rows = frame.orderBy("timestamp").collect()
     assert [int(row.value) for row in rows] == list(range(COUNT))
     for number, row in enumerate(rows):
         assert (row.key, row.topic, row.partition) == (b"k%d" % number, numbers, number % 2)
         assert (row.offset, row.timestampType) == (number // 2, 0)
-        assert row.timestamp.timestamp() == (1_000 + 10 * number) / 1_000
+        assert row.time_ms == 1_000 + 10 * number
         assert [(header.key, header.value) for header in row.headers] == [("n", b"%d" % number)]
 
 

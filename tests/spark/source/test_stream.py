@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from moldau.client import NewPartitions
+from moldau.client import NewPartitions, NewTopic
 from moldau.client.sync import Producer
 from moldau.protocol.types import TopicPartition
 from moldau.testing import wait_until
@@ -24,6 +24,10 @@ def send(cluster, topic):
             producer.flush()
 
     return sent
+
+
+def wait_for(condition):
+    wait_until(condition, what="the query gets there", deadline_s=90)
 
 
 class Collected:
@@ -92,13 +96,13 @@ def test_a_running_query_sees_new_records_and_new_partitions(start, send, collec
     send(range(4))
     query = start(available_now=False, startingOffsets="latest")
     # The first batch is empty, and puts the start into the checkpoint.
-    wait_until(lambda: query.lastProgress is not None and 0 in collected.batches, timeout_s=60)
+    wait_for(lambda: query.lastProgress is not None and 0 in collected.batches)
     assert collected.values == []
     send(range(10, 14))
-    wait_until(lambda: collected.values == list(range(10, 14)), timeout_s=60)
+    wait_for(lambda: collected.values == list(range(10, 14)))
     admin.create_partitions({topic: NewPartitions(3)})
     send([20, 21, 22], partitions=3)
-    wait_until(lambda: collected.values == [*range(10, 14), 20, 21, 22], timeout_s=60)
+    wait_for(lambda: collected.values == [*range(10, 14), 20, 21, 22])
     query.stop()
 
 
@@ -130,14 +134,12 @@ def test_read_committed_streams_skip_what_was_aborted(start, collected, cluster,
 def test_a_topic_that_was_created_again_is_read_anew(start, send, collected, admin, topic):
     send(range(6))
     query = start(available_now=False, failOnDataLoss="false")
-    wait_until(lambda: collected.values == list(range(6)), timeout_s=60)
+    wait_for(lambda: collected.values == list(range(6)))
     admin.delete_topics([topic])
-    wait_until(lambda: topic not in admin.list_topics(), timeout_s=20)
-    from moldau.client import NewTopic
-
+    wait_for(lambda: topic not in admin.list_topics())
     admin.create_topics([NewTopic(topic, partition_count=2)])
     send(range(100, 120))
-    wait_until(lambda: collected.values[6:] == list(range(100, 120)), timeout_s=60)
+    wait_for(lambda: collected.values[6:] == list(range(100, 120)))
     assert query.isActive
     query.stop()
 
