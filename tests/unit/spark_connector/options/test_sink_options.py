@@ -1,0 +1,117 @@
+"""Options of a write: defaults, refusals, and the clients' settings that come of them."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from moldau.spark_connector.errors import InvalidOption
+from moldau.spark_connector.options.sink_options import (
+    DEFAULT_LEDGER_TOPIC,
+    DEFAULT_TRANSACTION_TIMEOUT_MS,
+    Semantics,
+    SinkOptions,
+    Transactions,
+)
+
+SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+
+
+def parsed(**given: str) -> SinkOptions:
+    return SinkOptions.parse(SERVERS | {name.replace("__", "."): v for name, v in given.items()})
+
+
+def test_defaults() -> None:
+    options = parsed()
+    assert options.semantics is Semantics.EXACTLY_ONCE
+    assert options.transactions is Transactions.AUTO
+    assert options.ledger_topic == DEFAULT_LEDGER_TOPIC
+    assert (options.topic, options.sink_id, options.txn_id) == (None, None, None)
+    assert not options.may_differ
+    assert not options.include_timestamp
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_names_have_no_case() -> None:
+    options = SinkOptions.parse({"KAFKA.bootstrap.servers": "h:1", "SINKID": "s", "TxnId": "t"})
+    assert (options.sink_id, options.txn_id) == ("s", "t")
+    assert options.kafka == {"bootstrap.servers": "h:1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"topc": "t"}, "did you mean topic"),
+        ({"subscribe": "t"}, "subscribe is not an option of the sink"),
+        ({"startingOffsets": "latest"}, "it says what is read"),
+        ({"semantics": "twice"}, "one of exactly-once, at-least-once"),
+        ({"transactions": "some"}, "one of auto, prepared, standard"),
+        ({"onReplayMismatch": "ask"}, "one of fail, skip"),
+        ({"includeTimestamp": "maybe"}, "true or false"),
+        ({"sinkId": " "}, "sinkId=' ': 1 to 200 printable characters"),
+        ({"sinkId": "s" * 201}, "1 to 200"),
+        ({"sinkId": "a\nb"}, "printable"),
+        ({"kafka.key.serializer": "x"}, "rows are written as the bytes that they are"),
+        ({"kafka.value.serializer": "x"}, "rows are written as the bytes that they are"),
+        ({"kafka.transactional.id": "x"}, "the sink names its transactions itself"),
+        ({"kafka.transaction.two.phase.commit.enable": "true"}, "use transactions=prepared"),
+        ({"kafka.enable.idempotence": "false"}, "exactly-once needs true"),
+        ({"kafka.acks": "1"}, "exactly-once needs all"),
+        ({"kafka.lingre.ms": "5"}, "did you mean linger.ms"),
+        ({"kafka.linger.ms": "soon"}, "linger.ms"),
+        ({"txnId": "t", "semantics": "at-least-once"}, "needs semantics=exactly-once"),
+        (
+            {"transactions": "prepared", "kafka.transaction.timeout.ms": "1000"},
+            "have no time limit",
+        ),
+    ],
+)
+def test_refusals(given: dict[str, str], problem: str) -> None:
+    with pytest.raises(InvalidOption, match=problem):
+        SinkOptions.parse(SERVERS | given)
+
+
+@pytest.mark.parametrize("servers", [{}, {"kafka.bootstrap.servers": ""}])
+def test_servers_are_needed(servers: dict[str, str]) -> None:
+    with pytest.raises(InvalidOption, match=r"kafka\.bootstrap\.servers is missing"):
+        SinkOptions.parse({"topic": "t", **servers})
+
+
+def test_what_exactly_once_refuses_is_allowed_at_least_once() -> None:
+    options = parsed(semantics="at-least-once", kafka__acks="1")
+    assert options.producer_config().acks == "1"
+
+
+def test_sink_ids() -> None:
+    assert parsed(sinkId="mine").stream_sink_id() == "mine"
+    one = parsed(checkpointLocation="/a/b").stream_sink_id()
+    assert one == parsed(checkpointLocation="file:///a/b/").stream_sink_id()
+    assert one != parsed(checkpointLocation="/a/c").stream_sink_id()
+    with pytest.raises(InvalidOption, match="sinkId is missing"):
+        parsed().stream_sink_id()
+    assert parsed(sinkId="mine").batch_sink_id("txn:1") == "mine"
+    assert parsed().batch_sink_id("txn:1") != parsed().batch_sink_id("txn:2")
+
+
+def test_clients_get_what_is_theirs() -> None:
+    options = parsed(
+        **{"kafka__linger__ms": "7", "kafka__fetch__min__bytes": "3", "kafka__client__id": "me"},
+        **{"kafka__default__api__timeout__ms": "2000", "kafka__group__id": "g"},
+    )
+    producer = options.producer_config(transactional_id="x")
+    assert (producer.linger_ms, producer.client_id, producer.transactional_id) == (7, "me", "x")
+    assert producer.max_block_ms == 2_000
+    assert producer.transaction_timeout_ms == DEFAULT_TRANSACTION_TIMEOUT_MS
+    assert options.admin_config().default_api_timeout_ms == 2_000
+    consumer = options.consumer_config(isolation_level="read_committed")
+    assert (consumer.fetch_min_bytes, consumer.group_id) == (3, None)
+    assert consumer.isolation_level == "read_committed"
+
+
+def test_prepared_transactions_have_no_time_limit() -> None:
+    config = parsed().producer_config(
+        transactional_id="x", transaction_two_phase_commit_enable=True
+    )
+    assert config.transaction_two_phase_commit_enable
+    assert "transaction_timeout_ms" not in config.given
