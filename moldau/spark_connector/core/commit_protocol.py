@@ -129,6 +129,8 @@ def committing(
         return
     gone = yield CheckOpen(fresh.open_slots)
     if gone:
+        # A successor is the likeliest reason, and says more.
+        _in_charge(plan, (yield TakeLedger(is_fencing=False)), fresh)
         raise Refused(
             RefusalKind.LOST_BEFORE_DECISION,
             f"batch {batch_id} was not decided, since these transactions are not open any more: "

@@ -20,11 +20,11 @@ from moldau.spark_connector.core.commit_protocol import (
     committing,
     planning,
 )
-from moldau.spark_connector.core.commit_steps import LedgerView
 from moldau.spark_connector.core.task_roles import Plan, TaskReport
 from moldau.spark_connector.errors import SparkConnectorError
 from moldau.spark_connector.options.sink_options import SinkOptions, Transactions
 from moldau.spark_connector.sink.failures import explained
+from moldau.spark_connector.sink.ledger_store import KnownLedger
 from moldau.spark_connector.sink.recovery import StepCarrier, serves_two_phase
 
 _log: Final = logging.getLogger("moldau.spark_connector.sink")
@@ -37,13 +37,13 @@ class PlannedBatch:
     Attributes:
         query_id: of a batch write; None for streams, whose tasks know it.
         two_phase: whether the tasks' transactions are prepared ones.
-        read_to: how far the ledger was read.
+        ledger: what was read of the ledger, with this planning's record.
     """
 
     plan: Plan
     query_id: str | None
     two_phase: bool
-    read_to: int | None
+    ledger: KnownLedger
 
     @property
     def sink_id(self) -> str:
@@ -59,7 +59,7 @@ class _Process:
         self.tokens: dict[tuple[str, str], str] = {}
         self.two_phase: dict[str, bool] = {}
         self.checked_topics: set[str] = set()
-        self.ledgers: dict[str, tuple[LedgerView, int | None]] = {}
+        self.ledgers: dict[str, KnownLedger] = {}
 
 
 _process = _Process()
@@ -88,12 +88,10 @@ def plan_batch(
         token = memory.tokens.setdefault((place, options.checkpoint_location), _new_token())
     else:
         token = _new_token()
-    known, read_to = None, None
-    if query_id is None:
-        known, read_to = memory.ledgers.pop(place, (None, None))
+    known = memory.ledgers.pop(place, None) if query_id is None else None
     with (
         explained(f"planning a write of sink {sink_id!r}"),
-        StepCarrier(options, sink_id, query_id=query_id, known=known, read_to=read_to) as carrier,
+        StepCarrier(options, sink_id, query_id=query_id, known=known) as carrier,
     ):
         ledger_place = f"{servers} {options.ledger_topic}"
         if ledger_place not in memory.checked_topics:
@@ -105,10 +103,10 @@ def plan_batch(
         elif two_phase is None:
             two_phase = memory.two_phase[servers] = serves_two_phase(options, sink_id)
         plan = carrier.carry(planning(sink_id, token, query_id=query_id, is_single=is_single))
+        ledger = carrier.ledger.known(plan.record)
         if query_id is None:
-            view = LedgerView(plan.record, plan.finished)
-            memory.ledgers[place] = (view, carrier.ledger.read_to)
-        return PlannedBatch(plan, query_id, two_phase, carrier.ledger.read_to)
+            memory.ledgers[place] = ledger
+        return PlannedBatch(plan, query_id, two_phase, ledger)
 
 
 def commit_batch(
@@ -158,13 +156,7 @@ def abort_batch(
 
 
 def _carrier(options: SinkOptions, planned: PlannedBatch) -> StepCarrier:
-    return StepCarrier(
-        options,
-        planned.sink_id,
-        query_id=planned.query_id,
-        known=LedgerView(planned.plan.record, planned.plan.finished),
-        read_to=planned.read_to,
-    )
+    return StepCarrier(options, planned.sink_id, query_id=planned.query_id, known=planned.ledger)
 
 
 def _new_token() -> str:

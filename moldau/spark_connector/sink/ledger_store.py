@@ -15,7 +15,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
@@ -68,13 +70,26 @@ TOPIC_CONFIGS: Final[Mapping[str, str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class KnownLedger:
+    """What a ledger said when it was read.
+
+    Attributes:
+        read_to: behind the last offset that was read of the topic of that id.
+    """
+
+    view: LedgerView
+    topic_id: uuid.UUID
+    read_to: int
+
+
 class LedgerStore:
     """The ledger of one sink; use as `with LedgerStore(…) as store`.
 
     Args:
         query_id: of a batch write: of the other queries only this one is of interest. None: all
             streaming queries are.
-        known, read_to: what is known already, up to which offset; from the beginning by default.
+        known: what is known already, and of which state of the topic; nothing by default.
     """
 
     def __init__(
@@ -84,8 +99,7 @@ class LedgerStore:
         admin: sync.Admin,
         *,
         query_id: str | None = None,
-        known: LedgerView | None = None,
-        read_to: int | None = None,
+        known: KnownLedger | None = None,
     ) -> None:
         self._options = options
         self._sink_id = sink_id
@@ -93,10 +107,10 @@ class LedgerStore:
         self._admin = admin
         self._partition = TopicPartition(options.ledger_topic, 0)
         self._limit_ms = admin_limit_ms(options)
-        self._record = known.record if known is not None else None
-        self._finished: dict[str, Batch] = dict(known.finished) if known is not None else {}
-        self.read_to: int | None = read_to
-        """Behind the last offset that was read."""
+        self._record = known.view.record if known is not None else None
+        self._finished: dict[str, Batch] = dict(known.view.finished) if known is not None else {}
+        self._topic_id: uuid.UUID | None = known.topic_id if known is not None else None
+        self._read_to: int | None = known.read_to if known is not None else None
         self._producer: sync.Producer | None = None
 
     def __enter__(self) -> Self:
@@ -109,6 +123,12 @@ class LedgerStore:
         traceback: TracebackType | None,
     ) -> None:
         self._drop_producer()
+
+    def known(self, record: SinkRecord) -> KnownLedger:
+        """What has been read, with the sink's record as it was written since."""
+        assert self._topic_id is not None, "taken"
+        assert self._read_to is not None
+        return KnownLedger(LedgerView(record, dict(self._finished)), self._topic_id, self._read_to)
 
     # -- the topic -------------------------------------------------------------------------------
 
@@ -171,40 +191,39 @@ class LedgerStore:
     def _read(self) -> None:
         name = self._partition.topic
         try:
-            end = self._admin.list_offsets({self._partition: OffsetSpec.LATEST})
+            topic_id = self._admin.describe_topics([name])[name].topic_id
         except UnknownTopicOrPartition:
-            raise LedgerUnusable(
-                f"ledger topic {name} is gone, and with it what was decided. Stop, compare the "
-                "output with the source, and go on with a new sinkId"
-            ) from None
+            raise _not_as_it_was(name, "it is gone") from None
+        if self._topic_id not in (None, topic_id):
+            raise _not_as_it_was(name, "it was made anew")
+        self._topic_id = topic_id
+        end = self._admin.list_offsets({self._partition: OffsetSpec.LATEST})
         end_offset = end[self._partition].offset
-        if self.read_to is not None and self.read_to >= end_offset:
-            if self.read_to > end_offset:
-                raise LedgerUnusable(
-                    f"ledger topic {name} ends at {end_offset}, and was read to {self.read_to} "
-                    "before: it was made anew, or has lost records. Stop, compare the output with "
-                    "the source, and go on with a new sinkId"
-                )
+        if self._read_to is not None and self._read_to > end_offset:
+            raise _not_as_it_was(
+                name, f"it ends at {end_offset}, and was read to {self._read_to} before"
+            )
+        if self._read_to == end_offset:
             return
         with sync.Consumer(
             config=self._options.consumer_config(
                 isolation_level="read_committed",
-                auto_offset_reset="none" if self.read_to is not None else "earliest",
+                auto_offset_reset="none" if self._read_to is not None else "earliest",
             )
         ) as consumer:
             consumer.assign([self._partition])
-            if self.read_to is None:
+            if self._read_to is None:
                 consumer.seek_to_beginning(self._partition)
             else:
-                consumer.seek(self._partition, self.read_to)
-            self._read_to(consumer, end_offset)
+                consumer.seek(self._partition, self._read_to)
+            self._read_on(consumer, end_offset)
 
-    def _read_to(self, consumer: sync.Consumer, end_offset: int) -> None:
+    def _read_on(self, consumer: sync.Consumer, end_offset: int) -> None:
         deadline_s = time.monotonic() + self._limit_ms / 1000
         while True:
             position = consumer.position(self._partition)
             if position >= end_offset:
-                self.read_to = position
+                self._read_to = position
                 return
             left_ms = (deadline_s - time.monotonic()) * 1000
             if left_ms <= 0:
@@ -218,10 +237,7 @@ class LedgerStore:
             try:
                 polled = consumer.getmany(timeout_ms=min(left_ms, 200))
             except OffsetOutOfRange as error:
-                raise LedgerUnusable(
-                    f"ledger topic {self._partition.topic}: {error}: it was made anew, or has lost "
-                    "records. Stop, compare the output with the source, and go on with a new sinkId"
-                ) from None
+                raise _not_as_it_was(self._partition.topic, str(error)) from None
             for records in polled.values():
                 for record in records:
                     self._take_record(record)
@@ -311,6 +327,13 @@ class LedgerStore:
         if producer is not None:
             with contextlib.suppress(KafkaError):
                 producer.close(timeout_ms=CLOSE_MS)
+
+
+def _not_as_it_was(topic: str, problem: str) -> LedgerUnusable:
+    return LedgerUnusable(
+        f"ledger topic {topic} has lost what was decided: {problem}. Compare the output with the "
+        "source, and go on with a new sinkId"
+    )
 
 
 def admin_limit_ms(options: SinkOptions) -> float:

@@ -1,0 +1,403 @@
+"""Planning, writing and committing on a real node, as Spark would call them, without a JVM."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from moldau.client import NewTopic, OffsetSpec, TopicPartition, sync
+from moldau.client.sync import Admin
+from moldau.spark_connector import errors
+from moldau.spark_connector.core import commit_steps as steps
+from moldau.spark_connector.core.ledger import decode
+from moldau.spark_connector.core.task_roles import Role, TaskReport
+from moldau.spark_connector.options.sink_options import SinkOptions
+from moldau.spark_connector.sink import batch_plan, ledger_store
+from moldau.spark_connector.sink.batch_plan import (
+    PlannedBatch,
+    abort_batch,
+    commit_batch,
+    plan_batch,
+)
+from moldau.spark_connector.sink.recovery import StepCarrier, slot_id
+from moldau.spark_connector.sink.row_columns import RowColumns
+from moldau.spark_connector.sink.slot_writer import TaskPlace, write_plain, write_slot
+from moldau.testing import Cluster
+from tests.spark.conftest import make_topic, options_for
+
+QUERY = "query"
+TASKS = 2
+ROWS = 20
+
+
+class Sink:
+    """A streaming sink as its driver and tasks see it."""
+
+    def __init__(self, cluster: Cluster, topic: str, **options: str) -> None:
+        self.id = f"sink-{uuid.uuid4().hex[:8]}"
+        given = options_for(cluster, topic=topic, sinkId=self.id)
+        self.options = SinkOptions.parse(given | options)
+        self.columns = RowColumns(topic, {"value": 0})
+        self.topic = topic
+
+    def plan(self) -> PlannedBatch:
+        return plan_batch(self.options, self.id)
+
+    def write(self, planned: PlannedBatch, batch_id: int, attempt: int = 0) -> list[TaskReport]:
+        return [self.task(planned, batch_id, task, attempt) for task in range(TASKS)]
+
+    def task(self, planned: PlannedBatch, batch_id: int, task: int, attempt: int = 0) -> TaskReport:
+        place = TaskPlace(QUERY, batch_id, task, attempt)
+        rows = batches(values_of(batch_id, task))
+        return write_slot(
+            self.options, self.columns, planned.plan, place, rows, two_phase=planned.two_phase
+        )
+
+    def commit(self, planned: PlannedBatch, batch_id: int, reports: list[TaskReport]) -> None:
+        commit_batch(self.options, planned, QUERY, batch_id, reports)
+
+    def batch(self, batch_id: int) -> list[TaskReport]:
+        planned = self.plan()
+        reports = self.write(planned, batch_id)
+        self.commit(planned, batch_id, reports)
+        return reports
+
+    def visible(self) -> list[bytes]:
+        return visible(self.options.kafka["bootstrap.servers"], self.topic)
+
+
+def values_of(batch_id: int, task: int) -> list[bytes]:
+    return [b"%d-%d-%d" % (batch_id, task, row) for row in range(ROWS)]
+
+
+def batches(values: list[bytes]) -> Iterator[Any]:
+    return iter([pa.RecordBatch.from_arrays([pa.array(values)], names=["value"])])
+
+
+def everything(*batch_ids: int) -> list[bytes]:
+    return sorted(v for each in batch_ids for task in range(TASKS) for v in values_of(each, task))
+
+
+def visible(servers: str, topic: str, isolation_level: Any = "read_committed") -> list[bytes]:
+    found = []
+    with sync.Consumer(servers, isolation_level=isolation_level) as consumer:
+        partitions = [TopicPartition(topic, each) for each in consumer.partitions_for(topic)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(each) < ends[each] for each in partitions):
+            for records in consumer.getmany(timeout_ms=200).values():
+                found += [bytes(record.value or b"") for record in records]
+    return sorted(found)
+
+
+def open_rows(admin: Admin, topic: str) -> int:
+    specs = dict.fromkeys((TopicPartition(topic, 0), TopicPartition(topic, 1)), OffsetSpec.LATEST)
+    ends = admin.list_offsets(specs)
+    stable = admin.list_offsets(specs, read_committed=True)
+    return sum(ends[each].offset - stable[each].offset for each in specs)
+
+
+@pytest.fixture(params=["prepared", "standard"])
+def sink(request: pytest.FixtureRequest, cluster: Cluster, topic: str) -> Sink:
+    """A sink, once with each kind of transaction."""
+    return Sink(cluster, topic, transactions=request.param)
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is remembered from the test before."""
+    monkeypatch.setattr(batch_plan, "_process", batch_plan._Process())
+
+
+def test_batches_and_their_replays(sink: Sink, admin: Admin) -> None:
+    for batch_id in range(2):
+        planned = sink.plan()
+        reports = sink.write(planned, batch_id)
+        assert sink.visible() == everything(*range(batch_id))
+        sink.commit(planned, batch_id, reports)
+        assert sink.visible() == everything(*range(batch_id + 1))
+    assert {each.role for each in sink.batch(1)} == {Role.VERIFY}
+    assert sink.visible() == everything(0, 1)
+    assert not open_rows(admin, sink.topic)
+
+
+def test_what_auto_is(cluster: Cluster, topic: str) -> None:
+    assert Sink(cluster, topic).plan().two_phase
+    assert not Sink(cluster, topic, transactions="standard").plan().two_phase
+
+
+def test_abort(sink: Sink, admin: Admin) -> None:
+    planned = sink.plan()
+    reports = sink.write(planned, 0)
+    assert open_rows(admin, sink.topic)
+    abort_batch(sink.options, sink.id, planned, 0, reports, TASKS)
+    assert not open_rows(admin, sink.topic)
+    # And without a report of any task.
+    sink.write(sink.plan(), 0)
+    abort_batch(sink.options, sink.id, None, 0, [], TASKS)
+    assert not open_rows(admin, sink.topic)
+    assert not sink.visible()
+    sink.batch(0)
+    assert sink.visible() == everything(0)
+
+
+def test_abort_after_the_decision(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, admin: Admin
+) -> None:
+    planned = sink.plan()
+    reports = sink.write(planned, 0)
+    real = StepCarrier.carry_out
+
+    def fails(carrier: StepCarrier, step: steps.Step) -> Any:
+        if isinstance(step, steps.CommitSlots):
+            raise OSError("cut off")
+        return real(carrier, step)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StepCarrier, "carry_out", fails)
+        with pytest.raises(OSError, match="cut off"):
+            sink.commit(planned, 0, reports)
+    abort_batch(sink.options, sink.id, planned, 0, reports, TASKS)
+    assert open_rows(admin, sink.topic)
+    sink.plan()
+    assert sink.visible() == everything(0)
+    assert not open_rows(admin, sink.topic)
+
+
+def test_dead_attempts_are_swept(sink: Sink, admin: Admin) -> None:
+    """Within the batch, whatever the decision names goes on."""
+    planned = sink.plan()
+    sink.task(planned, 0, 0, attempt=0)
+    reports = [sink.task(planned, 0, 0, attempt=1), sink.task(planned, 0, 1)]
+    sink.commit(planned, 0, reports)
+    assert sink.visible() == everything(0)
+    assert not open_rows(admin, sink.topic)
+
+
+def test_a_driver_that_was_overtaken(sink: Sink) -> None:
+    old = sink.plan()
+    reports = sink.write(old, 0)
+    batch_plan._process = batch_plan._Process()
+    sink.batch(0)
+    with pytest.raises(errors.SinkFenced, match="another driver has taken over"):
+        sink.commit(old, 0, reports)
+    abort_batch(sink.options, sink.id, old, 0, reports, TASKS)
+    assert sink.visible() == everything(0)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_slot_that_was_used_after_the_decision(
+    cluster: Cluster, topic: str, admin: Admin, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """EndTxn is refused: whether it had been committed before is seen from its rows."""
+    sink = Sink(cluster, topic, transactions="standard")
+    planned = sink.plan()
+    reports = sink.write(planned, 0)
+    real = StepCarrier.carry_out
+
+    def used(carrier: StepCarrier, step: steps.Step) -> Any:
+        if isinstance(step, steps.CommitSlots):
+            if committed:
+                admin.end_transaction(*step.slots[0].producer, commit=True)
+            admin.fence_producers([step.slots[0].transactional_id])
+        return real(carrier, step)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StepCarrier, "carry_out", used)
+        if committed:
+            sink.commit(planned, 0, reports)
+        else:
+            with pytest.raises(errors.RowsLost, match="1 of its 2 transactions"):
+                sink.commit(planned, 0, reports)
+    if not committed:
+        assert sink.visible() == sorted(values_of(0, 1))
+        assert [each.role for each in sink.batch(0)] == [Role.REWRITE, Role.VERIFY]
+    assert sink.visible() == everything(0)
+
+
+def test_lost_rows_that_come_again_changed(cluster: Cluster, topic: str, admin: Admin) -> None:
+    sink = Sink(cluster, topic, transactions="standard")
+    self_planned = sink.plan()
+    reports = sink.write(self_planned, 0)
+    real = StepCarrier._is_committed
+    try:
+        StepCarrier._is_committed = _fencing(admin, real)  # type: ignore[method-assign]
+        with pytest.raises(errors.RowsLost):
+            sink.commit(self_planned, 0, reports)
+    finally:
+        StepCarrier._is_committed = real  # type: ignore[method-assign]
+    planned = sink.plan()
+    place = TaskPlace(QUERY, 0, 0, 0)
+    with pytest.raises(Exception, match="comes again with 1 rows"):
+        write_slot(
+            sink.options,
+            sink.columns,
+            planned.plan,
+            place,
+            batches([b"other"]),
+            two_phase=planned.two_phase,
+        )
+    with pytest.raises(Exception, match="does not come again"):
+        sink.task(planned, 1, 0)
+
+
+def _fencing(admin: Admin, real: Any) -> Any:
+    def is_committed(carrier: StepCarrier, producer: steps.Producer) -> bool:
+        if producer[0] == slot_id(carrier.sink_id, 0, 0):
+            admin.fence_producers([producer[0]])
+        done: bool = real(carrier, producer)
+        return done
+
+    return is_committed
+
+
+# -- the ledger ---------------------------------------------------------------------------------
+
+
+def test_the_ledger_topic(cluster: Cluster, topic: str, admin: Admin) -> None:
+    ledger = f"ledger-{uuid.uuid4().hex[:8]}"
+    sink = Sink(cluster, topic, ledgerTopic=ledger)
+    sink.batch(0)
+    described = admin.describe_topics([ledger])[ledger]
+    assert len(described.partitions) == 1
+    newest = decode(visible(cluster.bootstrap_server, ledger)[-1])
+    assert newest.sink_id == sink.id
+
+
+@pytest.mark.parametrize(
+    ("partitions", "configs", "problem"),
+    [
+        (2, {"cleanup_policy": "compact"}, "has 2 partitions"),
+        (1, {"cleanup_policy": "delete"}, "cleanup.policy=delete"),
+        (1, {"cleanup_policy": "compact,delete"}, "cleanup.policy=compact,delete"),
+    ],
+)
+def test_a_topic_that_cannot_be_a_ledger(
+    cluster: Cluster,
+    topic: str,
+    admin: Admin,
+    partitions: int,
+    configs: dict[str, str],
+    problem: str,
+) -> None:
+    ledger = make_topic(admin, partitions=partitions, **configs)
+    with pytest.raises(errors.LedgerUnusable, match=problem):
+        Sink(cluster, topic, ledgerTopic=ledger).plan()
+
+
+def test_a_record_of_a_newer_release(cluster: Cluster, topic: str, admin: Admin) -> None:
+    sink = Sink(cluster, topic)
+    sink.plan()
+    with sync.Producer(cluster.bootstrap_server) as producer:
+        producer.send(sink.options.ledger_topic, b'{"version": 9}', key=sink.id.encode())
+    with pytest.raises(errors.LedgerUnusable, match="version 9"):
+        sink.plan()
+
+
+def test_a_ledger_that_was_made_anew(cluster: Cluster, topic: str, admin: Admin) -> None:
+    ledger = f"ledger-{uuid.uuid4().hex[:8]}"
+    sink = Sink(cluster, topic, ledgerTopic=ledger)
+    planned = sink.plan()
+    reports = sink.write(planned, 0)
+    admin.delete_topics([ledger])
+    admin.create_topics([NewTopic(ledger, 1, configs={"cleanup.policy": "compact"})])
+    with pytest.raises(errors.LedgerUnusable, match="made anew"):
+        sink.commit(planned, 0, reports)
+
+
+def test_the_own_record_behind_a_transaction_of_another_sink(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another sink's dead driver has open hides records: reading waits, it does not skip."""
+    monkeypatch.setattr(ledger_store, "admin_limit_ms", lambda _: 500.0)
+    sink = Sink(cluster, topic)
+    sink.batch(0)
+    with sync.Producer(cluster.bootstrap_server, transactional_id="dead") as dead:
+        dead.init_transactions()
+        dead.begin_transaction()
+        dead.send(sink.options.ledger_topic, b"{}", key=b"dead")
+        with pytest.raises(errors.LedgerBusy, match="has been open"):
+            sink.plan()
+        dead.abort_transaction()
+    assert {each.role for each in sink.batch(0)} == {Role.VERIFY}
+
+
+# -- other writes -------------------------------------------------------------------------------
+
+
+def test_named_batch_writes(cluster: Cluster, topic: str) -> None:
+    """Each is made once, also when others have been made since."""
+    sink = Sink(cluster, topic)
+    for name in ("txn:a", "txn:b", "txn:a", "txn:b"):
+        planned = plan_batch(sink.options, sink.id, query_id=name)
+        value = batches([name.encode()])
+        report = write_slot(
+            sink.options,
+            sink.columns,
+            planned.plan,
+            TaskPlace(name, 0, 0, 0),
+            value,
+            two_phase=planned.two_phase,
+        )
+        commit_batch(sink.options, planned, name, 0, [report])
+    assert sink.visible() == [b"txn:a", b"txn:b"]
+
+
+def test_a_single_write_leaves_nothing_in_the_ledger(cluster: Cluster, topic: str) -> None:
+    ledger = f"ledger-{uuid.uuid4().hex[:8]}"
+    sink = Sink(cluster, topic, ledgerTopic=ledger)
+    planned = plan_batch(sink.options, sink.id, query_id="once:1", is_single=True)
+    report = write_slot(
+        sink.options,
+        sink.columns,
+        planned.plan,
+        TaskPlace("once:1", 0, 0, 0),
+        batches([b"1"]),
+        two_phase=planned.two_phase,
+    )
+    commit_batch(sink.options, planned, "once:1", 0, [report])
+    assert sink.visible() == [b"1"]
+    assert b"" in visible(cluster.bootstrap_server, ledger)
+
+
+def test_at_least_once(cluster: Cluster, topic: str) -> None:
+    sink = Sink(cluster, topic, semantics="at-least-once")
+    assert write_plain(sink.options, sink.columns, batches([b"1", b"2"])) == 2
+    assert sink.visible() == [b"1", b"2"]
+
+
+def test_many_pieces(cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than is held at once: sent while the next rows come, and found again where they lie."""
+    monkeypatch.setattr("moldau.spark_connector.sink.slot_writer.SEND_BYTES", 64)
+    sink = Sink(cluster, topic)
+    planned = sink.plan()
+    pieces = [next(batches([b"%d" % each])) for each in range(100)]
+    report = write_slot(
+        sink.options,
+        sink.columns,
+        planned.plan,
+        TaskPlace(QUERY, 0, 0, 0),
+        iter(pieces),
+        two_phase=planned.two_phase,
+    )
+    commit_batch(sink.options, planned, QUERY, 0, [report])
+    assert len(sink.visible()) == 100
+    assert report.rows == 100
+
+
+def test_unreachable_brokers(topic: str) -> None:
+    options = SinkOptions.parse(
+        {
+            "kafka.bootstrap.servers": "127.0.0.1:1",
+            "kafka.default.api.timeout.ms": "300",
+            "topic": topic,
+            "sinkId": "s",
+        }
+    )
+    with pytest.raises(errors.ClusterUnreachable, match=r"kafka\.bootstrap\.servers"):
+        plan_batch(options, "s")

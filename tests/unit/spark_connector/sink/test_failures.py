@@ -1,0 +1,61 @@
+"""Every refusal and error of a write has a class and says what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from moldau.client import (
+    AuthenticationFailed,
+    BrokerError,
+    KafkaError,
+    NoBrokerAvailable,
+    ProducerFenced,
+    RequestTimeout,
+    TransactionalIdAuthorizationFailed,
+)
+from moldau.protocol.errors import ErrorCode
+from moldau.spark_connector import errors
+from moldau.spark_connector.core.commit_steps import RefusalKind, Refused
+from moldau.spark_connector.sink.failures import explained, failure, refusal
+
+
+@pytest.mark.parametrize("kind", RefusalKind)
+def test_every_refusal_has_advice(kind: RefusalKind) -> None:
+    error = refusal(Refused(kind, "what was found"))
+    assert type(error) is not errors.SparkConnectorError
+    text = str(error)
+    assert text.startswith("what was found. ")
+    assert len(text) > 60
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "advice"),
+    [
+        (NoBrokerAvailable("nobody"), errors.ClusterUnreachable, "bootstrap.servers"),
+        (RequestTimeout("late"), errors.ClusterUnreachable, "default.api.timeout.ms"),
+        (AuthenticationFailed("no"), errors.AccessDenied, "no"),
+        (TransactionalIdAuthorizationFailed("no"), errors.AccessDenied, "WRITE and DESCRIBE on"),
+        (ProducerFenced("gone"), errors.TransactionLost, "Spark tries the task again"),
+        (
+            BrokerError("long", code=ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+            errors.InvalidOption,
+            "Set kafka.transaction.timeout.ms",
+        ),
+        (KafkaError("other"), errors.ClusterError, "other"),
+    ],
+)
+def test_errors_of_the_client(error: KafkaError, kind: type[Exception], advice: str) -> None:
+    found = failure(error, "writing")
+    assert type(found) is kind
+    assert str(found).startswith("writing: ")
+    assert advice in str(found)
+
+
+def test_explained_keeps_what_it_does_not_know() -> None:
+    with pytest.raises(ZeroDivisionError), explained("writing"):
+        raise ZeroDivisionError
+    with pytest.raises(errors.SinkFenced), explained("writing"):
+        raise Refused(RefusalKind.FENCED, "found")
+    with pytest.raises(errors.ClusterUnreachable) as caught, explained("writing"):
+        raise RequestTimeout("late")
+    assert isinstance(caught.value.__cause__, RequestTimeout)
