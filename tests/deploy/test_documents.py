@@ -1,0 +1,170 @@
+"""docs/operations.md and the texts of deploy/: every command, key, metric, file and page they name
+exists.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from moldau.client import AdminConfig, ConsumerConfig, ProducerConfig
+from moldau.config import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS, Status
+from moldau.metadata.features import (
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    GROUP_VERSION,
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+    TRANSACTION_VERSION,
+)
+from tests.deploy.command_lines import CommandLine, NotTaken, check, in_markdown, in_shell
+from tests.deploy.files import DEPLOY, OPERATIONS, ROOT
+from tests.deploy.headings import anchors
+from tests.deploy.promql import documented_metrics
+
+README = DEPLOY / "README.md"
+DOCUMENTS = (OPERATIONS, README)
+TEXTS = (
+    DEPLOY / "compose" / "compose.yaml",
+    DEPLOY / "compose" / ".env",
+    DEPLOY / "container" / "Containerfile",
+    DEPLOY / "container" / "moldau_node.py",
+    DEPLOY / "helm" / "moldau" / "values.yaml",
+    DEPLOY / "systemd" / "moldau@.service",
+    DEPLOY / "systemd" / "sysctl.conf",
+)
+FEATURES = {
+    METADATA_VERSION,
+    KRAFT_VERSION,
+    TRANSACTION_VERSION,
+    GROUP_VERSION,
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+}
+CLIENT_KEYS = {
+    name.replace("_", ".")
+    for config in (AdminConfig, ConsumerConfig, ProducerConfig)
+    for name in config.KEYS
+}
+#: Words in code with dots that are no keys: files, hosts, loggers, classes.
+_NO_KEY = re.compile(
+    r".*\.(?:md|py|ya?ml|json|properties|service|conf|log|checkpoint|jsonl|env|csv|sh|example)"
+    r"|moldau\.(?:broker|testing|node|server|storage|controller)\b.*|server\.properties"
+    r"|org\.apache\..*|(?:vm|net|fs|kernel)\..*|quorum\.founding|(?:brokers|controllers)\.\w+.*"
+)
+_DOTTED = re.compile(
+    r"(?<![\w./$-])([a-z][a-z0-9]*(?:[.-][a-z0-9]+)*\.[a-z0-9.-]*[a-z0-9])(?![\w/(-])"
+)
+_CODE = re.compile(r"`([^`\n]+)`")
+_METRIC = re.compile(r"\b((?:kafka|process|python)_[a-z_]+)\b")
+
+
+def code_of(path: Path) -> list[str]:
+    """Inline code, and the lines of indented blocks that set something."""
+    text = path.read_text(encoding="utf-8")
+    blocks = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    return _CODE.findall(text) + [line for line in blocks if re.match(r"[a-z.]+=", line)]
+
+
+def shell_lines() -> list[CommandLine]:
+    found = [command for path in DOCUMENTS for command in in_markdown(path)]
+    for path in TEXTS:
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            for span in re.findall(r"`(moldau [^`]+)`", line):
+                words = tuple(span.split()[1:])
+                found.append(CommandLine(f"{path.name}:{number}", words, may_be_a_name=True))
+    return found
+
+
+def test_every_command_is_taken_by_the_command_line():
+    refused = []
+    lines = shell_lines()
+    for command in lines:
+        try:
+            check(command)
+        except NotTaken as problem:
+            refused.append(str(problem))
+    assert refused == []
+    assert len(lines) > 100
+
+
+def test_a_command_that_does_not_exist_is_found():
+    for text in ("moldau topics destroy x", "moldau topics list --jsn", "moldau storage format"):
+        [command] = in_shell("here", text)
+        with pytest.raises(NotTaken):
+            check(command)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_key_exists(path: Path):
+    keys = {*BROKER_KEYS, *TOPIC_KEYS, *GROUP_KEYS, *CLIENT_KEYS, *FEATURES}
+    unknown = {
+        word
+        for code in code_of(path)
+        if not code.startswith("moldau ") and "/" not in code.partition("=")[0]
+        for word in _DOTTED.findall(code.partition("=")[0])
+        if word not in keys and not _NO_KEY.fullmatch(word)
+    }
+    assert unknown == set()
+
+
+def test_keys_that_are_set_are_served():
+    """Whoever follows a document must not be told that a key has no effect."""
+    lines = [
+        line for path in DOCUMENTS for line in code_of(path) if re.match(r"[a-z][a-z.]+=", line)
+    ]
+    names = {line.partition("=")[0] for line in lines}
+    assert len(names) > 10
+    assert [
+        name
+        for name in sorted(names)
+        if name in BROKER_KEYS and BROKER_KEYS[name].status is not Status.SERVED
+    ] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_metric_exists(path: Path):
+    named = set(_METRIC.findall(path.read_text(encoding="utf-8")))
+    known = documented_metrics()
+    assert {name for name in named if re.sub("_(bucket|sum|count)$", "", name) not in known} <= {
+        # Only brokers with others beside them have these two; test_running.py looks there.
+        "kafka_server_fetcherstats_bytes_total",
+        "kafka_server_fetcherstats_requests_total",
+    }
+
+
+def test_files_that_are_named_exist():
+    named = {
+        code
+        for path in DOCUMENTS
+        for code in _CODE.findall(path.read_text(encoding="utf-8"))
+        if re.fullmatch(r"(?:deploy|docs|tests|demo)/[\w./@-]+", code)
+    }
+    assert named
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
+def test_every_file_of_deploy_is_explained():
+    text = README.read_text(encoding="utf-8")
+    for folder in sorted(path for path in DEPLOY.iterdir() if path.is_dir()):
+        assert f"`deploy/{folder.name}/" in text, folder.name
+
+
+def test_links_inside_the_document_lead_somewhere():
+    text = OPERATIONS.read_text(encoding="utf-8")
+    links = set(re.findall(r"\]\(#([^)]+)\)", text))
+    assert links
+    assert links <= anchors(OPERATIONS)
+
+
+def test_kernel_settings_are_the_same_everywhere():
+    """docs/operations.md shows the values of deploy/systemd/sysctl.conf."""
+    text = (DEPLOY / "systemd" / "sysctl.conf").read_text()
+    document = OPERATIONS.read_text()
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            assert f"`{line.replace(' = ', '=')}`" in document, line

@@ -1,0 +1,102 @@
+"""The systemd unit and what belongs to it: systemd takes it, and its nodes are what they say."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from moldau.config import NodeConfig
+from tests.deploy.command_lines import CommandLine, check
+from tests.deploy.files import DEPLOY
+
+SYSTEMD = DEPLOY / "systemd"
+UNIT = SYSTEMD / "moldau@.service"
+INSTANCES = ("broker-1", "controller-101")
+CONTROLLED_SHUTDOWN_S = 300
+WRONG_CONFIGURATION = "2"
+
+
+def unit() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None, strict=True, delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(UNIT)
+    return parser
+
+
+def test_systemd_takes_the_unit(tmp_path: Path):
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not here")
+    command = unit()["Service"]["ExecStart"].split()[0]
+    text = UNIT.read_text().replace(command, sys.executable)
+    (tmp_path / UNIT.name).write_text(text)
+    path = tmp_path / UNIT.name.replace("@", f"@{INSTANCES[0]}")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_systemd_takes_the_user():
+    if shutil.which("systemd-sysusers") is None:
+        pytest.skip("systemd-sysusers is not here")
+    command = ["systemd-sysusers", "--dry-run", str(SYSTEMD / "sysusers.conf")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert unit()["Service"]["User"] in done.stdout + done.stderr
+
+
+def test_the_command_is_one():
+    program, *words = unit()["Service"]["ExecStart"].split()
+    assert program == "/opt/moldau/bin/moldau"
+    check(CommandLine(UNIT.name, tuple(words), may_be_a_name=False))
+    assert words[-1] == unit()["Unit"]["AssertPathExists"]
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_the_nodes_configuration_has_no_complaint_and_lies_where_the_unit_allows(name: str):
+    path = SYSTEMD / f"{name}.properties"
+    config = NodeConfig.load(str(path))
+    service = unit()["Service"]
+    assert config.warnings == ()
+    assert config.node_id == int(name.rpartition("-")[2])
+    assert path.read_text().startswith(
+        f"# {unit()['Unit']['AssertPathExists'].replace('%i', name)}:"
+    )
+    state = "/var/lib/" + service["StateDirectory"].replace("%i", name)
+    assert all(each.startswith(f"{state}/") for each in config.log_directories)
+    assert service["ProtectSystem"] == "strict"
+
+
+def test_a_node_has_the_time_that_it_may_take_to_stop():
+    service = unit()["Service"]
+    assert int(service["TimeoutStopSec"]) > CONTROLLED_SHUTDOWN_S
+    assert (service["KillMode"], service["KillSignal"]) == ("mixed", "SIGTERM")
+    assert service["RestartPreventExitStatus"] == WRONG_CONFIGURATION
+
+
+def test_kernel_settings_exist():
+    lines = (SYSTEMD / "sysctl.conf").read_text().splitlines()
+    settings = [line.partition("=")[0].strip() for line in lines if line and line[0] not in "#;"]
+    assert "vm.dirty_background_bytes" in settings
+    proc = Path("/proc/sys")
+    if not proc.exists():
+        pytest.skip("no /proc/sys here")
+    # A container has a network of its own, with less in it.
+    asked = [name for name in settings if name.startswith("vm.")]
+    assert [name for name in asked if not (proc / name.replace(".", "/")).exists()] == []
+
+
+def test_bytes_and_ratios_are_not_mixed():
+    text = (SYSTEMD / "sysctl.conf").read_text()
+    values = {name: int(value) for name, value in re.findall(r"^([\w.]+) = (\d+)$", text, re.M)}
+    assert values["vm.dirty_background_bytes"] * 2 < values["vm.dirty_bytes"]
+    assert not [name for name in values if name.endswith("_ratio")]
