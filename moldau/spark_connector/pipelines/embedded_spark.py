@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -38,7 +39,11 @@ LOCAL_DEFAULTS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-EVERYWHERE: Final = {"spark.sql.session.timeZone": "UTC"}
+EVERYWHERE: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    # Times that every reader of Parquet understands; Spark's own INT96 is for old ones of its kind.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
 """What a pipeline computes must not depend on where it runs."""
 
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
@@ -73,6 +78,15 @@ def spark_session(
         JavaNotFound: there is none that Spark can use.
         PipelineFailed: PySpark is not installed, or Spark does not start.
     """
+    with warnings.catch_warnings():
+        # PySpark's own, about releases of libraries that pipelines do not use.
+        warnings.simplefilter("ignore", FutureWarning)
+        return _session(application_name, settings, master)
+
+
+def _session(
+    application_name: str, settings: Mapping[str, str], master: str | None
+) -> SparkSession:
     try:
         from pyspark import SparkConf
         from pyspark.errors import PySparkException

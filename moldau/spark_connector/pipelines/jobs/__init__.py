@@ -30,8 +30,16 @@ def start_job(spark: SparkSession, pipeline: Pipeline) -> Running:
     """Start a pipeline whose topics are prepared.
 
     Raises:
-        PipelineFailed: it cannot be started as it is.
+        PipelineFailed: it cannot be started as it is: Spark refuses an expression, for example.
     """
+    from pyspark.errors import PySparkException
+
+    from moldau.spark_connector.pipelines.errors import PipelineFailed
+    from moldau.spark_connector.pipelines.running import failure_line
+
     module = importlib.import_module(f"{__name__}.{MODULES[pipeline.job]}")
     start = cast("Callable[[SparkSession, Pipeline], Running]", module.start)
-    return start(spark, pipeline)
+    try:
+        return start(spark, pipeline)
+    except PySparkException as error:
+        raise PipelineFailed(f"{pipeline.name}: {failure_line(str(error))}") from error

@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from moldau.spark_connector.pipelines.columns import decoded, encoded
-from moldau.spark_connector.pipelines.errors import PipelineFailed
 from moldau.spark_connector.pipelines.jobs.streams import records, run_into, topic_source
 from moldau.spark_connector.pipelines.jobs.transforms import transformed
 from moldau.spark_connector.pipelines.model import TopicSink
-from moldau.spark_connector.pipelines.running import RunningQuery, failure_line
+from moldau.spark_connector.pipelines.running import RunningQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,18 +26,12 @@ _WINDOW: Final = "_moldau_window"
 
 def start(spark: SparkSession, pipeline: Pipeline) -> RunningQuery:
     """Start it. Raises: PipelineFailed."""
-    from pyspark.errors import PySparkException
-
     frame = decoded(records(spark, pipeline), topic_source(pipeline))
     frame = transformed(spark, frame, pipeline)
     assert pipeline.aggregate is not None, "checked with the file"
-    try:
-        frame = aggregated(frame, pipeline.aggregate)
-        if isinstance(pipeline.sink, TopicSink):
-            frame = encoded(frame, pipeline.sink)
-    except PySparkException as error:
-        text = failure_line(str(error))
-        raise PipelineFailed(f"{pipeline.name}: aggregate: {text}") from error
+    frame = aggregated(frame, pipeline.aggregate)
+    if isinstance(pipeline.sink, TopicSink):
+        frame = encoded(frame, pipeline.sink)
     return run_into(frame, pipeline, mode=pipeline.aggregate.output)
 
 

