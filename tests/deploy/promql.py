@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 import promql_parser as promql
@@ -31,10 +31,14 @@ class Selector(NamedTuple):
     metric: str
     labels: frozenset[str]
 
-    @property
-    def family(self) -> str:
-        """The name as `# TYPE` has it."""
-        return _OF_HISTOGRAM.sub("", self.metric)
+    def is_one_of(self, families: Collection[str]) -> bool:
+        """Whether it is a metric of that name, or a series of a histogram of that name."""
+        return is_series_of(self.metric, families)
+
+
+def is_series_of(metric: str, families: Collection[str]) -> bool:
+    """Whether a series is a family's own, or a part of a histogram."""
+    return metric in families or _OF_HISTOGRAM.sub("", metric) in families
 
 
 def parsed(text: str) -> Any:
@@ -66,8 +70,19 @@ def selectors(text: str) -> list[Selector]:
 def result_labels(text: str) -> set[str] | None:
     """The labels that are left after an aggregation; None for an expression without one."""
     node = parsed(text)
-    while isinstance(node, promql.BinaryExpr | promql.ParenExpr):
-        node = node.lhs if isinstance(node, promql.BinaryExpr) else node.expr
+    while True:
+        if isinstance(node, promql.BinaryExpr):
+            modifier = node.modifier
+            is_many_on_the_right = (
+                modifier is not None and modifier.card == promql.VectorMatchCardinality.OneToMany
+            )
+            node = node.rhs if is_many_on_the_right else node.lhs
+        elif isinstance(node, promql.ParenExpr):
+            node = node.expr
+        elif isinstance(node, promql.AggregateExpr) and node.param is not None:
+            node = node.expr  # topk and its like leave the labels as they are
+        else:
+            break
     if not isinstance(node, promql.AggregateExpr):
         return None
     return set() if node.modifier is None else set(node.modifier.labels)
