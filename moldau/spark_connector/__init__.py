@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from moldau.spark_connector.data_source import MoldauDataSource
+    from moldau.spark_connector.sink.settle import settle_sink
 
-__all__ = ["MoldauDataSource", "register"]
+__all__ = ["MoldauDataSource", "register", "settle_sink"]
 
 _MODULES: Final = {
     "MoldauDataSource": "moldau.spark_connector.data_source",
+    "settle_sink": "moldau.spark_connector.sink.settle",
 }
 
 

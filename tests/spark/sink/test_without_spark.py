@@ -11,7 +11,7 @@ import pytest
 
 from moldau.client import NewTopic, OffsetSpec, TopicPartition, sync
 from moldau.client.sync import Admin
-from moldau.spark_connector import errors
+from moldau.spark_connector import errors, settle_sink
 from moldau.spark_connector.core import commit_steps as steps
 from moldau.spark_connector.core.ledger import decode
 from moldau.spark_connector.core.task_roles import Role, TaskReport
@@ -231,6 +231,9 @@ def test_lost_rows_that_come_again_changed(cluster: Cluster, topic: str, admin: 
             sink.commit(self_planned, 0, reports)
     finally:
         StepCarrier._is_committed = real  # type: ignore[method-assign]
+    servers = sink.options.kafka["bootstrap.servers"]
+    with pytest.raises(errors.RowsLost, match="does not come again"):
+        settle_sink({"kafka.bootstrap.servers": servers, "sinkId": sink.id})
     planned = sink.plan()
     place = TaskPlace(QUERY, 0, 0, 0)
     with pytest.raises(Exception, match="comes again with 1 rows"):
@@ -254,6 +257,17 @@ def _fencing(admin: Admin, real: Any) -> Any:
         return done
 
     return is_committed
+
+
+def test_settling(sink: Sink, admin: Admin) -> None:
+    """What nobody will start again holds back nobody."""
+    planned = sink.plan()
+    sink.write(planned, 0)
+    assert open_rows(admin, sink.topic)
+    servers = sink.options.kafka["bootstrap.servers"]
+    settle_sink({"kafka.bootstrap.servers": servers, "sinkId": sink.id})
+    assert not open_rows(admin, sink.topic)
+    assert not sink.visible()
 
 
 # -- the ledger ---------------------------------------------------------------------------------

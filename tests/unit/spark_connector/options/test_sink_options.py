@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from moldau.spark_connector.errors import InvalidOption
 from moldau.spark_connector.options.sink_options import (
     DEFAULT_LEDGER_TOPIC,
     DEFAULT_TRANSACTION_TIMEOUT_MS,
+    KNOWN,
     Semantics,
     SinkOptions,
     Transactions,
@@ -31,6 +34,15 @@ def test_defaults() -> None:
     assert not options.may_differ
     assert not options.include_timestamp
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_every_option_of_the_sink_is_documented() -> None:
+    page = Path(__file__).parents[4] / "docs" / "spark.md"
+    writing = page.read_text(encoding="utf-8").split("## Writing")[1].split("\n## ")[0]
+    table = writing.split("| option |")[1].split("\n\n")[0]
+    rows = table.splitlines()[2:]
+    documented = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    assert documented - {"kafka.bootstrap.servers", "kafka.*"} == set(KNOWN)
 
 
 def test_names_have_no_case() -> None:
