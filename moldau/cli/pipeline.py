@@ -49,7 +49,7 @@ def run(
 
     Both end each pipeline after the batch it is at; the second time at once.
     """
-    from moldau.spark_connector.pipelines.errors import PipelineError
+    from moldau.spark_connector.errors import SparkConnectorError
     from moldau.spark_connector.pipelines.runner import RunOptions
 
     pipelines = _loaded(file)
@@ -59,7 +59,7 @@ def run(
     _refuse_foreign_settings(options)
     try:
         _run_and_show(pipelines, options, as_json=as_json)
-    except PipelineError as error:
+    except SparkConnectorError as error:
         fail(str(error))
 
 

@@ -7,6 +7,7 @@ one pipeline fails the others end after their batch, and the failure is raised w
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from moldau.spark_connector.pipelines.errors import PipelineFailed
 from moldau.spark_connector.pipelines.model import Pipeline, PipelineFile
 from moldau.spark_connector.pipelines.progress import ProgressObserver
-from moldau.spark_connector.pipelines.running import Running
+from moldau.spark_connector.pipelines.running import Running, failure_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,12 +109,15 @@ def run_pipelines(
             _run(spark, file.pipelines, options, request)
     finally:
         if is_ours:
-            spark.stop()
+            with contextlib.suppress(OSError):  # when Spark has ended there is nothing to stop
+                spark.stop()
 
 
 def _run(
     spark: SparkSession, pipelines: Sequence[Pipeline], options: RunOptions, request: StopRequest
 ) -> None:
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
     from moldau.spark_connector.pipelines.jobs import start_job
 
     running: list[Running] = []
@@ -124,10 +128,15 @@ def _run(
                 break
             running.append(start_job(spark, pipeline))
         _follow(running, options, request, failures)
+    except Py4JNetworkError as error:
+        raise PipelineFailed(f"Spark's Java machine has ended: {error}") from error
+    except Py4JError as error:
+        raise PipelineFailed(failure_line(str(error))) from error
     finally:
-        for each in running:
-            if not each.is_over():
-                each.stop_now()
+        with contextlib.suppress(Py4JError, OSError):
+            for each in running:
+                if not each.is_over():
+                    each.stop_now()
     if failures:
         raise PipelineFailed("; ".join(failures))
 

@@ -44,9 +44,6 @@ def postgres(directory: Path) -> Iterator[str]:
     data, log = directory / "data", directory / "postgres.log"
     if user is not None:  # PostgreSQL does not run as root
         shutil.chown(directory, user)
-        for parent in (directory, *directory.parents):
-            if parent.stat().st_uid == os.getuid() and parent != Path("/"):
-                parent.chmod(parent.stat().st_mode | 0o055)
 
     def call(program: str, *arguments: str) -> None:
         finished = subprocess.run(

@@ -96,7 +96,7 @@ class RunningReplay:
         self._book = book
         self._stop = threading.Event()
         self._given_up = False
-        self._failure: str | None = None
+        self._failure: str | None = "ended by an error that nobody has thought of: see the log"
         self._lock = threading.Lock()
         self._progress: list[BatchProgress] = []
         self._thread = threading.Thread(target=self._work, name=f"replay {self.name}", daemon=True)
@@ -120,26 +120,28 @@ class RunningReplay:
         self._thread.join()
 
     def failure(self) -> str | None:
-        return self._failure
+        return self._failure if self.is_over() else None
 
     @property
     def _group(self) -> str:
         return f"replay-{self.name}"
 
     def _work(self) -> None:
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         try:
             self._spark.sparkContext.setJobGroup(self._group, f"replay {self.name}", True)
             for chunk in range(self._book.done_count(), self._plan.chunk_count):
                 if self._stop.is_set():
-                    return
+                    break
                 self._do(chunk)
         except PipelineFailed as error:
             self._failure = str(error)
-        except PySparkException as error:
-            if not self._given_up:
-                self._failure = failure_line(str(error))
+        except (PySparkException, Py4JError) as error:
+            self._failure = None if self._given_up else failure_line(str(error))
+        else:
+            self._failure = None
 
     def _do(self, chunk: int) -> None:
         from pyspark.sql import Observation
