@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_CHARACTERS: Final = 1_000
 _OURS: Final = re.compile(
-    r"moldau\.spark_connector\.[\w.]*?(\w+): (.+?)(?=\n\S*Traceback|\n\n|\Z)", re.S
+    r"moldau\.spark_connector\.[\w.]*?(\w+): (.+?)(?=\n\s*at |\n\S*Traceback|\n\n|\Z)", re.S
 )
 
 

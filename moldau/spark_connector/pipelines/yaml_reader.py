@@ -21,6 +21,8 @@ MAX_FILE_BYTES: Final = 1 << 20
 MAX_NODES: Final = 10_000
 """A pipeline is a page; what is bigger is something else, or aliases that multiply."""
 
+MAX_DEPTH: Final = 32
+
 _VARIABLE: Final = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _NULL_TAG: Final = "tag:yaml.org,2002:null"
 _MERGE_KEY: Final = "<<"
@@ -72,16 +74,12 @@ def read_documents(text: str, reading: Reading) -> Iterator[Section]:
         reading.note(1, "", f"more than {MAX_FILE_BYTES:,} bytes: this is no pipeline")
         reading.refuse_problems()
     try:
-        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+        nodes = [] if _is_too_deep(text, reading) else list(yaml.compose_all(text, yaml.SafeLoader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = 1 if mark is None else mark.line + 1
         problem = getattr(error, "problem", None) or str(error)
         reading.note(line, "", f"not YAML: {' '.join(str(problem).split())}")
-        reading.refuse_problems()
-        return
-    except RecursionError:
-        reading.note(1, "", "nested too deeply: this is no pipeline")
         reading.refuse_problems()
         return
     for node in nodes:
@@ -305,6 +303,21 @@ def _kind_of(node: yaml.Node) -> str:
     if isinstance(node, yaml.SequenceNode):
         return "a list"
     return "nothing" if _is_null(node) else "a single value"
+
+
+def _is_too_deep(text: str, reading: Reading) -> bool:
+    """Note a file that is nested deeper than any pipeline, before time and stack go into it."""
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            line = 1 if event.start_mark is None else int(event.start_mark.line) + 1
+            reading.note(line, "", f"nested more than {MAX_DEPTH} deep: this is no pipeline")
+            return True
+    return False
 
 
 def _node_count(node: yaml.Node) -> int:
