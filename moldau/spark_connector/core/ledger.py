@@ -26,7 +26,9 @@ from typing import Any, Final, TypeVar
 VERSION: Final = 1
 MAX_RANGES_PER_SLOT: Final = 16
 """How many places are kept to look at later. One is enough to see how a transaction ended."""
-MAX_SLOTS: Final = 20_000
+MAX_RANGES: Final = 10_000
+"""And of all slots together, but for one of each."""
+MAX_SLOTS: Final = 10_000
 """More tasks in one batch than this do not fit into one record of the ledger."""
 
 CHECKSUM_MODULUS: Final = 1 << 64
@@ -184,6 +186,9 @@ def decided(
     query_id: str, batch_id: int, slots: Sequence[Slot], tasks: int, attempts: int
 ) -> Batch:
     """The decision to commit these transactions."""
+    kept = max(1, MAX_RANGES // max(1, len(slots)))
+    if kept < MAX_RANGES_PER_SLOT:
+        slots = [replace(slot, ranges=slot.ranges[:kept]) for slot in slots]
     return Batch(
         query_id,
         batch_id,

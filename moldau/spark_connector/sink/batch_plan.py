@@ -10,7 +10,7 @@ import logging
 import os
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from moldau.client import KafkaError
@@ -20,6 +20,7 @@ from moldau.spark_connector.core.commit_protocol import (
     committing,
     planning,
 )
+from moldau.spark_connector.core.ledger import Batch
 from moldau.spark_connector.core.task_roles import Plan, TaskReport
 from moldau.spark_connector.errors import SparkConnectorError
 from moldau.spark_connector.options.sink_options import SinkOptions, Transactions
@@ -45,6 +46,17 @@ class PlannedBatch:
     two_phase: bool
     ledger: KnownLedger
 
+    def narrowed(self, query_id: str) -> PlannedBatch:
+        """What the commit of one query's batch needs; travels with each task's message."""
+        mine = self.plan.finished.get(query_id)
+        finished = {} if mine is None else {query_id: mine}
+        view = replace(self.ledger.view, finished=finished)
+        return replace(
+            self,
+            plan=replace(self.plan, finished=finished),
+            ledger=replace(self.ledger, view=view),
+        )
+
     @property
     def sink_id(self) -> str:
         """Whose batch it is."""
@@ -57,7 +69,7 @@ class _Process:
     def __init__(self) -> None:
         self.process_id = os.getpid()
         self.tokens: dict[tuple[str, str], str] = {}
-        self.two_phase: dict[str, bool] = {}
+        self.two_phase: dict[str, tuple[bool, Batch | None]] = {}
         self.checked_topics: set[str] = set()
         self.ledgers: dict[str, KnownLedger] = {}
 
@@ -97,12 +109,14 @@ def plan_batch(
         if ledger_place not in memory.checked_topics:
             carrier.ledger.prepare_topic()
             memory.checked_topics.add(ledger_place)
-        two_phase = memory.two_phase.get(servers)
-        if options.transactions is not Transactions.AUTO:
-            two_phase = options.transactions is Transactions.PREPARED
-        elif two_phase is None:
-            two_phase = memory.two_phase[servers] = serves_two_phase(options, sink_id)
         plan = carrier.carry(planning(sink_id, token, query_id=query_id, is_single=is_single))
+        two_phase = options.transactions is Transactions.PREPARED
+        if options.transactions is Transactions.AUTO:
+            two_phase, newest = memory.two_phase.get(place, (False, plan.record.batch))
+            if newest == plan.record.batch:
+                # Nothing has been written since: the first time, or the answer has changed.
+                two_phase = serves_two_phase(options, sink_id)
+            memory.two_phase[place] = (two_phase, plan.record.batch)
         ledger = carrier.ledger.known(plan.record)
         if query_id is None:
             memory.ledgers[place] = ledger

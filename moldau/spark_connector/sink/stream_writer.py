@@ -89,7 +89,8 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
                 iterator,
                 two_phase=self.planned.two_phase,
             )
-            return SinkMessage(report.rows, self.planned, place.query_id, report)
+            planned = self.planned.narrowed(place.query_id)
+            return SinkMessage(report.rows, planned, place.query_id, report)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver, when all tasks have written."""

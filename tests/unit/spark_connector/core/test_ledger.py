@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.spark_connector.core.ledger import (
+    MAX_RANGES_PER_SLOT,
+    MAX_SLOTS,
     BatchState,
     LedgerUnreadable,
     Range,
@@ -110,3 +113,13 @@ def _changed(**changes: Any) -> bytes:
 def test_what_is_no_value_is_an_error(value: bytes, problem: str) -> None:
     with pytest.raises(LedgerUnreadable, match=problem):
         decode(value)
+
+
+def test_a_decision_of_very_many_tasks_stays_small() -> None:
+    places = tuple(Range("t" * 249, each, 2**62, 1) for each in range(MAX_RANGES_PER_SLOT))
+    one = Slot(0, "s" * 200, 2**62, 32_767, 16, 2**64 - 1, places)
+    many = [replace(one, task=task) for task in range(MAX_SLOTS)]
+    assert all(slot.ranges for slot in decided("q", 1, many, MAX_SLOTS, 1).slots)
+    value = encode(SinkRecord("s", "d", decided("q", 1, many, MAX_SLOTS, 1)))
+    assert len(value) < 8 * 1024 * 1024
+    assert decided("q", 1, [one], 1, 1).slots == (one,)
