@@ -18,7 +18,7 @@ VENV_PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".moldau-stamp"
 CACHE = ROOT / ".cache"
 KAFKA_VERSION = "4.3.0"
-KAFKA_JARS = CACHE / ("kafka-" + KAFKA_VERSION)
+SPARK_KAFKA_VERSION = "4.1.1"
 MINIMUM = (3, 11)
 OPTIONAL_TOOL_TIMEOUT_SECONDS = 300
 
@@ -38,7 +38,20 @@ def main():
         return 1
     report_native_codec()
     fetch_kcat()
-    fetch_kafka_jars()
+    fetch_jars(
+        "Apache Kafka " + KAFKA_VERSION + "'s tools",
+        ROOT / "tests" / "interop" / "java" / "pom.xml",
+        CACHE / ("kafka-" + KAFKA_VERSION),
+        "kafka-tools-*.jar",
+        "interop tests with Apache Kafka's tools",
+    )
+    fetch_jars(
+        "Spark's own Kafka source",
+        ROOT / "tests" / "spark" / "java" / "pom.xml",
+        CACHE / ("spark-kafka-" + SPARK_KAFKA_VERSION),
+        "spark-sql-kafka-*.jar",
+        "comparisons with Spark's own Kafka source",
+    )
     STAMP.write_text(digest + "\n")
     return 0
 
@@ -64,6 +77,7 @@ def input_digest():
     digest = hashlib.sha256(sys.version.encode())
     inputs = [ROOT / "pyproject.toml", ROOT / "setup.py", Path(__file__).resolve()]
     inputs += sorted((ROOT / "moldau").rglob("*.pyx"))
+    inputs += [ROOT / "tests" / tests / "java" / "pom.xml" for tests in ("interop", "spark")]
     for path in inputs:
         if path.exists():
             digest.update(path.read_bytes())
@@ -114,25 +128,24 @@ def fetch_kcat():
     say("no kcat here: its interop tests will be skipped")
 
 
-def fetch_kafka_jars():
-    """Gets Apache Kafka's own tools for the interop tests, when Java and Maven are there."""
-    if list(KAFKA_JARS.glob("kafka-tools-*.jar")):
+def fetch_jars(what, pom, jars, wanted, without):
+    """Gets jars that tests compare with into `.cache`, when Java and Maven are there."""
+    if list(jars.glob(wanted)):
         return
     maven = shutil.which("mvn")
     if not maven or not shutil.which("java"):
-        say("no Java and Maven here: interop tests with Apache Kafka's tools will be skipped")
+        say("no Java and Maven here: " + without + " will be skipped")
         return
-    say("fetching Apache Kafka " + KAFKA_VERSION + "'s tools with Maven")
-    partial = CACHE / ("kafka-" + KAFKA_VERSION + ".partial")
+    say("fetching " + what + " with Maven")
+    partial = jars.with_name(jars.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    pom = ROOT / "tests" / "interop" / "java" / "pom.xml"
     goal = "dependency:copy-dependencies"
     if quiet([maven, "-q", "-B", "-f", str(pom), goal, "-DoutputDirectory=" + str(partial)]):
-        shutil.rmtree(KAFKA_JARS, ignore_errors=True)
-        partial.rename(KAFKA_JARS)
+        shutil.rmtree(jars, ignore_errors=True)
+        partial.rename(jars)
     else:
         shutil.rmtree(partial, ignore_errors=True)
-        say("Maven could not fetch them: interop tests with Apache Kafka's tools will be skipped")
+        say("Maven could not fetch them: " + without + " will be skipped")
 
 
 def quiet(command, environment=None):

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
+SPARK_KAFKA_JARS = sorted((HERE.parents[1] / ".cache").glob("spark-kafka-*/*.jar"))
+"""Spark's own Kafka source and sink, where `make setup` could fetch them."""
+
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "512m",
@@ -62,6 +65,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         builder = SparkSession.builder.master("local[2]").appName("moldau-tests")
         warehouse = tmp_path_factory.mktemp("warehouse")
         builder = builder.config("spark.sql.warehouse.dir", str(warehouse))
+        builder = builder.config("spark.jars", ",".join(map(str, SPARK_KAFKA_JARS)))
         for name, value in SETTINGS.items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()

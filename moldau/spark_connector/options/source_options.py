@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, TypeAlias, TypeVar
 
@@ -140,7 +140,7 @@ class SourceOptions:
             smaller than one that it has told before, and how long after.
     """
 
-    kafka: Mapping[str, str]
+    kafka: Mapping[str, str] = field(repr=False)  # passwords may be in it
     subscription: Subscription
     starting: Wanted | None
     ending: Wanted | None

@@ -119,18 +119,18 @@ def _close(consumer: Consumer) -> None:
         consumer.close(CLOSE_TIMEOUT_MS)
 
 
-def point_to(consumer: Consumer, partition: TopicPartition, offset: int) -> None:
+def point_to(consumer: Consumer, partition: TopicPartition, start_offset: int) -> None:
     """Have a lent consumer read this partition from there on, with what it has fetched already if
     it stands there.
     """
     if consumer.assignment() == {partition}:
         position = consumer.positions().get(partition)
-        if position is None or position.offset != offset:
-            consumer.seek(partition, offset)
+        if position is None or position.offset != start_offset:
+            consumer.seek(partition, start_offset)
         consumer.resume(partition)
         return
     consumer.assign([partition])
-    consumer.seek(partition, offset)
+    consumer.seek(partition, start_offset)
     consumer.resume(partition)
 
 

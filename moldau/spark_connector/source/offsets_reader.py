@@ -7,6 +7,7 @@ an answer is of one moment; what does not exist is said, not left out.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -24,6 +25,9 @@ from moldau.spark_connector.options.source_options import (
     NamedTopics,
     SourceOptions,
 )
+
+PATTERN_FRESH_S: Final = 1.0
+"""How long the topics that match a pattern may be taken for the same."""
 
 MAX_CHANGES: Final = 5
 """How often topics may come and go between two questions before that is an error."""
@@ -77,6 +81,8 @@ class OffsetsReader:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._admin: Admin | None = None
+        self._matched: list[str] | None = None
+        self._matched_at_s = 0.0
 
     def topology(self) -> Topology:
         subscription = self._options.subscription
@@ -122,8 +128,16 @@ class OffsetsReader:
         return self._admin
 
     def _matching(self, subscription: MatchingTopics) -> list[str]:
-        pattern = re.compile(subscription.pattern)
-        return [name for name in self._connected().list_topics() if pattern.fullmatch(name)]
+        """Names that match. All topics of the cluster are gone through once in `PATTERN_FRESH_S`
+        only: an idle query asks many times a second.
+        """
+        now_s = time.monotonic()
+        if self._matched is None or now_s - self._matched_at_s >= PATTERN_FRESH_S:
+            pattern = re.compile(subscription.pattern)
+            topics = self._connected().list_topics()
+            self._matched = [name for name in topics if pattern.fullmatch(name)]
+            self._matched_at_s = now_s
+        return self._matched
 
     def _describe(self, names: Collection[str]) -> tuple[list[TopicDescription], tuple[str, ...]]:
         """The topics that exist, and the names of those that do not."""

@@ -10,11 +10,17 @@ longer than `kafkaConsumer.pollTimeoutMs` without getting on.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
 
-from moldau.client import OffsetOutOfRange, RequestTimeout, UnknownTopicOrPartition
+from moldau.client import (
+    NoBrokerAvailable,
+    OffsetOutOfRange,
+    RequestTimeout,
+    UnknownTopicOrPartition,
+)
 from moldau.client.sync import Consumer
+from moldau.protocol.types import TopicPartition
 from moldau.spark_connector.cluster_errors import cluster_errors
 from moldau.spark_connector.core.continuity import Loss, Missing
 from moldau.spark_connector.core.planning import OffsetRange
@@ -77,6 +83,15 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     step = max(1, rows * MAX_BATCH_BYTES // max(batch.nbytes, 1))
     for first in range(0, rows, step):
         yield batch.slice(first, step)
+
+
+class LookUp(Protocol):
+    """The consumer's calls that look up ends of logs."""
+
+    def __call__(
+        self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
+    ) -> Mapping[TopicPartition, int]:
+        """The ends, by partition."""
 
 
 class _Reading:
@@ -160,8 +175,8 @@ class _Reading:
         if waited_ms < min(LOOK_MS, self._options.poll_timeout_ms):
             return
         try:
-            end = self._bound(self._consumer.end_offsets)
-        except RequestTimeout:
+            end = self._bound(self._consumer.end_offsets, LOOK_MS)
+        except (RequestTimeout, NoBrokerAvailable):
             end = self._end_offset  # nobody answers: wait on
         if end is None:
             self._lose(Missing.GONE, None, self._end_offset)
@@ -175,15 +190,12 @@ class _Reading:
                 "workers, and serves fetches"
             )
 
-    def _bound(self, look_up: object) -> int | None:
+    def _bound(self, look_up: LookUp, timeout_ms: float | None = None) -> int | None:
         """The log's first or last offset; None when there is no log."""
-        assert callable(look_up)
         try:
-            found = look_up([self._partition], timeout_ms=LOOK_MS)
+            return look_up([self._partition], timeout_ms=timeout_ms)[self._partition]
         except UnknownTopicOrPartition:
             return None
-        bound: int = found[self._partition]
-        return bound
 
     def _lose(self, missing: Missing, available_offset: int | None, go_on_at: int) -> None:
         loss = Loss(self._partition, missing, self._position, available_offset)

@@ -113,15 +113,18 @@ class PlainStreamReader(_StreamReaderBase):
         return {**super().__getstate__(), "_last_end": None}
 
     def initialOffset(self) -> dict[str, Any]:
+        """Where a query begins that has no checkpoint yet."""
         self._last_end = super().initialOffset()
         return self._last_end
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+        """Where the next batch ends."""
         if self._last_end is None:
             return dict(self.planner.unlimited_latest())
         return dict(self.planner.latest_offset(self._last_end, everything=False))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """What the tasks of a batch read."""
         self._last_end = end
         return super().partitions(start, end)
 
@@ -132,10 +135,12 @@ if HAS_ADMISSION_CONTROL:
         """For Spark 4.2 and later: limits, AvailableNow, the latest offset in the progress."""
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+            """Where the batch that begins at `start` ends; `start` while there is none."""
             everything = isinstance(limit, ReadAllAvailable)
             return dict(self.planner.latest_offset(start, everything=everything))
 
         def getDefaultReadLimit(self) -> ReadLimit:
+            """The limits of the options, as far as Spark has words for them."""
             limits = self._options.limits
             if limits.max_offsets is not None:
                 return ReadMaxRows(limits.max_offsets)
@@ -144,8 +149,10 @@ if HAS_ADMISSION_CONTROL:
             return ReadAllAvailable()
 
         def reportLatestOffset(self) -> dict[str, Any] | None:
+            """Where the logs end, for the query's progress."""
             latest = self.planner.report_latest()
             return None if latest is None else dict(latest)
 
         def prepareForTriggerAvailableNow(self) -> None:
+            """The query ends at what is there now."""
             self.planner.set_target()

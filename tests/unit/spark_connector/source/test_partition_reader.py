@@ -157,9 +157,12 @@ def test_getting_on_begins_the_wait_anew(read, clock):
     assert clock.now_ms == 4_000
 
 
-def test_while_nobody_answers_it_waits(read):
+@pytest.mark.parametrize("error", [RequestTimeout("no"), NoBrokerAvailable("nobody")])
+def test_while_nobody_answers_it_waits(read, error):
     script = [[], [], [0]]
-    assert read(script, 0, 1, bounds=(0, RequestTimeout("no"))) == [0]
+    assert read(script, 0, 1, bounds=(0, error)) == [0]
+    with pytest.raises(ReadStalled, match="within 3000 ms"):
+        read(script, 0, 2, bounds=(0, error), kafkaConsumer__pollTimeoutMs="3000")
 
 
 def test_brokers_that_refuse_everything_are_the_clusters_error(read):

@@ -1,0 +1,149 @@
+"""Beside Spark's own Kafka source, option by option: same columns, same rows, same refusals; and
+one goes on with the other's checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from moldau.client.sync import Producer
+from tests.spark.conftest import SPARK_KAFKA_JARS, make_topic, options_for
+
+pytestmark = pytest.mark.skipif(
+    not SPARK_KAFKA_JARS,
+    reason="Spark's own Kafka source is not in .cache (make setup fetches it with Maven)",
+)
+FORMATS = ("kafka", "moldau")
+
+
+@pytest.fixture(scope="module")
+def written(cluster, admin):
+    """A topic with three partitions of different sizes, with headers, nulls and an aborted part."""
+    name = make_topic(admin, partitions=3)
+    rows = range(60)
+    table = pa.table(
+        {
+            "key": [None if row % 7 == 0 else b"k%d" % row for row in rows],
+            "value": [None if row % 11 == 0 else b"v%d" % row for row in rows],
+            "partition": pa.array([0 if row % 3 else row % 2 for row in rows], "int32"),
+            "timestamp": pa.array([(1_000 + 10 * row) * 1_000 for row in rows], pa.timestamp("us")),
+            "headers": [
+                [{"key": "n", "value": b"%d" % row}, {"key": "n", "value": None}] if row % 5 else []
+                for row in rows
+            ],
+        }
+    )
+    with Producer(cluster.bootstrap_server, transactional_id=name) as producer:
+        with producer.transaction():
+            producer.send_arrow(name, table)
+        producer.begin_transaction()
+        producer.send(name, b"aborted", partition=2)
+        producer.abort_transaction()
+    return name
+
+
+@pytest.fixture
+def read(spark, cluster, written):
+    """All rows, as one format reads them."""
+
+    def reading(source, **given):
+        options = options_for(cluster, **({"subscribe": written} if "assign" not in given else {}))
+        options |= {name.replace("__", "."): value for name, value in given.items()}
+        options = {name: value.replace("TOPIC", written) for name, value in options.items()}
+        frame = spark.read.format(source).options(**options).load()
+        rows = frame.selectExpr("*", "unix_micros(timestamp) as us").orderBy("partition", "offset")
+        return frame.schema, [row.asDict(recursive=True) for row in rows.collect()]
+
+    return reading
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"includeHeaders": "true"},
+        {"startingOffsets": '{"TOPIC":{"0":5,"1":-2,"2":-2}}'},
+        {
+            "startingOffsets": '{"TOPIC":{"0":5,"1":1,"2":-2}}',
+            "endingOffsets": '{"TOPIC":{"0":9,"1":-1,"2":-1}}',
+        },
+        {"startingTimestamp": "1300", "startingOffsetsByTimestampStrategy": "latest"},
+        {"endingTimestamp": "1300", "startingOffsets": "latest", "startingTimestamp": "0"},
+        {
+            "startingOffsetsByTimestamp": '{"TOPIC":{"0":1200,"1":1100,"2":0}}',
+            "endingOffsetsByTimestamp": '{"TOPIC":{"0":1400,"1":9000,"2":9000}}',
+        },
+        {"assign": '{"TOPIC":[1]}', "minPartitions": "3"},
+        {"maxRecordsPerPartition": "7", "failOnDataLoss": "FALSE"},
+        {"kafka__isolation__level": "read_committed", "groupIdPrefix": "p"},
+        {"kafka__group__id": "g", "kafka__max__partition__fetch__bytes": "2000"},
+    ],
+)
+def test_columns_and_rows_are_the_same(read, given):
+    theirs, ours = (read(source, **given) for source in FORMATS)
+    assert ours == theirs
+    assert ours[1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"assign": '{"TOPIC":[0]}', "subscribe": "TOPIC"},
+        {"subscribe": " , "},
+        {"assign": "TOPIC"},
+        {"startingOffsets": "latest"},
+        {"startingOffsets": '{"TOPIC":{"0":-1,"1":-2,"2":-2}}'},
+        {"startingOffsets": '{"TOPIC":{"0":5}}'},
+        {"startingOffsets": "somewhere"},
+        {"endingOffsets": "earliest"},
+        {"endingOffsets": '{"TOPIC":{"0":-2,"1":-1,"2":-1}}'},
+        {"startingTimestamp": "9000"},
+        {"startingTimestamp": "noon"},
+        {"startingTimestamp": "1400", "endingTimestamp": "1200"},
+        {"startingOffsetsByTimestampStrategy": "middle", "startingTimestamp": "1"},
+        {"minPartitions": "0"},
+        {"maxRecordsPerPartition": "0"},
+        {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+        {"kafka__auto__offset__reset": "latest"},
+        {"kafka__enable__auto__commit": "false"},
+        {"kafka__key__deserializer": "x"},
+        {"kafka__value__deserializer": "x"},
+        {"kafka__interceptor__classes": "x"},
+        {"kafka__isolation__level": "serializable"},
+        {"subscribe": "TOPIC-that-is-not-there"},
+    ],
+)
+def test_what_one_refuses_the_other_refuses(read, given):
+    for source in FORMATS:
+        with pytest.raises(Exception, match=r"."):
+            read(source, **given)
+
+
+@pytest.mark.parametrize("order", [FORMATS, FORMATS[::-1]])
+def test_one_goes_on_with_the_others_checkpoint(spark, cluster, admin, tmp_path, order):
+    topic = make_topic(admin, partitions=2)
+    found = []
+
+    def run(source, numbers):
+        with Producer(cluster.bootstrap_server) as producer:
+            for number in numbers:
+                producer.send(topic, b"%d" % number, partition=number % 2)
+        options = options_for(
+            cluster, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=3
+        )
+        frame = spark.readStream.format(source).options(**options).load()
+        writer = frame.writeStream.foreachBatch(
+            lambda batch, _: found.extend(int(row.value) for row in batch.collect())
+        )
+        writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+        query = writer.start()
+        query.awaitTermination(90)
+        return json.loads(query.lastProgress["sources"][0]["endOffset"])
+
+    run(order[0], range(5))
+    assert sorted(found) == list(range(5))
+    ends = run(order[1], range(5, 9))
+    assert sorted(found) == list(range(9))
+    assert ends == {topic: {"0": 5, "1": 4}}
