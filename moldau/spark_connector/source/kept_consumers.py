@@ -2,7 +2,7 @@
 
 Owns them: one per configuration, at most `MAX_KEPT`, closed when nobody has used them for
 `IDLE_S`, and when anything went wrong in a task. Must not read. Invariants: a consumer is lent to
-one task at a time; a kept one is paused, fetches nothing and stands where its last task ended.
+one task at a time; a kept one is paused and fetches nothing.
 """
 
 from __future__ import annotations
@@ -120,16 +120,13 @@ def _close(consumer: Consumer) -> None:
 
 
 def point_to(consumer: Consumer, partition: TopicPartition, start_offset: int) -> None:
-    """Have a lent consumer read this partition from there on, with what it has fetched already if
-    it stands there.
+    """Have a lent consumer read this partition from there on.
+
+    What it has fetched ahead in its last task is dropped, even if it stands there: the topic may
+    have been deleted and created again since, and these would be records of the old one.
     """
-    if consumer.assignment() == {partition}:
-        position = consumer.positions().get(partition)
-        if position is None or position.offset != start_offset:
-            consumer.seek(partition, start_offset)
-        consumer.resume(partition)
-        return
-    consumer.assign([partition])
+    if consumer.assignment() != {partition}:
+        consumer.assign([partition])
     consumer.seek(partition, start_offset)
     consumer.resume(partition)
 

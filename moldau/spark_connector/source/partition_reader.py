@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from moldau.client import (
+    KafkaError,
+    LogTruncated,
     NoBrokerAvailable,
     OffsetOutOfRange,
     RequestTimeout,
@@ -74,7 +77,8 @@ def read_range(
                     batch = batch.select(batch.schema.names[:COLUMNS_WITHOUT_HEADERS])
                 yield from pieces(batch)
         finally:
-            consumer.pause(wanted.topic_partition)
+            with suppress(KafkaError):  # after an error it is closed instead
+                consumer.pause(wanted.topic_partition)
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -129,7 +133,7 @@ class _Reading:
                 min(MAX_ROWS, self._end_offset - self._position),
                 timeout_ms=max(0.0, min(left_ms, LOOK_MS)),
             )
-        except OffsetOutOfRange:
+        except (OffsetOutOfRange, LogTruncated):
             self._pass_lost_records()
             return None
         return self._until_end(batch)
@@ -165,6 +169,7 @@ class _Reading:
         elif beginning > self._position:
             self._lose(Missing.AGED_OUT, beginning, min(beginning, self._end_offset))
         else:
+            # What stands at these offsets now, if anything, are not the records that were planned.
             end = self._bound(self._consumer.end_offsets)
             self._lose(Missing.CUT, end, self._end_offset)
         if self._position < self._end_offset:

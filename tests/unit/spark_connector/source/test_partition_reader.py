@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from moldau.client import (
+    LogTruncated,
     NoBrokerAvailable,
     OffsetAndMetadata,
     OffsetOutOfRange,
@@ -170,6 +171,7 @@ def test_brokers_that_refuse_everything_are_the_clusters_error(read):
         read([NoBrokerAvailable("nobody")], 0, 5)
 
 
+@pytest.mark.parametrize("error", [OffsetOutOfRange("no"), LogTruncated(P0, 0, 0)])
 @pytest.mark.parametrize(
     ("bounds", "left", "words"),
     [
@@ -178,8 +180,8 @@ def test_brokers_that_refuse_everything_are_the_clusters_error(read):
         ((UnknownTopicOrPartition("t"), 2), [], "does not exist any more"),
     ],
 )
-def test_positions_out_of_range(read, caplog, bounds, left, words):
-    script = [OffsetOutOfRange("no"), left]
+def test_positions_out_of_range(read, caplog, bounds, left, words, error):
+    script = [error, left]
     with pytest.raises(DataLoss, match=words):
         read(script, 0, 5, bounds=bounds)
     assert read(script, 0, 5, bounds=bounds, failOnDataLoss="false") == left
