@@ -37,15 +37,16 @@ EVERYTHING = yaml.safe_load("""
 fullnameOverride: streams
 image: {repository: example/moldau, tag: "9"}
 imagePullSecrets: [{name: secret}]
+config: {min.insync.replicas: 1, num.partitions: 6, log.retention.hours: 24}
 quorum: {founding: "no"}
 controllers:
   replicas: 5
-  config: {moldau.log.level: DEBUG}
+  config: {moldau.log.level: DEBUG, log.retention.hours: 48}
   nodeSelector: {disk: fast}
   storage: {size: 20Gi, storageClassName: fast}
 brokers:
   replicas: 4
-  config: {log.segment.bytes: 1073741824, auto.create.topics.enable: false, min.insync.replicas: 1}
+  config: {log.segment.bytes: 1073741824, auto.create.topics.enable: false}
   storage: {disks: 3, size: 1Ti, storageClassName: fast}
   tolerations: [{key: kafka, operator: Exists}]
   affinity: {podAffinity: {}}
@@ -175,26 +176,36 @@ def test_all_nodes_know_the_controllers(variant: str):
         assert [tuple(each) for each in config.controller_addresses] == expected
 
 
-def test_internal_topics_fit_the_number_of_brokers():
-    [config] = configs(rendered(ONE_BROKER), "broker").values()
-    for key in (
-        "default.replication.factor",
-        "min.insync.replicas",
-        "transaction.state.log.min.isr",
-    ):
-        assert config[key] == 1
-    assert config["offsets.topic.replication.factor"] == 1
-    three = next(iter(configs(rendered({}), "broker").values()))
-    assert (three["default.replication.factor"], three["min.insync.replicas"]) == (3, 2)
-    assert three["transaction.state.log.min.isr"] == 2
+@pytest.mark.parametrize(
+    ("brokers", "copies", "in_sync"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (5, 3, 2)]
+)
+def test_topics_have_as_many_replicas_as_there_can_be(brokers: int, copies: int, in_sync: int):
+    documents = rendered({"brokers": {"replicas": brokers}})
+    for config in configs(documents, "broker").values():
+        for name in ("offsets.topic", "transaction.state.log"):
+            assert config[f"{name}.replication.factor"] == copies
+        assert config["transaction.state.log.min.isr"] == in_sync
+    for role in ("controller", "broker"):
+        for config in configs(documents, role).values():
+            assert config["default.replication.factor"] == copies
+            assert config["min.insync.replicas"] == in_sync
+
+
+def test_what_holds_for_topics_is_told_to_the_controllers_who_decide_it():
+    documents = rendered(EVERYTHING)
+    for role in ("controller", "broker"):
+        for config in configs(documents, role).values():
+            assert (config["min.insync.replicas"], config["num.partitions"]) == (1, 6)
+            assert config["log.retention.hours"] == (48 if role == "controller" else 24)
 
 
 def test_further_keys_come_through_with_all_their_digits():
     config = next(iter(configs(rendered(EVERYTHING), "broker").values()))
     assert config["log.segment.bytes"] == 1_073_741_824
     assert config["auto.create.topics.enable"] is False
-    assert config["min.insync.replicas"] == 1
     assert len(config.log_directories) == 3
+    controller = next(iter(configs(rendered({}), "controller").values()))
+    assert controller["queued.max.request.bytes"] == 134_217_728
 
 
 def test_several_disks_have_a_volume_each():
@@ -399,6 +410,9 @@ def test_notes_name_pods_and_commands_that_exist(defaults: list[Document]):
         ({"clusterId": "short"}, "short"),
         ({"brokers": {"config": {"node.id": 7}}}, "config"),
         ({"brokers": {"config": {"log.dirs": "/elsewhere"}}}, "config"),
+        ({"brokers": {"config": {"min.insync.replicas": 2}}}, "belongs into config"),
+        ({"controllers": {"config": {"num.partitions": 2}}}, "belongs into config"),
+        ({"config": {"listeners": "PLAINTEXT://:1"}}, "config"),
         ({"brokers": {"replica": 7}}, "replica"),
         ({"brokers": {"external": {"enabled": True}}}, "fewer hosts than there are brokers"),
         ({"quorum": {"founding": "perhaps"}}, "perhaps"),

@@ -66,6 +66,18 @@ def test_every_node_has_a_configuration_without_a_complaint(services: dict[str, 
     assert config.metadata_log_directory.startswith(volume.partition(":")[2] + "/")
 
 
+#: What brokers are told, and controllers decide for topics that do not say it themselves.
+DECIDED_BY_CONTROLLERS = ("default.replication.factor", "min.insync.replicas", "num.partitions")
+
+
+def test_controllers_have_what_they_decide_for_topics(services: dict[str, Any]):
+    values = {
+        tuple(config_of(services, name)[key] for key in DECIDED_BY_CONTROLLERS)
+        for name in CONTROLLERS + BROKERS
+    }
+    assert values == {(3, 2, 1)}
+
+
 def test_controllers_agree_on_who_votes_first(services: dict[str, Any]):
     texts = {services[name]["environment"]["MOLDAU_INITIAL_CONTROLLERS"] for name in CONTROLLERS}
     [text] = texts

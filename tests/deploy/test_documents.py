@@ -57,7 +57,7 @@ _NO_KEY = re.compile(
     r"|org\.apache\..*|(?:vm|net|fs|kernel)\..*|quorum\.founding|(?:brokers|controllers)\.\w+.*"
 )
 _DOTTED = re.compile(
-    r"(?<![\w./$-])([a-z][a-z0-9]*(?:[.-][a-z0-9]+)*\.[a-z0-9.-]*[a-z0-9])(?![\w/(-]|\.\*)"
+    r"(?<![\w./$-])([a-z][a-z0-9]*(?:[.-][a-z0-9]+)*\.[a-z0-9.-]*[a-z0-9])(?![\w/(-]|\.[\w*])"
 )
 _CODE = re.compile(r"`([^`\n]+)`")
 _METRIC = re.compile(r"(?<![.\w])((?:kafka|process|python)_[a-z_]+)\b")

@@ -76,6 +76,12 @@ def test_the_nodes_configuration_has_no_complaint_and_lies_where_the_unit_allows
     assert service["ProtectSystem"] == "strict"
 
 
+def test_controllers_have_what_they_decide_for_topics():
+    configs = [NodeConfig.load(str(SYSTEMD / f"{name}.properties")) for name in INSTANCES]
+    assert {config["min.insync.replicas"] for config in configs} == {2}
+    assert {config["default.replication.factor"] for config in configs} == {3}
+
+
 def test_a_node_has_the_time_that_it_may_take_to_stop():
     service = unit()["Service"]
     assert int(service["TimeoutStopSec"]) > CONTROLLED_SHUTDOWN_S

@@ -70,14 +70,37 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if or (eq $founding "yes") (and (eq $founding "auto") .Release.IsInstall) -}}yes{{- end -}}
 {{- end -}}
 
-{{/* The part of server.properties that all nodes of a role share: a list of the root and the role's values. */}}
+{{/* One line of server.properties that the values may replace: the root, the role's values, key and value. */}}
+{{- define "moldau.default" -}}
+{{- $root := index . 0 -}}
+{{- $key := index . 2 -}}
+{{- if not (or (hasKey $root.Values.config $key) (hasKey (index . 1).config $key)) }}
+{{ $key }}={{ index . 3 }}
+{{- end }}
+{{- end -}}
+
+{{/* The part of server.properties that both roles have: a list of the root and the role's values. */}}
 {{- define "moldau.commonProperties" -}}
 {{- $root := index . 0 -}}
+{{- $pods := index . 1 -}}
+{{- $copies := min 3 (int $root.Values.brokers.replicas) -}}
+{{- range $key := list "default.replication.factor" "min.insync.replicas" "num.partitions" -}}
+{{- if hasKey $pods.config $key -}}
+{{- fail (printf "%s belongs into config, which is for all nodes: controllers decide it" $key) -}}
+{{- end -}}
+{{- end -}}
 controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers={{ include "moldau.controllers" $root }}
 moldau.http.listener=0.0.0.0:8080
-moldau.log.format=json
-{{- range $key, $value := (index . 1).config }}
+{{- include "moldau.default" (list $root $pods "moldau.log.format" "json") }}
+{{- include "moldau.default" (list $root $pods "default.replication.factor" $copies) }}
+{{- include "moldau.default" (list $root $pods "min.insync.replicas" (sub $copies 1 | max 1)) }}
+{{- range $key, $value := $root.Values.config }}
+{{- if not (hasKey $pods.config $key) }}
+{{ $key }}={{ if kindIs "string" $value }}{{ $value }}{{ else }}{{ toJson $value }}{{ end }}
+{{- end }}
+{{- end }}
+{{- range $key, $value := $pods.config }}
 {{ $key }}={{ if kindIs "string" $value }}{{ $value }}{{ else }}{{ toJson $value }}{{ end }}
 {{- end }}
 {{- end -}}
@@ -97,21 +120,9 @@ listeners=PLAINTEXT://0.0.0.0:9092{{ if $brokers.external.enabled }},EXTERNAL://
 inter.broker.listener.name=PLAINTEXT
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT
 log.dirs={{ range $disk := until (int $brokers.storage.disks) }}{{ if $disk }},{{ end }}/var/lib/moldau/data-{{ $disk }}/log{{ end }}
-{{- if not (hasKey $brokers.config "default.replication.factor") }}
-default.replication.factor={{ $copies }}
-{{- end }}
-{{- if not (hasKey $brokers.config "min.insync.replicas") }}
-min.insync.replicas={{ if ge $copies 3 }}2{{ else }}1{{ end }}
-{{- end }}
-{{- if not (hasKey $brokers.config "offsets.topic.replication.factor") }}
-offsets.topic.replication.factor={{ $copies }}
-{{- end }}
-{{- if not (hasKey $brokers.config "transaction.state.log.replication.factor") }}
-transaction.state.log.replication.factor={{ $copies }}
-{{- end }}
-{{- if not (hasKey $brokers.config "transaction.state.log.min.isr") }}
-transaction.state.log.min.isr={{ if ge $copies 3 }}2{{ else }}1{{ end }}
-{{- end }}
+{{- include "moldau.default" (list . $brokers "offsets.topic.replication.factor" $copies) }}
+{{- include "moldau.default" (list . $brokers "transaction.state.log.replication.factor" $copies) }}
+{{- include "moldau.default" (list . $brokers "transaction.state.log.min.isr" (sub $copies 1 | max 1)) }}
 {{ include "moldau.commonProperties" (list . $brokers) }}
 {{- end -}}
 
