@@ -32,7 +32,7 @@ from moldau.spark_connector.sink.stream_writer import (
 )
 
 FORMAT = "moldau-faulty"
-PAUSE_LIMIT_S = 120
+PAUSE_LIMIT_S = 600
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Fault:
     """What happens, where, once.
 
     Attributes:
-        point: one of "in write", "written", "before decision", "after decision", "between ends",
-            "after ends", "after done", "after commit".
+        point: one of "in write", "written" (both in a task), "before decision", "after decision",
+            "between ends", "after ends", "after done", "after commit".
         action: "kill driver", "kill executor" (the JVM above this worker), "raise", "pause" (until
             `mark` with `.go` exists), "time out" (abort the tasks' transactions as the coordinator
             does when their time is over).

@@ -87,11 +87,23 @@ class Pipeline:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.spark.sink.query_job", json.dumps(job)],
             cwd=REPOSITORY,
+            env={**os.environ, "SPARK_HOME": str(self._spark_home())},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
+
+    def _spark_home(self) -> Path:
+        """Spark as it is installed, but for where executors of a local cluster put their files."""
+        import pyspark
+
+        home = self.directory / "spark-home"
+        if not home.exists():
+            home.mkdir()
+            for name in ("bin", "sbin", "jars", "python"):
+                (home / name).symlink_to(Path(pyspark.__file__).parent / name)
+        return home
 
     def run(self, fault: Fault | None = None) -> tuple[int, str]:
         """A run to its end: exit status, error text."""
@@ -167,6 +179,9 @@ def ended(process: subprocess.Popen[str], limit_s: float = RUN_LIMIT_S) -> tuple
     try:
         _, errors = process.communicate(timeout=limit_s)
         return process.returncode, errors
+    except subprocess.TimeoutExpired as error:
+        told = (error.stderr or b"").decode(errors="replace")
+        raise AssertionError(f"the run does not end within {limit_s} s: {told[-2000:]}") from None
     finally:
         kill(process)
 
@@ -176,9 +191,12 @@ def kill(process: subprocess.Popen[Any]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
 
 
-def wait_for_file(path: Path, process: subprocess.Popen[str], limit_s: float = 120) -> None:
+def wait_for_file(path: Path, process: subprocess.Popen[str], limit_s: float = RUN_LIMIT_S) -> None:
     """Wait until a file is there; fail if the process ends before that."""
     deadline_s = time.monotonic() + limit_s
     while not path.exists():

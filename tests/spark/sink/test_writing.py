@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import PySparkException
 
 from moldau.client import ConsumerRecord, TopicPartition, sync
 from moldau.client.sync import Admin
@@ -79,7 +78,7 @@ def test_a_named_write_is_made_once(spark: SparkSession, cluster: Cluster, topic
     for _ in range(2):
         save(frame, options)
     assert len(records(cluster, topic)) == 50
-    with pytest.raises(PySparkException, match=r"ReplayDiffers.*with 50 rows.*with 20 rows"):
+    with pytest.raises(Exception, match=r"ReplayDiffers.*with 50 rows.*with 20 rows"):
         save(frame.limit(20), options)
     save(frame, options | {"txnId": options["txnId"] + "-2", "sinkId": "shared"})
     assert len(records(cluster, topic)) == 100
@@ -89,7 +88,7 @@ def test_a_failed_write_leaves_nothing(spark: SparkSession, cluster: Cluster, to
     frame = spark.range(50).selectExpr(
         "CASE WHEN id = 49 THEN raise_error('stop') ELSE CAST(id AS string) END AS value"
     )
-    with pytest.raises(PySparkException, match="stop"):
+    with pytest.raises(Exception, match="stop"):
         save(frame, options_for(cluster, topic=topic))
     assert records(cluster, topic) == []
 
@@ -135,7 +134,7 @@ def test_output_mode_complete(
         ("'v' AS value, 'p' AS partition", {"topic": "t"}, "'partition' is string"),
         ("'v' AS value, CAST(null AS string) AS topic", {}, "a null in column 'topic'"),
         ("'v' AS value", {"topic": "t", "kafka.acks": "1"}, "exactly-once needs all"),
-        ("'v' AS value, -1 AS partition", {"topic": "EXISTING"}, "partition"),
+        ("'v' AS value, -1 AS partition", {"topic": "EXISTING"}, "has -1"),
         ("'v' AS value, 99 AS partition", {"topic": "EXISTING"}, "99"),
         ("'v' AS value", {"topic": "no such name!"}, "no such name!"),
     ],
@@ -150,13 +149,13 @@ def test_bad_input(
 ) -> None:
     given = {name: topic if value == "EXISTING" else value for name, value in options.items()}
     quick: dict[str, Any] = {"kafka.max.block.ms": "1000"}
-    with pytest.raises(PySparkException, match=problem):
+    with pytest.raises(Exception, match=problem):
         save(spark.sql(f"SELECT {columns}"), options_for(cluster) | quick | given)
 
 
 def test_overwrite_is_refused(spark: SparkSession, cluster: Cluster, topic: str) -> None:
     frame = spark.sql("SELECT 'v' AS value")
-    with pytest.raises(PySparkException, match="mode overwrite is not supported"):
+    with pytest.raises(Exception, match="mode overwrite is not supported"):
         save(frame, options_for(cluster, topic=topic), mode="overwrite")
 
 
@@ -168,5 +167,5 @@ def test_unreachable_brokers(spark: SparkSession, semantics: str) -> None:
         "topic": "t",
         "semantics": semantics,
     }
-    with pytest.raises(PySparkException, match=r"ClusterUnreachable(?s:.*)bootstrap\.servers"):
+    with pytest.raises(Exception, match=r"ClusterUnreachable(?s:.*)bootstrap\.servers"):
         save(spark.sql("SELECT 'v' AS value"), options)
