@@ -1,19 +1,22 @@
 """Where the files of deploy/ are, and how they are read.
 
-Owns paths and the interpolation of compose.yaml's variables. Must not decide what is right.
+Owns paths, schemas, and the variables of compose.yaml. Must not decide what is right.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any, Final
 
+import jsonschema
 import yaml
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy"
 OPERATIONS: Final = ROOT / "docs" / "operations.md"
+SCHEMAS: Final = Path(__file__).parent / "schemas"
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -34,3 +37,12 @@ def compose() -> Any:
     variables = compose_variables()
     text = (DEPLOY / "compose" / "compose.yaml").read_text()
     return yaml.safe_load(_VARIABLE.sub(lambda match: variables[match[1]], text))
+
+
+def problems_of(document: Any, schema_name: str, part: str | None = None) -> list[str]:
+    """What a schema of `schemas/` (or one definition in it) has against a document."""
+    schema = json.loads((SCHEMAS / schema_name).read_text(encoding="utf-8"))
+    if part is not None:
+        schema = {**schema, "$ref": f"#/definitions/{part}"}
+    found = jsonschema.Draft7Validator(schema).iter_errors(document)
+    return [f"{each.json_path}: {each.message}" for each in found]

@@ -125,7 +125,7 @@ def test_helm_renders_the_same(variant: str, is_upgrade: bool):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_manifests_are_what_kubernetes_takes(variant: str, version: str):
     for document in rendered(VARIANTS[variant]):
-        kubernetes_validate.validate(document, version, strict=True)
+        assert kubernetes_validate.validate(document, version, strict=True)
 
 
 def test_the_schemas_find_mistakes(defaults: list[Document]):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zipfile
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from moldau.broker.node.formatting import parse_initial_controllers
-from moldau.cli.main import app
 from moldau.config import NodeConfig
 from moldau.protocol.types import uuid_from_base64
 from tests.deploy.command_lines import CommandLine, check
-from tests.deploy.files import DEPLOY, ROOT, compose, compose_variables
+from tests.deploy.files import DEPLOY, ROOT, compose, compose_variables, problems_of
 
 CONTROLLERS = ("controller-101", "controller-102", "controller-103")
 BROKERS = ("broker-1", "broker-2", "broker-3")
@@ -39,8 +36,15 @@ def config_of(services: dict[str, Any], name: str) -> NodeConfig:
 
 
 def test_it_is_what_compose_takes():
-    schema = json.loads((Path(__file__).parent / "schemas" / "compose.json").read_text())
-    jsonschema.validate(compose(), schema)
+    assert problems_of(compose(), "compose.json") == []
+
+
+def test_the_schema_finds_mistakes():
+    wrong = {**compose(), "services": {"a": {"image": "x:1", "comand": []}, "b": {}}}
+    assert [each.partition(":")[0] for each in problems_of(wrong, "compose.json")] == [
+        "$.services.a",
+        "$.services.b",
+    ]
 
 
 def test_variables_are_fresh_ids_each():
@@ -207,7 +211,6 @@ def test_the_pipeline_is_one_and_its_script_is_there(services: dict[str, Any]):
 
 
 def test_a_pipeline_runs_with_the_command_that_the_comment_names():
-    assert app is not None
     check(CommandLine("compose.yaml", ("pipeline", "run", "FILE"), may_be_a_name=False))
 
 

@@ -21,7 +21,7 @@ from moldau.metadata.features import (
     TRANSACTION_VERSION,
 )
 from tests.deploy.command_lines import CommandLine, NotTaken, check, in_markdown, in_shell
-from tests.deploy.files import DEPLOY, OPERATIONS, ROOT
+from tests.deploy.files import DEPLOY, OPERATIONS, ROOT, yaml_of
 from tests.deploy.headings import anchors
 from tests.deploy.promql import documented_metrics, is_series_of
 
@@ -131,6 +131,22 @@ def test_every_metric_exists(path: Path):
     named = set(_METRIC.findall(path.read_text(encoding="utf-8")))
     known = documented_metrics()
     assert {name for name in named if not is_series_of(name, known)} == set()
+
+
+def test_values_of_the_chart_exist():
+    """In code as `brokers.external`, on command lines as `--set brokers.replicas=4`."""
+    values = yaml_of(DEPLOY / "helm" / "moldau" / "values.yaml")
+    text = README.read_text(encoding="utf-8")
+    named = set(re.findall(r"--set ([\w.]+)=", text))
+    named |= {
+        word for word in _CODE.findall(text) if re.match(r"(?:brokers|controllers|quorum)\.", word)
+    }
+    assert len(named) > 5
+    for name in named:
+        found = values
+        for part in name.split("."):
+            assert part in found, name
+            found = found[part]
 
 
 def test_files_that_are_named_exist():
