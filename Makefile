@@ -8,7 +8,7 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 	$(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(MUTATION),--mutation $(MUTATION)) $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fmt lint type sim soak soak-transactions soak-client interop docs bench bench-client demo demo-node demo-isr demo-transactions clean
+.PHONY: help setup test fmt lint type sim soak soak-transactions soak-client interop docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ docs: setup ## Write the generated parts of docs/compatibility.md anew
 
 bench: setup ## Side by side with peers and limits (BENCH=name for one of them)
 	$(BIN)/python -m benchmarks.run $(BENCH) $(BENCH_ARGS)
+
+bench-spark: setup ## Our Spark source and sink beside Spark's own: rows/s, micro-batches (needs Java; Maven for Spark's own)
+	$(BIN)/python -m benchmarks.run spark $(BENCH_ARGS)
 
 bench-client: setup ## The client beside confluent-kafka, aiokafka and kafka-python: throughput, CPU, memory
 	$(BIN)/python -m benchmarks.run client $(BENCH_ARGS)

@@ -39,6 +39,8 @@ BENCHMARKS: Final = {
     "compaction": "bench_compaction",
     "client": "bench_client",
 }
+#: Run only when it is named: it needs Java, and starts a Spark.
+ON_DEMAND: Final = {"spark": "bench_spark"}
 DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
 BEGIN: Final = "<!-- figures: written by `python -m benchmarks.run --write` -->"
 END: Final = "<!-- end of figures -->"
@@ -46,7 +48,8 @@ END: Final = "<!-- end of figures -->"
 
 def load(name: str) -> Benchmark:
     """The `run` of a benchmark."""
-    found: Benchmark = importlib.import_module(f"benchmarks.{BENCHMARKS[name]}").run
+    module = (BENCHMARKS | ON_DEMAND)[name]
+    found: Benchmark = importlib.import_module(f"benchmarks.{module}").run
     return found
 
 
@@ -55,14 +58,14 @@ def main() -> int:
     benchmarks came to an end.
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS | ON_DEMAND))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="factor on amounts of data")
     parser.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     options = parser.parse_args()
     names = options.names or list(BENCHMARKS)
-    unknown = sorted(set(names) - set(BENCHMARKS))
+    unknown = sorted(set(names) - set(BENCHMARKS | ON_DEMAND))
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)}")
     if options.write and options.names:
