@@ -38,7 +38,7 @@ fullnameOverride: streams
 image: {repository: example/moldau, tag: "9"}
 imagePullSecrets: [{name: secret}]
 config: {min.insync.replicas: 1, num.partitions: 6, log.retention.hours: 24}
-quorum: {founding: "no"}
+quorum: {founding: never}
 controllers:
   replicas: 5
   config: {moldau.log.level: DEBUG, log.retention.hours: 48}
@@ -257,18 +257,18 @@ def test_directory_ids_stay_and_are_those_of_one_cluster(defaults: list[Document
     [
         ("auto", False, True),
         ("auto", True, False),
-        ("yes", True, True),
-        ("no", False, False),
+        ("always", True, True),
+        ("never", False, False),
     ],
 )
 def test_when_empty_disks_may_vote(founding: str, is_upgrade: bool, founds: bool):
     values = {"quorum": {"founding": founding}}
     assert bool(founders(rendered(values, is_upgrade=is_upgrade))) is founds
-    assert ("quorum.founding=no" in notes(values, is_upgrade=is_upgrade)) is founds
+    assert ("quorum.founding=never" in notes(values, is_upgrade=is_upgrade)) is founds
 
 
 def test_no_pod_restarts_when_the_founding_is_over(defaults: list[Document]):
-    assert sets(rendered({"quorum": {"founding": "no"}})) == sets(defaults)
+    assert sets(rendered({"quorum": {"founding": "never"}})) == sets(defaults)
 
 
 def test_changed_configuration_restarts_its_role_alone(defaults: list[Document]):
@@ -416,6 +416,7 @@ def test_notes_name_pods_and_commands_that_exist(defaults: list[Document]):
         ({"brokers": {"replica": 7}}, "replica"),
         ({"brokers": {"external": {"enabled": True}}}, "fewer hosts than there are brokers"),
         ({"quorum": {"founding": "perhaps"}}, "perhaps"),
+        ({"quorum": {"founding": True}}, "True"),
         ({"controllers": {"replicas": 0}}, "0"),
     ],
 )

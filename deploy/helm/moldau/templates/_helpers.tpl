@@ -67,7 +67,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "moldau.founding" -}}
 {{- $founding := .Values.quorum.founding -}}
-{{- if or (eq $founding "yes") (and (eq $founding "auto") .Release.IsInstall) -}}yes{{- end -}}
+{{- if or (eq $founding "always") (and (eq $founding "auto") .Release.IsInstall) -}}yes{{- end -}}
 {{- end -}}
 
 {{/* One line of server.properties that the values may replace: the root, the role's values, key and value. */}}
