@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 LONGEST_FIRST = (
     "system/replication/test_soak.py",
     "system/transactions/test_soak.py",
+    "spark",
     "simulation/transactions",
     "simulation/test_mutations.py",
     "simulation/replication/test_replication.py",

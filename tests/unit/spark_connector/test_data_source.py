@@ -6,9 +6,12 @@ import importlib
 import pickle
 import subprocess
 import sys
+import tomllib
 import warnings
+from pathlib import Path
 
 import pytest
+from setuptools import find_packages
 
 from moldau.spark_connector.core.filters import Condition, Operator
 from moldau.spark_connector.errors import InvalidOption, SchemaNotAllowed
@@ -24,6 +27,9 @@ from moldau.spark_connector import MoldauDataSource
 from moldau.spark_connector.core.planning import OffsetRange
 from moldau.spark_connector.source import batch_reader, stream_reader
 from moldau.spark_connector.source.input_partition import OffsetRangePartition
+
+
+ROOT = Path(__file__).parents[3]
 
 
 def data_source(**given):
@@ -169,6 +175,14 @@ def test_the_module_that_spark_looks_for_is_small_and_never_raises(monkeypatch):
     assert not hasattr(pyspark_moldau, "DefaultSource")
     monkeypatch.undo()
     importlib.reload(pyspark_moldau)
+
+
+def test_the_module_that_spark_looks_for_is_shipped():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    include = settings["tool"]["setuptools"]["packages"]["find"]["include"]
+    packages = set(find_packages(str(ROOT), include=include))
+    assert "pyspark_moldau" in packages
+    assert {f"moldau.spark_connector.{room}" for room in ("core", "options", "source")} <= packages
 
 
 def test_spark_finds_the_format_without_loading_a_client():
