@@ -11,8 +11,8 @@ A value is JSON, `version` first. Version 1:
         "slots": [{"task": 0, "id": "…", "producer": [4000, 2], "rows": 3, "checksum": 1,
                    "state": "OPEN", "ranges": [["topic", 0, 120, 3]]}]}}
 
-Keys: the sink's id; and beside it `SINK/QUERY` for other queries and named batch writes that have
-used the sink before: the last batch of each, DONE, in the same shape.
+Keys: the sink's id; and beside it, behind the id and a byte that no id has, the other queries and
+named batch writes that have used the sink before: the last batch of each, DONE, in the same shape.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ MAX_RANGES: Final = 10_000
 """And of all slots together, but for one of each."""
 MAX_SLOTS: Final = 10_000
 """More tasks in one batch than this do not fit into one record of the ledger."""
+KEY_SEPARATOR: Final = "\x1f"
+"""Sink ids are printable, and this is not."""
 
 CHECKSUM_MODULUS: Final = 1 << 64
 
@@ -209,7 +211,7 @@ def total_checksum(checksums: Any) -> int:
 
 def finished_key(sink_id: str, query_id: str) -> str:
     """Under which key the last batch of a query is remembered that another one has followed."""
-    return f"{sink_id}/{query_id}"
+    return f"{sink_id}{KEY_SEPARATOR}{query_id}"
 
 
 # -- JSON ---------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from moldau.spark_connector.core.commit_protocol import (
 )
 from moldau.spark_connector.core.ledger import Batch
 from moldau.spark_connector.core.task_roles import Plan, TaskReport
-from moldau.spark_connector.errors import SparkConnectorError
+from moldau.spark_connector.errors import InvalidOption, SparkConnectorError
 from moldau.spark_connector.options.sink_options import SinkOptions, Transactions
 from moldau.spark_connector.sink.failures import explained
 from moldau.spark_connector.sink.ledger_store import KnownLedger
@@ -110,17 +110,31 @@ def plan_batch(
             carrier.ledger.prepare_topic()
             memory.checked_topics.add(ledger_place)
         plan = carrier.carry(planning(sink_id, token, query_id=query_id, is_single=is_single))
-        two_phase = options.transactions is Transactions.PREPARED
-        if options.transactions is Transactions.AUTO:
-            two_phase, newest = memory.two_phase.get(place, (False, plan.record.batch))
-            if newest == plan.record.batch:
-                # Nothing has been written since: the first time, or the answer has changed.
-                two_phase = serves_two_phase(options, sink_id)
-            memory.two_phase[place] = (two_phase, plan.record.batch)
+        newest = plan.record.batch
+        two_phase, newest_then = memory.two_phase.get(place, (False, newest))
+        if not _may_prepare(options, is_single=is_single):
+            two_phase = False
+        elif newest == newest_then:
+            # Nothing has been written since: the first time, or the answer has changed.
+            two_phase = serves_two_phase(options, sink_id)
+        memory.two_phase[place] = (two_phase, newest)
+        if options.transactions is Transactions.PREPARED and not two_phase:
+            raise InvalidOption(
+                "transactions=prepared: the brokers do not serve them, or not to this principal "
+                "(KIP-939: transaction.two.phase.commit.enable on the brokers, and with ACLs "
+                "TWO_PHASE_COMMIT on the transactional ids). Use transactions=auto or standard"
+            )
         ledger = carrier.ledger.known(plan.record)
         if query_id is None:
             memory.ledgers[place] = ledger
         return PlannedBatch(plan, query_id, two_phase, ledger)
+
+
+def _may_prepare(options: SinkOptions, *, is_single: bool) -> bool:
+    """Nobody comes again for what a single write leaves open: that has to end by a time limit."""
+    if options.transactions is Transactions.AUTO:
+        return not is_single
+    return options.transactions is Transactions.PREPARED
 
 
 def commit_batch(

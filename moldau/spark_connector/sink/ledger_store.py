@@ -19,13 +19,14 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
+
+import pyarrow.compute as pc
 
 from moldau.client import (
     AuthorizationFailed,
     ConfigResource,
     ConfigResourceType,
-    ConsumerRecord,
     InvalidRecord,
     KafkaError,
     NewTopic,
@@ -57,6 +58,7 @@ _log: Final = logging.getLogger("moldau.spark_connector.sink")
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """A dead driver's ledger transaction holds back other sinks' for so long at most."""
 CLOSE_MS: Final = 1_000
+POLL_MS: Final = 200
 MAX_VALUE_BYTES: Final = 8 * 1024 * 1024
 MAX_FINISHED: Final = 1_000
 """So many other queries of one sink are remembered in memory, the newest."""
@@ -235,48 +237,49 @@ class LedgerStore:
                     "finds others"
                 )
             try:
-                polled = consumer.getmany(timeout_ms=min(left_ms, 200))
+                polled = consumer.poll_arrow(timeout_ms=min(left_ms, POLL_MS))
             except OffsetOutOfRange as error:
                 raise _not_as_it_was(self._partition.topic, str(error)) from None
-            for records in polled.values():
-                for record in records:
-                    self._take_record(record)
+            if polled.num_rows:
+                self._take_rows(polled)
 
-    def _take_record(self, record: ConsumerRecord) -> None:
-        if record.key is None:
-            return
-        key = bytes(record.key).decode(errors="replace")
-        if key == self._sink_id:
-            self._record = self._decoded(record)
-            return
-        prefix = finished_key(self._sink_id, "")
-        if not key.startswith(prefix) or not self._is_wanted(key.removeprefix(prefix)):
-            return
-        found = self._decoded(record)
-        if found is not None and found.sink_id == self._sink_id and found.batch is not None:
-            self._remember(found.batch)
-
-    def _is_wanted(self, query_id: str) -> bool:
+    def _take_rows(self, rows: Any) -> None:
+        """Of the records of all sinks those of this one; of its own key only the last counts."""
+        keys = rows.column("key")
+        own = pc.indices_nonzero(pc.equal(keys, self._sink_id.encode())).to_pylist()
+        if own:
+            self._record = self._decoded(rows, own[-1])
+        prefix = finished_key(self._sink_id, self._query_id or "").encode()
         if self._query_id is not None:
-            return query_id == self._query_id
-        return not query_id.startswith(NAMED_PREFIX)
+            others = pc.equal(keys, prefix)
+        else:
+            others = pc.starts_with(keys, prefix)
+        for row in pc.indices_nonzero(others).to_pylist():
+            found = self._decoded(rows, row)
+            if found is not None and found.batch is not None:
+                self._remember(found.batch)
 
     def _remember(self, batch: Batch) -> None:
+        """Streams need the other streams; a batch write is only asked for its own name."""
+        if self._query_id is None and batch.query_id.startswith(NAMED_PREFIX):
+            return
         self._finished.pop(batch.query_id, None)
         self._finished[batch.query_id] = batch
         while len(self._finished) > MAX_FINISHED:
             del self._finished[next(iter(self._finished))]
 
-    def _decoded(self, record: ConsumerRecord) -> SinkRecord | None:
-        if record.value is None:
+    def _decoded(self, rows: Any, row: int) -> SinkRecord | None:
+        value = rows.column("value")[row].as_py()
+        if value is None:
             return None
         try:
-            return decode(bytes(record.value))
+            return decode(value)
         except LedgerUnreadable as error:
             raise LedgerUnusable(
-                f"ledger topic {record.topic}, offset {record.offset}, sink {self._sink_id!r}: "
-                f"{error}. A newer release of moldau has written it, or something else has: "
-                "install that release, or name another topic with ledgerTopic and a new sinkId"
+                f"ledger topic {self._partition.topic}, offset {rows.column('offset')[row]}, sink "
+                f"{self._sink_id!r}: {error}. A newer release of moldau has written it, or "
+                "something else has: install that release, or name another topic with ledgerTopic "
+                "and a new sinkId"
             ) from None
 
     # -- writing ---------------------------------------------------------------------------------

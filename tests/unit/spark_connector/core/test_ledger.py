@@ -60,7 +60,7 @@ def test_totals() -> None:
     assert total_checksum([]) == 0
     assert ONE.is_located
     assert not OTHER.is_located
-    assert finished_key("s", "q") == "s/q"
+    assert finished_key("s", "q") == "s\x1fq"
 
 
 def test_a_batch_is_done_when_all_its_slots_are() -> None:
