@@ -28,7 +28,6 @@ from moldau.spark_connector.core.planning import OffsetRange
 from moldau.spark_connector.source import batch_reader, stream_reader
 from moldau.spark_connector.source.input_partition import OffsetRangePartition
 
-
 ROOT = Path(__file__).parents[3]
 
 
