@@ -71,6 +71,7 @@ class StreamPlanner:
         self._volatile_initial: Offsets | None = None
         self._fixes_initial = False
         self._has_warned = False
+        self._planned_blindly = False
 
     def initial_offset(self) -> OffsetsJson:
         """Where a query begins that has no checkpoint yet.
@@ -123,6 +124,7 @@ class StreamPlanner:
         """Where all that is there ends, for a Spark that does not say where the batch begins."""
         topology = self._source.topology()
         self._latest = self._source.ends(topology.partitions)
+        self._planned_blindly = True
         return self._planned(self._latest)
 
     def report_latest(self) -> OffsetsJson | None:
@@ -148,6 +150,9 @@ class StreamPlanner:
             self._source.beginnings(moving),
             is_first=start == self._volatile_initial,
         )
+        if self._planned_blindly:
+            self._planned_blindly = False
+            losses = gone(start, end) + losses
         if end != self._planned_end:
             # Planned by a driver before this one: the logs may have been cut meanwhile.
             ranges, shorter = self._within_ends(ranges)

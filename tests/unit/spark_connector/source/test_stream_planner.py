@@ -299,8 +299,14 @@ def test_a_checkpoint_of_something_else():
 
 def test_where_nobody_says_where_a_batch_begins():
     """Spark 4.1, after a restart."""
-    query = Query(ScriptedSource(t=[Log(0, 10)]), maxOffsetsPerTrigger="3")
-    assert query.planner.unlimited_latest() == {"t": {"0": 10}}
+    source = ScriptedSource(t=[Log(0, 10)])
+    query = Query(source, maxOffsetsPerTrigger="3")
+    end = query.planner.unlimited_latest()
+    assert end == {"t": {"0": 10}}
+    assert query.planner.tasks({"t": {"0": 4}}, end) == [OffsetRange(P0, 4, 10)]
+    end = query.planner.unlimited_latest()
+    with pytest.raises(DataLoss, match="t-1: offset 7 was to be read; the topic or partition doe"):
+        query.planner.tasks({"t": {"0": 4, "1": 7}}, end)
 
 
 def test_the_end_of_the_query_closes_the_client():
