@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from moldau.spark_connector.sink.stream_writer import (
     SinkMessage,
     make_stream_writer,
 )
+from moldau.testing import wait_until
 
 FORMAT = "moldau-faulty"
 PAUSE_LIMIT_S = 600
@@ -163,11 +163,13 @@ class Happening:
             return
         if fault.action in ("kill driver", "kill executor"):
             os.kill(_jvm_id(), signal.SIGKILL)
-            _wait_for(lambda: False, "to be killed with the JVM")
+            # This process ends with the JVM; until then it must not go on.
+            wait_until(lambda: False, what="the end of this process", deadline_s=PAUSE_LIMIT_S)
         elif fault.action == "raise":
             raise Injected(f"fault injected {point} of batch {self.batch_id}")
         elif fault.action == "pause":
-            _wait_for(Path(fault.mark + ".go").exists, "being resumed")
+            resumed = Path(fault.mark + ".go")
+            wait_until(resumed.exists, what="being resumed", deadline_s=PAUSE_LIMIT_S)
         elif fault.action == "time out":
             self._time_out()
         else:
@@ -191,11 +193,3 @@ def _jvm_id() -> int:
         status = Path(f"/proc/{process_id}/stat").read_text()
         process_id = int(status.rpartition(")")[2].split()[1])
     raise AssertionError("no JVM above this process")
-
-
-def _wait_for(condition: Any, what: str) -> None:
-    deadline_s = time.monotonic() + PAUSE_LIMIT_S
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise AssertionError(f"waited too long for {what}")
-        time.sleep(0.05)

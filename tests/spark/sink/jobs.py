@@ -12,14 +12,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moldau.client import OffsetSpec, TopicPartition, sync
-from moldau.testing import Cluster
+from moldau.testing import Cluster, wait_until
 from tests.spark.sink.faulty_source import FORMAT, Fault, FaultySource
 
 if TYPE_CHECKING:
@@ -198,9 +197,10 @@ def kill(process: subprocess.Popen[Any]) -> None:
 
 def wait_for_file(path: Path, process: subprocess.Popen[str], limit_s: float = RUN_LIMIT_S) -> None:
     """Wait until a file is there; fail if the process ends before that."""
-    deadline_s = time.monotonic() + limit_s
-    while not path.exists():
-        if process.poll() is not None:
+
+    def is_there() -> bool:
+        if not path.exists() and process.poll() is not None:
             raise AssertionError(f"the run has ended before: {ended(process)}")
-        assert time.monotonic() < deadline_s, f"waited too long for {path}"
-        time.sleep(0.05)
+        return path.exists()
+
+    wait_until(is_there, what=str(path), deadline_s=limit_s)
