@@ -27,7 +27,7 @@ def plan_batch(
         InvalidOption, TopicsNotFound, OffsetsNotFound, DataLoss, and what the cluster refuses.
     """
     starting, ending = options.check_batch()
-    topology = source.topology()
+    topology = source.topology(patient=True)
     check_found(topology.missing)
     partitions = sorted(topology.partitions)
     ends = source.ends(partitions)

@@ -30,7 +30,13 @@ PATTERN_FRESH_S: Final = 1.0
 """How long the topics that match a pattern may be taken for the same."""
 
 MAX_CHANGES: Final = 5
+CHANGE_PAUSE_S: Final = 0.1
 """How often topics may come and go between two questions before that is an error."""
+
+PATIENT_TRIES: Final = 4
+PATIENT_PAUSE_S: Final = 0.25
+"""How often, and how long after, a topic is looked for again: one that was made just now is not
+known to every broker yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +57,12 @@ class Topology:
 class OffsetsSource(Protocol):
     """Who answers the planners' questions."""
 
-    def topology(self) -> Topology:
-        """What the subscription finds now."""
+    def topology(self, *, patient: bool = False) -> Topology:
+        """What the subscription finds now.
+
+        Args:
+            patient: look again for a second before something is said to be missing.
+        """
 
     def beginnings(self, partitions: Collection[TopicPartition]) -> Offsets:
         """The first offset of each; those that do not exist (any more) are left out."""
@@ -84,7 +94,15 @@ class OffsetsReader:
         self._matched: list[str] | None = None
         self._matched_at_s = 0.0
 
-    def topology(self) -> Topology:
+    def topology(self, *, patient: bool = False) -> Topology:
+        for _ in range(PATIENT_TRIES if patient else 0):
+            found = self._topology()
+            if not found.missing:
+                return found
+            time.sleep(PATIENT_PAUSE_S)
+        return self._topology()
+
+    def _topology(self) -> Topology:
         subscription = self._options.subscription
         with cluster_errors("looking up the topics to read"):
             if isinstance(subscription, AssignedPartitions):
@@ -148,6 +166,8 @@ class OffsetsReader:
                 found = admin.describe_topics(wanted)
             except UnknownTopicOrPartition:
                 there = set(admin.list_topics(include_internal=True))
+                if there.issuperset(wanted):
+                    time.sleep(CHANGE_PAUSE_S)  # one broker knows what another does not know yet
                 wanted = [name for name in wanted if name in there]
                 continue
             return list(found.values()), tuple(sorted(set(names) - set(wanted)))
@@ -167,6 +187,8 @@ class OffsetsReader:
                 except UnknownTopicOrPartition:
                     found, _ = self._describe(sorted({partition.topic for partition in wanted}))
                     there = {partition for topic in found for partition in _partitions_of(topic)}
+                    if there.issuperset(wanted):
+                        time.sleep(CHANGE_PAUSE_S)
                     wanted = {name: spec for name, spec in wanted.items() if name in there}
                     continue
                 return {partition: answer.offset for partition, answer in answers.items()}

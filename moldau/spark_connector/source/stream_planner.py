@@ -79,7 +79,7 @@ class StreamPlanner:
         Raises:
             TopicsNotFound, OffsetsNotFound, DataLoss, and what the cluster refuses.
         """
-        topology = self._source.topology()
+        topology = self._source.topology(patient=True)
         check_found(topology.missing)
         self._topic_ids.update(topology.topic_ids)
         ends = self._source.ends(topology.partitions)

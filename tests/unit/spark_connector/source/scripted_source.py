@@ -54,7 +54,7 @@ class ScriptedSource:
         logs = self.topics.get(partition.topic, [])
         return logs[partition.partition] if partition.partition < len(logs) else None
 
-    def topology(self) -> Topology:
+    def topology(self, *, patient: bool = False) -> Topology:
         """All named topics."""
         self.on_topology()
         self.topology_count += 1
