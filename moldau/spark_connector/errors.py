@@ -48,7 +48,7 @@ class ClusterError(SparkConnectorError):
 
 
 class TopicsNotFound(SparkConnectorError):
-    """Topics or partitions to be read that do not exist."""
+    """Topics or partitions that do not exist."""
 
 
 class OffsetsNotFound(SparkConnectorError):

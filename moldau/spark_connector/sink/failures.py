@@ -17,8 +17,10 @@ from moldau.client import (
     NoBrokerAvailable,
     ProducerFenced,
     RequestTimeout,
+    SerializationError,
     TlsFailed,
     TransactionAbortable,
+    UnknownTopicOrPartition,
 )
 from moldau.spark_connector import errors
 from moldau.spark_connector.core.commit_steps import RefusalKind, Refused
@@ -113,6 +115,13 @@ def failure(error: KafkaError, what: str) -> SparkConnectorError:
             f"{what}: {error}. Nothing of this attempt is visible: Spark tries the task again. It "
             "took longer than kafka.transaction.timeout.ms, or another task has used its id: one "
             "of an earlier run that still goes on, or of another query with the same sinkId"
+        )
+    if isinstance(error, SerializationError):
+        return errors.InvalidSchema(f"{what}: {error}")
+    if isinstance(error, UnknownTopicOrPartition):
+        return errors.TopicsNotFound(
+            f"{what}: {error}. Make the topic first, with as many partitions as are written to; "
+            "brokers with auto.create.topics.enable make topics, but no partitions of theirs"
         )
     if error.code.name == INVALID_TRANSACTION_TIMEOUT:
         return errors.InvalidOption(

@@ -86,7 +86,11 @@ class Pipeline:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.spark.sink.query_job", json.dumps(job)],
             cwd=REPOSITORY,
-            env={**os.environ, "SPARK_HOME": str(self._spark_home())},
+            env={
+                **os.environ,
+                "SPARK_HOME": str(self._spark_home()),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

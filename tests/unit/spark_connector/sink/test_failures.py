@@ -11,7 +11,9 @@ from moldau.client import (
     NoBrokerAvailable,
     ProducerFenced,
     RequestTimeout,
+    SerializationError,
     TransactionalIdAuthorizationFailed,
+    UnknownTopicOrPartition,
 )
 from moldau.protocol.errors import ErrorCode
 from moldau.spark_connector import errors
@@ -41,6 +43,8 @@ def test_every_refusal_has_advice(kind: RefusalKind) -> None:
             errors.InvalidOption,
             "Set kafka.transaction.timeout.ms",
         ),
+        (SerializationError("column"), errors.InvalidSchema, "column"),
+        (UnknownTopicOrPartition("t-9"), errors.TopicsNotFound, "t-9"),
         (KafkaError("other"), errors.ClusterError, "other"),
     ],
 )
