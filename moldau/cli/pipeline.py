@@ -1,4 +1,4 @@
-"""`moldau pipeline`: run, check, list.
+"""`moldau pipeline`: run, check, settle, list.
 
 Owns what is printed. Must not import Spark except to run. Invariant: a file that is wrong is told
 with every problem, one line each, before Spark is started, and ends with status 2.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from moldau.spark_connector.pipelines.progress import BatchProgress
     from moldau.spark_connector.pipelines.runner import RunOptions
 
-app = typer.Typer(help="Spark pipelines: run, check, list the jobs.", no_args_is_help=True)
+app = typer.Typer(help="Spark pipelines: run, check, settle, list the jobs.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(help="The pipelines, in YAML (docs/spark.md).")]
 
@@ -78,6 +78,24 @@ def check(file: File, as_json: AsJson = False) -> None:
         print_json({"file": str(file), "pipelines": rows, "spark": dict(pipelines.spark)})
         return
     print_table(list(rows[0]), (row.values() for row in rows))
+
+
+@app.command("settle")
+def settle(file: File) -> None:
+    """End what pipelines that will not be started again have left open in their sinks.
+
+    Each start does the same. Transactions that are decided are committed, others aborted; until
+    then they hold back readers of committed records.
+    """
+    from moldau.spark_connector.errors import SparkConnectorError
+    from moldau.spark_connector.pipelines.topics import settle_pipeline
+
+    for each in _loaded(file).pipelines:
+        try:
+            is_settled = settle_pipeline(each)
+        except SparkConnectorError as error:
+            fail(f"{each.name}: {error}")
+        typer.echo(f"{each.name}: {'settled' if is_settled else 'has nothing to settle'}")
 
 
 @app.command("list")

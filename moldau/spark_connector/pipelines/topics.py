@@ -61,6 +61,21 @@ def admin_for(options: Mapping[str, str]) -> Iterator[Admin]:
         yield admin
 
 
+def settle_pipeline(pipeline: Pipeline) -> bool:
+    """End the transactions that a pipeline which does not run has left open; whether it has any.
+
+    Raises:
+        SparkConnectorError: the cluster does not answer, or rows are lost.
+    """
+    from moldau.spark_connector import settle_sink
+
+    sink = pipeline.sink
+    if not isinstance(sink, TopicSink) or sink.semantics != "exactly-once":
+        return False
+    settle_sink({**sink.options, "sinkId": sink.sink_id})
+    return True
+
+
 def _read_topics(admin: Admin, source: TopicSource, name: str) -> dict[str, int]:
     """Partition counts of what is read, by topic."""
     pattern = source.options.get("subscribePattern")
