@@ -167,7 +167,10 @@ class SinkOptions:
                 "out, or choose transactions=standard"
             )
         try:
-            self.producer_config()
+            if self.semantics is Semantics.EXACTLY_ONCE:
+                self.producer_config(transactional_id="any")
+            else:
+                self.producer_config()
             self.admin_config()
             self.consumer_config()
         except ConfigurationError as error:

@@ -131,9 +131,11 @@ def plan_batch(
 
 
 def _may_prepare(options: SinkOptions, *, is_single: bool) -> bool:
-    """Nobody comes again for what a single write leaves open: that has to end by a time limit."""
+    """Nobody comes again for what a single write leaves open: that has to end by a time limit. And
+    who sets a limit wants one.
+    """
     if options.transactions is Transactions.AUTO:
-        return not is_single
+        return not is_single and "transaction.timeout.ms" not in options.kafka
     return options.transactions is Transactions.PREPARED
 
 

@@ -16,7 +16,13 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 
-from moldau.client import KafkaError, OffsetOutOfRange, TopicPartition, sync
+from moldau.client import (
+    KafkaError,
+    OffsetOutOfRange,
+    TopicPartition,
+    UnknownTopicOrPartition,
+    sync,
+)
 from moldau.spark_connector.core.commit_steps import Producer, Sight
 from moldau.spark_connector.core.ledger import CHECKSUM_MODULUS, Range, Slot
 from moldau.spark_connector.options.sink_options import SinkOptions
@@ -50,7 +56,7 @@ def _sight(options: SinkOptions, slot: Slot, admin: sync.Admin, limit_ms: float)
             hidden, _ = _read(options, places, "read_uncommitted", limit_ms)
             if hidden == wanted:
                 return Sight.ABORTED
-    except OffsetOutOfRange:
+    except (OffsetOutOfRange, UnknownTopicOrPartition):
         return Sight.UNKNOWN
     return Sight.UNKNOWN
 

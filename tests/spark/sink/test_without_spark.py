@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moldau.client import NewTopic, sync
+from moldau.client import NewTopic, TopicPartition, sync
 from moldau.client.sync import Admin
 from moldau.spark_connector import errors, settle_sink
 from moldau.spark_connector.core import commit_steps as steps
@@ -65,6 +65,20 @@ def test_batches_and_their_replays(sink: Sink, admin: Admin) -> None:
 def test_what_auto_is(cluster: Cluster, topic: str) -> None:
     assert Sink(cluster, topic).plan().two_phase == isinstance(cluster, Cluster)
     assert not Sink(cluster, topic, transactions="standard").plan().two_phase
+    limited = Sink(cluster, topic, **{"kafka.transaction.timeout.ms": "60000"})
+    assert not limited.plan().two_phase
+    # Nobody comes again for what it leaves open.
+    single = Sink(cluster, topic)
+    planned = plan_batch(single.options, single.id, query_id="once:1", is_single=True)
+    assert not planned.two_phase
+
+
+def test_prepared_transactions_that_are_not_to_be_had(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_plan, "serves_two_phase", lambda *_: False)
+    with pytest.raises(errors.InvalidOption, match="Use transactions=auto or standard"):
+        Sink(cluster, topic, transactions="prepared").plan()
 
 
 def test_abort(sink: Sink, admin: Admin) -> None:
@@ -154,6 +168,40 @@ def test_a_slot_that_was_used_after_the_decision(
         assert sink.visible() == sorted(values_of(0, 1))
         assert [each.role for each in sink.batch(0)] == [Role.REWRITE, Role.VERIFY]
     assert sink.visible() == everything(0)
+
+
+def test_rows_that_were_deleted_before_anybody_looked(
+    cluster: Cluster, topic: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they were committed cannot be told any more: the sink stops, and stays stopped."""
+    sink = Sink(cluster, topic, transactions="standard")
+    planned = sink.plan()
+    reports = sink.write(planned, 0)
+    real = StepCarrier.carry_out
+
+    def deleted(carrier: StepCarrier, step: steps.Step) -> Any:
+        if isinstance(step, steps.CommitSlots):
+            admin.end_transaction(*step.slots[0].producer, commit=True)
+            admin.fence_producers([step.slots[0].transactional_id])
+            admin.end_transaction(*step.slots[1].producer, commit=True)
+            admin.delete_records({TopicPartition(topic, each): -1 for each in range(2)})
+        return real(carrier, step)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StepCarrier, "carry_out", deleted)
+        with pytest.raises(errors.RowsLost, match="neither be seen nor be seen to be aborted"):
+            sink.commit(planned, 0, reports)
+    with pytest.raises(errors.RowsLost, match=f"{sink.id}.w.0.0"):
+        sink.plan()
+
+
+def test_transactional_ids_are_few(sink: Sink, admin: Admin) -> None:
+    """They are the same ones batch after batch."""
+    for batch_id in range(4):
+        sink.batch(batch_id)
+    listed = [each.transactional_id for each in admin.list_transactions()]
+    names = {name.removeprefix(sink.id) for name in listed if name.startswith(sink.id)}
+    assert names - {".probe"} == {".ledger", ".w.0.0", ".w.1.0"}
 
 
 def test_lost_rows_that_come_again_changed(cluster: Cluster, topic: str, admin: Admin) -> None:

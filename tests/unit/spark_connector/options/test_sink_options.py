@@ -70,6 +70,7 @@ def test_names_have_no_case() -> None:
         ({"kafka.transaction.two.phase.commit.enable": "true"}, "use transactions=prepared"),
         ({"kafka.enable.idempotence": "false"}, "exactly-once needs true"),
         ({"kafka.acks": "1"}, "exactly-once needs all"),
+        ({"kafka.retries": "0"}, "retries=0"),
         ({"kafka.lingre.ms": "5"}, "did you mean linger.ms"),
         ({"kafka.linger.ms": "soon"}, "linger.ms"),
         ({"txnId": "t", "semantics": "at-least-once"}, "needs semantics=exactly-once"),
