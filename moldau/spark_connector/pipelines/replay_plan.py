@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.spark_connector.pipelines.errors import PipelineFailed
@@ -30,7 +30,8 @@ class ReplayPlan:
 
     `ends` is the last offset of each partition, plus one, as it was when the plan was made: by
     topic, then by partition (as text, as in JSON). Chunk n holds the offsets from
-    `first_offset` + n × `stride` to the next chunk's, of all partitions together.
+    `first_offset` + n × `stride` to the next chunk's, of all partitions together. `row_counts` says
+    how many records that are, by the chunk's number (as text); chunks without any are not in it.
     """
 
     path: str
@@ -40,6 +41,7 @@ class ReplayPlan:
     stride: int
     first_offset: int
     ends: Mapping[str, Mapping[str, int]]
+    row_counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def chunk_count(self) -> int:
@@ -51,6 +53,14 @@ class ReplayPlan:
         """The chunk's first offset, and the one after its last."""
         first = self.first_offset + chunk * self.stride
         return first, first + self.stride
+
+    def rows_in(self, chunk: int) -> int:
+        """How many records a chunk has."""
+        return self.row_counts.get(str(chunk), 0)
+
+    def rows_after(self, chunk: int) -> int:
+        """How many records come after a chunk."""
+        return sum(count for number, count in self.row_counts.items() if int(number) > chunk)
 
     def is_for(self, source: ArchiveSource) -> bool:
         """Whether the plan was made for such a source."""

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CHUNK_ROWS: Final = 1_000
-SQLITE_WAIT_S: Final = 60
-"""How long a writer waits for another one; SQLite has one at a time."""
+LOCK_WAIT_S: Final = 60
+"""How long a writer waits for another one, before the batch fails and Spark's query with it."""
 
 _BOOK: Final = sa.MetaData()
 BATCHES: Final = sa.Table(
@@ -115,6 +115,12 @@ class SqlResults:
     ) -> int:
         """What a call does, without Spark: how many rows were new. Raises as the call does."""
         by_offset = has_offsets(columns)
+        if not by_offset and query_id is None:
+            # Another query's batch 0 would look like this one's, and be taken for written.
+            raise InvalidResults(
+                f"{self._pipeline}: rows without the columns topic, partition and offset go by the "
+                "query's id, which Spark does not tell here (Spark Connect): add these columns"
+            )
         with self.engine.begin() as connection:
             last = self._lock(connection)
             self._refuse_gap(last, batch_id, query_id)
@@ -155,7 +161,7 @@ class SqlResults:
         """The way to the database; the two tables are there once it was asked for."""
         if self._engine is None:
             is_sqlite = sa.make_url(self._url).get_backend_name() == "sqlite"
-            arguments = {"timeout": SQLITE_WAIT_S} if is_sqlite else {}
+            arguments = {"timeout": LOCK_WAIT_S} if is_sqlite else {}
             engine = sa.create_engine(self._url, connect_args=arguments, pool_pre_ping=True)
             _BOOK.create_all(engine)
             self._engine = engine
@@ -169,6 +175,9 @@ class SqlResults:
         An UPDATE locks: the row in PostgreSQL and others, the whole database in SQLite, where a
         SELECT before it would see an older state.
         """
+        if connection.dialect.name == "postgresql":
+            # Who holds the lock and is paused must not hold everybody else for ever.
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
         mine = BATCHES.c.pipeline == self._pipeline
         touch = sa.update(BATCHES).where(mine).values(pipeline=self._pipeline)
         if connection.execute(touch).rowcount == 0:

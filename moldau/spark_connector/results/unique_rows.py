@@ -24,7 +24,7 @@ from moldau.spark_connector.results.positions import (
 )
 from moldau.spark_connector.results.sql_results import (
     CHUNK_ROWS,
-    SQLITE_WAIT_S,
+    LOCK_WAIT_S,
     reflected,
     upsert_of,
 )
@@ -104,7 +104,7 @@ class UniqueRows:
 
     def _connect(self) -> sa.Engine:
         is_sqlite = sa.make_url(self._url).get_backend_name() == "sqlite"
-        arguments = {"timeout": SQLITE_WAIT_S} if is_sqlite else {}
+        arguments = {"timeout": LOCK_WAIT_S} if is_sqlite else {}
         return sa.create_engine(self._url, connect_args=arguments, poolclass=sa.pool.NullPool)
 
 

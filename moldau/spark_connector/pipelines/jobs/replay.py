@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from moldau.spark_connector.pipelines.errors import PipelineFailed
@@ -42,6 +43,7 @@ def start(spark: SparkSession, pipeline: Pipeline) -> RunningReplay:
     plan = book.plan(pipeline.source)
     if plan is None:
         plan = make_plan(pipeline.source, _ranges(archive))
+        plan = replace(plan, row_counts=_row_counts(archive, plan))
         book.keep_plan(plan)
     return RunningReplay(spark, pipeline, archive, plan, book)
 
@@ -75,6 +77,14 @@ def _ranges(archive: DataFrame) -> Iterator[tuple[str, int, int, int]]:
 
     rows = archive.groupBy("topic", "partition").agg(f.min("offset"), f.max("offset")).collect()
     return ((row[0], row[1], row[2], row[3]) for row in rows)
+
+
+def _row_counts(archive: DataFrame, plan: ReplayPlan) -> dict[str, int]:
+    from pyspark.sql import functions as f
+
+    chunk = f.floor((f.col("offset") - plan.first_offset) / plan.stride).cast("string")
+    rows = archive.groupBy(chunk.alias("chunk")).count().collect()
+    return {row[0]: row[1] for row in rows}
 
 
 class RunningReplay:
@@ -135,7 +145,8 @@ class RunningReplay:
             for chunk in range(self._book.done_count(), self._plan.chunk_count):
                 if self._stop.is_set():
                     break
-                self._do(chunk)
+                if self._plan.rows_in(chunk):
+                    self._do(chunk)
         except PipelineFailed as error:
             self._failure = str(error)
         except (PySparkException, Py4JError) as error:
@@ -144,19 +155,15 @@ class RunningReplay:
             self._failure = None
 
     def _do(self, chunk: int) -> None:
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as f
-
         began = time.monotonic()
-        counted = Observation()
-        frame = self._rows_of(chunk).observe(counted, f.count(f.lit(1)).alias("rows"))
         sink = topic_sink(self._pipeline)
         options = {**sink_options(sink), "includeTimestamp": "true"}
         if sink.semantics == "exactly-once":
             options["txnId"] = f"{sink.sink_id}-{chunk}"
-        frame.write.format(FORMAT).options(**options).mode("append").save()
+        writer = self._rows_of(chunk).write.format(FORMAT).options(**options).mode("append")
+        writer.save()
         self._book.keep_done_count(chunk + 1)
-        row_count = int(counted.get["rows"])
+        row_count = self._plan.rows_in(chunk)
         duration_ms = max(1, round((time.monotonic() - began) * 1_000))
         progress = BatchProgress(
             pipeline=self.name,
@@ -164,7 +171,7 @@ class RunningReplay:
             row_count=row_count,
             duration_ms=duration_ms,
             rows_per_second=row_count * 1_000 / duration_ms,
-            lag=None,
+            lag=self._plan.rows_after(chunk),
             end_offsets={},
         )
         with self._lock:

@@ -48,6 +48,9 @@ def test_an_empty_archive_has_no_chunks():
 
 def test_plan_and_count_are_kept(tmp_path: Path):
     plan = make_plan(SOURCE, iter([("in", 0, 3, 250), ("in", 1, 0, 99)]))
+    plan = replace(plan, row_counts={"0": 97, "2": 50, "10": 3})
+    assert [plan.rows_in(chunk) for chunk in range(3)] == [97, 0, 50]
+    assert [plan.rows_after(chunk) for chunk in (0, 2, 10)] == [53, 3, 0]
     first = book(tmp_path)
     assert first.plan(SOURCE) is None
     assert first.done_count() == 0

@@ -155,6 +155,8 @@ def test_what_does_not_fit_is_refused_with_the_names(url: str, store: SqlResults
     absent.engine.dispose()
     with pytest.raises(InvalidResults, match="journal has no column more; it has key, amount"):
         store.write_batch(iter(rows(0, 1)), (*COLUMNS, "more"), 0, QUERY)
+    with pytest.raises(InvalidResults, match="go by the query's id, which Spark does not tell"):
+        store.write_batch(iter([{"key": "a", "amount": 1}]), ("key", "amount"), 0, None)
     keyed = SqlResults(url, "x", "results", keys=["id"])
     with pytest.raises(InvalidResults, match="keys: the rows have no column id"):
         keyed.write_batch(iter(rows(0, 1)), COLUMNS, 0, QUERY)
