@@ -82,7 +82,7 @@ def _ranges(archive: DataFrame) -> Iterator[tuple[str, int, int, int]]:
 def _row_counts(archive: DataFrame, plan: ReplayPlan) -> dict[str, int]:
     from pyspark.sql import functions as f
 
-    chunk = f.floor((f.col("offset") - plan.first_offset) / plan.stride).cast("string")
+    chunk = f.expr(f"cast((offset - {plan.first_offset}) div {plan.stride} AS string)")
     rows = archive.groupBy(chunk.alias("chunk")).count().collect()
     return {row[0]: row[1] for row in rows}
 
