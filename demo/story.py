@@ -110,18 +110,21 @@ def run(
             try:
                 wait_until(
                     lambda: (directory / "delays" / "offsets").exists(),
-                    what="the Spark driver at work (see driver.log)",
+                    what="the Spark driver at work",
                     deadline_s=SETTLE_S,
                 )
                 say("the Spark driver is at work; the flights take off")
                 feed.start()
                 _kill(stage, feed, len(records), KILLS if with_kills else ())
                 feed.finish()
+                say(f"{feed.sent_count:,} flights sent in {len(feed.commits)} transactions")
+                found = _settle(stage, cluster.bootstrap_server, feed, records, say)
+            except TimeoutError:
+                say(f"the end of the driver's log:\n{stage.driver.log_end()}")
+                raise
             finally:
                 feed.stop()
             result.aborted_count = feed.aborted_count
-            say(f"{feed.sent_count:,} flights sent in {len(feed.commits)} transactions")
-            found = _settle(stage, cluster.bootstrap_server, feed, records, say)
             stage.driver.stop()
             result.driver_status = stage.driver.status
             result.driver_ended_count = stage.driver.ended_count
@@ -252,7 +255,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="moldau-demo-") as temporary:
         directory = Path(options.keep or temporary).absolute()
         directory.mkdir(parents=True, exist_ok=True)
-        result = run(records, directory, seconds=options.seconds, with_kills=not options.no_kills)
+        if any(directory.iterdir()):
+            parser.error(f"--keep: {directory} is not empty")
+        try:
+            result = run(
+                records, directory, seconds=options.seconds, with_kills=not options.no_kills
+            )
+        except TimeoutError as error:
+            console.print(f"{error}", style="red", markup=False)
+            return 1
     show(result)
     return 0 if result.is_good else 1
 

@@ -20,14 +20,14 @@ END_S = 120.0
 
 
 class Feed:
-    """A thread that sends; `commits` grows by one moment per committed transaction.
+    """A thread that sends; `commits` grows by each committed transaction's begin and end.
 
     Args:
         seconds: how long the sending shall take when nothing is in its way.
     """
 
     def __init__(self, bootstrap: str, records: Sequence[Flight], seconds: float) -> None:
-        self.commits: list[float] = []
+        self.commits: list[tuple[float, float]] = []
         self.sent_count = 0
         self.aborted_count = 0
         self.error: Exception | None = None
@@ -87,6 +87,7 @@ class Feed:
     def _send(self, producer: Producer, number: int, sent: Sequence[Flight]) -> None:
         end = time.monotonic() + END_S
         while True:
+            begun = time.monotonic()
             try:
                 with producer.transaction():
                     for flight in sent:
@@ -100,5 +101,5 @@ class Feed:
                     raise
                 continue
             self.sent_count += len(sent)
-            self.commits.append(time.monotonic())
+            self.commits.append((begun, time.monotonic()))
             return

@@ -28,14 +28,16 @@ FILE: Final = Path(__file__).parent / "story.yaml"
 RECOVERY_S: Final = 90.0
 SYNC_S: Final = 90.0
 STOP_S: Final = 60.0
+ANSWER_MS: Final = 5_000
 SILENCE_S: Final = 5.0
 """A driver that ends by itself is started again after so long, as an init system would."""
 
 
 class Batch(NamedTuple):
-    """One batch that the driver has told of: when (monotonic), whose, how many rows."""
+    """One batch that the driver has told of: when (monotonic), whose, and how many rows."""
 
-    seconds: float
+    begun: float
+    done: float
     pipeline: str
     batch_id: int
     row_count: int
@@ -125,9 +127,11 @@ class Driver:
             told: Any = orjson.loads(line)
         except orjson.JSONDecodeError:
             return  # not a whole line: it was killed while it wrote
+        now = time.monotonic()
         self.batches.append(
             Batch(
-                time.monotonic(),
+                now - told["duration_ms"] / 1_000,
+                now,
                 told["pipeline"],
                 told["batch_id"],
                 told["row_count"],
@@ -151,6 +155,7 @@ class Stage:
         self.recoveries: list[Recovery] = []
         self._cluster = cluster
         self._say = say
+        self._admin = Admin(cluster.bootstrap_server, default_api_timeout_ms=ANSWER_MS)
         self.driver = Driver(cluster.bootstrap_server, state, say)
 
     def __enter__(self) -> Self:
@@ -163,12 +168,12 @@ class Stage:
         traceback: TracebackType | None,
     ) -> None:
         self.driver.stop()
+        self._admin.close()
 
-    def kill_broker(self, topic: str, commits: list[float]) -> None:
+    def kill_broker(self, topic: str, commits: list[tuple[float, float]]) -> None:
         """Kill the broker that leads the topic's first partition; it starts again afterwards."""
         self._wait_in_sync()
-        with Admin(self._cluster.bootstrap_server) as admin:
-            broker_id = admin.describe_topics([topic])[topic].partitions[0].leader
+        broker_id = self._admin.describe_topics([topic])[topic].partitions[0].leader
         self._say(f"kill -9 broker {broker_id}, which leads {topic}-0")
         killed = time.monotonic()
         self._cluster.kill(broker_id)
@@ -178,7 +183,7 @@ class Stage:
         self._wait_in_sync()
         self._note_now(f"broker {broker_id}", "all replicas in sync (restarted)", killed)
 
-    def kill_controller(self, commits: list[float]) -> None:
+    def kill_controller(self, commits: list[tuple[float, float]]) -> None:
         """Kill the active controller; it starts again afterwards."""
         controller_id = self._cluster.active_controller_id()
         self._say(f"kill -9 controller {controller_id}, which is active")
@@ -203,22 +208,27 @@ class Stage:
 
     # -- how -------------------------------------------------------------------------------------
 
-    def _delay_batches(self) -> list[float]:
+    def _delay_batches(self) -> list[tuple[float, float]]:
         return [
-            each.seconds
+            (each.begun, each.done)
             for each in list(self.driver.batches)
             if each.pipeline == "delays" and each.row_count
         ]
 
     def _note(
-        self, killed: str, back: str, since: float, moments: Callable[[], list[float]]
+        self,
+        killed: str,
+        back: str,
+        since: float,
+        done: Callable[[], list[tuple[float, float]]],
     ) -> None:
+        """Wait for the first work that has begun after the kill, to its end."""
         wait_until(
-            lambda: any(each > since for each in moments()),
+            lambda: any(begun > since for begun, _ in list(done())),
             what=f"{back} after {killed} was killed",
             deadline_s=RECOVERY_S,
         )
-        seconds = min(each for each in moments() if each > since) - since
+        seconds = min(end for begun, end in list(done()) if begun > since) - since
         self._add(Recovery(killed, back, seconds))
 
     def _note_now(self, killed: str, back: str, since: float) -> None:
@@ -239,8 +249,7 @@ class Stage:
 
     def _is_in_sync(self) -> bool:
         try:
-            with Admin(self._cluster.bootstrap_server, default_api_timeout_ms=5_000) as admin:
-                described = admin.describe_topics(admin.list_topics())
+            described = self._admin.describe_topics(self._admin.list_topics())
         except KafkaError:
             return False
         return all(
