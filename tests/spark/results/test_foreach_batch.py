@@ -75,7 +75,7 @@ def run(stream: DataFrame, write: Callable[[DataFrame, int], None], checkpoint: 
 
 
 class Breaking:
-    """Passes batches on, and breaks once at some of them, before or after what is behind commits."""
+    """Passes batches on, and breaks once at some of them, before or after what follows commits."""
 
     def __init__(self, inner: Callable[[DataFrame, int], None], **breaks: int) -> None:
         self._inner = inner
