@@ -119,6 +119,8 @@ def _topic_source(section: Section, kind: JobKind, *, is_plain: bool) -> TopicSo
         schema, malformed = None, "fail"
     else:
         formats, schema, malformed = _meaning(section)
+        if section.choice("headers", ("true", "false"), "false") == "true":
+            options["includeHeaders"] = "true"
     _extra_options(section, options)
     if kind.keeps_order:
         for name in options:
@@ -130,7 +132,9 @@ def _topic_source(section: Section, kind: JobKind, *, is_plain: bool) -> TopicSo
                 )
     _check_source_options(section, options)
     section.finish(
-        dict.fromkeys(("key", "value", "schema", "malformed"), _AS_THEY_ARE) if is_plain else None
+        dict.fromkeys(("key", "value", "schema", "malformed", "headers"), _AS_THEY_ARE)
+        if is_plain
+        else None
     )
     return TopicSource(options, formats["key_format"], formats["value_format"], schema, malformed)
 

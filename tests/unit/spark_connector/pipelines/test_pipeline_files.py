@@ -101,6 +101,11 @@ def test_an_aggregate_is_read_whole():
     assert sink.bootstrap_servers == "localhost:9092"
     assert (sink.partition_count, sink.replication_factor) == (4, -1)
     assert pipeline.checkpoint == "/pipelines/state/delays"
+    with_headers = changed(AGGREGATE, ("  topic: flights", "  topic: flights\n  headers: true"))
+    [pipeline] = parsed(with_headers).pipelines
+    assert isinstance(pipeline.source, TopicSource)
+    assert pipeline.source.options["includeHeaders"] == "true"
+    [pipeline] = parsed(AGGREGATE).pipelines
     assert pipeline.every_ms == 5_000
     wanted = pipeline.aggregate
     assert wanted is not None
