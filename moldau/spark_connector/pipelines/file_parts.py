@@ -40,6 +40,7 @@ _SAID_ELSEWHERE: Final = (
     *("topic", "sinkid", "semantics", "txnid", "includetimestamp", "checkpointlocation"),
 )
 _AS_THEY_ARE: Final = "records are passed on as they are here: this is for pipelines that transform"
+_WAY_IN: Final = ("kafka.security.", "kafka.ssl.", "kafka.sasl.")
 #: What splits a partition among tasks: two tasks would write one key's records side by side.
 _SPLITTING: Final = ("minpartitions", "maxrecordsperpartition")
 
@@ -266,6 +267,10 @@ def _topic_sink(
         section.mapping("config"),
     )
     _extra_options(section, options)
+    if isinstance(source, TopicSource) and kind.job != "mirror" and not section.has(BOOTSTRAP):
+        for option, given in source.options.items():  # the same cluster, the same way into it
+            if option.lower().startswith(_WAY_IN):
+                options.setdefault(option, given)
     if isinstance(source, TopicSource) and servers == source.bootstrap_servers:
         read = source.options.get("subscribe", "").split(",")
         if topic == "{topic}" or topic in read:

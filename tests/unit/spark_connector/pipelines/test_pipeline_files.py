@@ -114,6 +114,21 @@ def test_an_aggregate_is_read_whole():
     assert list(wanted.measures) == ["flights", "late"]
 
 
+def test_a_sink_on_the_source_s_cluster_goes_in_the_same_way():
+    extra = "\n  options: {kafka.sasl.username: me, kafka.fetch.max.bytes: 9}"
+    text = changed(AGGREGATE, ("  topic: flights", f"  topic: flights{extra}"))
+    [pipeline] = parsed(text).pipelines
+    assert isinstance(pipeline.sink, TopicSink)
+    assert pipeline.sink.options == {
+        "kafka.bootstrap.servers": "localhost:9092",
+        "kafka.sasl.username": "me",
+    }
+    elsewhere = changed(text, ("  topic: delays", "  topic: delays\n  bootstrap.servers: b:1"))
+    [pipeline] = parsed(elsewhere).pipelines
+    assert isinstance(pipeline.sink, TopicSink)
+    assert pipeline.sink.options == {"kafka.bootstrap.servers": "b:1"}
+
+
 def test_a_mirror_keeps_records_with_their_headers():
     [pipeline] = parsed(MIRROR).pipelines
     assert isinstance(pipeline.source, TopicSource)
