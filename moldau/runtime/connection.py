@@ -71,6 +71,9 @@ DEFAULT_MAX_IN_FLIGHT: Final = 64
 JOIN_LIMIT_BYTES: Final = 64 * 1024
 """Requests of one loop iteration are joined into one write up to this size."""
 
+EAGER_BYTES: Final = 8 * 1024
+"""Records of this size are worth a write of their own, where several requests go out in a row."""
+
 TLS_ALERT: Final = 0x1503
 """How the bytes begin with which a TLS peer refuses what is no TLS."""
 
@@ -433,6 +436,12 @@ class Connection(asyncio.BufferedProtocol):
         pieces = [part if isinstance(part, _BYTES) else source_bytes(part) for part in parts]
         if self._held_requests is not None:
             self._held_requests.data.append(b"".join(pieces))
+            return correlation_id
+        if keeps_records and not self._outbox and max(map(len, pieces)) >= EAGER_BYTES:
+            # At once: the peer shall have something to do while the next request is made.
+            self._outbox += gathered(pieces, JOIN_LIMIT_BYTES)
+            self._gathers = True
+            self._flush()
             return correlation_id
         if not self._outbox:
             self._loop.call_soon(self._flush)
