@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import BatchHeader, InvalidBatch, patch_batch, patch_log_append_time
@@ -35,9 +35,9 @@ logger = logging.getLogger("moldau.storage")
 
 Batches = list[tuple[int, BatchHeader]]
 
-ROOMLESS_MS = 1_000
+ROOMLESS_MS: Final = 1_000
 """How long after a batch found no room those behind it are told the same: they are in flight."""
-MAX_ROOMLESS_PRODUCERS = 1_000
+MAX_ROOMLESS_PRODUCERS: Final = 1_000
 """As many are remembered for that."""
 
 
@@ -84,7 +84,7 @@ def append_as_leader(
     except AppendRejected as error:
         if error.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             refused_ms = log.roomless_producers.get(batches[0][1].producer_id)
-            if refused_ms is not None and 0 <= now_ms - refused_ms < ROOMLESS_MS:
+            if refused_ms is not None and log.clock.monotonic_ms() - refused_ms < ROOMLESS_MS:
                 # librdkafka takes a gap for lost records: it begins a new epoch in all partitions,
                 # and sends again there what may be written already.
                 return _storage_error(log, "the producer's batch before this one found no room")
@@ -312,7 +312,8 @@ def _write(
                 segment.transaction_index.truncate_to(first.base_offset)
             raise
     except (OSError, InvalidBatch) as error:
-        _note_roomless(log, batches, now_ms)
+        if isinstance(error, OSError) and is_out_of_room(error):
+            _note_roomless(log, batches)
         return _write_failed(log, error, first.base_offset)
     if log.is_out_of_room:
         log.is_out_of_room = False
@@ -340,12 +341,13 @@ def _write(
     )
 
 
-def _note_roomless(log: Log, batches: Batches, now_ms: int) -> None:
+def _note_roomless(log: Log, batches: Batches) -> None:
     """What these producers have sent behind these batches will come before them."""
     roomless = log.roomless_producers
     for _, header in batches:
-        roomless.pop(header.producer_id, None)
-        roomless[header.producer_id] = now_ms
+        if header.producer_id >= 0:
+            roomless.pop(header.producer_id, None)
+            roomless[header.producer_id] = log.clock.monotonic_ms()
     while len(roomless) > MAX_ROOMLESS_PRODUCERS:
         del roomless[next(iter(roomless))]
 
