@@ -191,7 +191,10 @@ class TransactionCalls:
         return self._transactions
 
     def _check_usable(self) -> None:
-        """Start the producer on the running loop if it has not begun; the producer's own."""
+        """Start the producer on the running loop if it has not begun; `Producer` does it.
+
+        Raises: ClientClosed, WrongEventLoop.
+        """
         raise NotImplementedError
 
 

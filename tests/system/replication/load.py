@@ -194,8 +194,8 @@ class LoadReader:
         """A reader of replicas that a follower has thrown back reads on where it was.
 
         A follower that begins anew answers "out of range", and the client has to ask the leader
-        then. librdkafka 2.16 does not when it could not reach that follower for a second: it takes
-        the follower for the leader from then on ("not migrating away from preferred replica").
+        then. librdkafka 2.16 does not when it could not reach that follower for a second: it then
+        believes that it fetches from the leader ("not migrating away from preferred replica").
         """
         error = message.error()
         if error is None or error.code() != KafkaError._AUTO_OFFSET_RESET:
