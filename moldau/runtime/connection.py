@@ -71,6 +71,9 @@ DEFAULT_MAX_IN_FLIGHT: Final = 64
 JOIN_LIMIT_BYTES: Final = 64 * 1024
 """Requests of one loop iteration are joined into one write up to this size."""
 
+EAGER_BYTES: Final = 8 * 1024
+"""Records of this size are worth a write of their own, where several requests go out in a row."""
+
 TLS_ALERT: Final = 0x1503
 """How the bytes begin with which a TLS peer refuses what is no TLS."""
 
@@ -424,25 +427,26 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionLost(f"the connection to {self._peer} is closed") from self._failure
         correlation_id = self._correlation_id
         parts = encode_request(
-            message,
-            api_version=version,
-            correlation_id=correlation_id,
-            client_id=self._client_id,
+            message, api_version=version, correlation_id=correlation_id, client_id=self._client_id
         )
         self._correlation_id = 0 if correlation_id == _MAX_CORRELATION_ID else correlation_id + 1
         pieces = [part if isinstance(part, _BYTES) else source_bytes(part) for part in parts]
         if self._held_requests is not None:
             self._held_requests.data.append(b"".join(pieces))
             return correlation_id
-        if not self._outbox:
+        largest = max(map(len, pieces)) if keeps_records else 0
+        # At once: the peer shall have something to do while the next request is made.
+        is_eager = largest >= EAGER_BYTES and not self._outbox
+        if not self._outbox and not is_eager:
             self._loop.call_soon(self._flush)
-        if keeps_records and max(map(len, pieces)) > JOIN_LIMIT_BYTES:
+        if is_eager or largest > JOIN_LIMIT_BYTES:
             self._outbox += gathered(pieces, JOIN_LIMIT_BYTES)
             self._gathers = True
         else:
-            # Joined now, not when it is written: the caller may reuse the buffers its records came
-            # from.
+            # Joined now: the caller may reuse the buffers that its records came from.
             self._outbox.append(b"".join(pieces))
+        if is_eager:
+            self._flush()
         return correlation_id
 
     def _flush(self) -> None:

@@ -62,6 +62,7 @@ class Log:
         "producer_state",
         "recovery_point",
         "replacement_count",
+        "roomless_producers",
         "schedule_deletion",
         "segments",
         "topic_id",
@@ -100,6 +101,9 @@ class Log:
         self.recovery_point = 0
         self.is_out_of_room = False
         """The last append found no room; said once, not for every append."""
+        self.roomless_producers: dict[int, float] = {}
+        """Whose latest batch found no room, and when (monotonic): what came behind it is no gap of
+        theirs."""
         self.offline = False
         self.offline_reason = ""
         self.last_flush_ms = clock.monotonic_ms()

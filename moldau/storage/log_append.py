@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import BatchHeader, InvalidBatch, patch_batch, patch_log_append_time
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("moldau.storage")
 
 Batches = list[tuple[int, BatchHeader]]
+
+ROOMLESS_MS: Final = 1_000
+"""How long after a batch found no room those behind it are told the same: they are in flight."""
+MAX_ROOMLESS_PRODUCERS: Final = 1_000
+"""As many are remembered for that."""
 
 
 def needs_preparation(log: Log, records: bytearray | memoryview) -> bool:
@@ -64,6 +69,7 @@ def append_as_leader(
         return _storage_error(log, log.offline_reason)
     config = log.config
     now_ms = log.clock.now_ms()
+    batches: Batches = []
     try:
         batches = check_batches(records, config, origin, now_ms)
         if config.compacts:
@@ -76,6 +82,12 @@ def append_as_leader(
             log, records, batches, now_ms, origin, verification, transaction_version
         )
     except AppendRejected as error:
+        if error.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            refused_ms = log.roomless_producers.get(batches[0][1].producer_id)
+            if refused_ms is not None and log.clock.monotonic_ms() - refused_ms < ROOMLESS_MS:
+                # librdkafka takes a gap for lost records: it begins a new epoch in all partitions,
+                # and sends again there what may be written already.
+                return _storage_error(log, "the producer's batch before this one found no room")
         return AppendResult(
             error.error,
             error.message,
@@ -300,10 +312,15 @@ def _write(
                 segment.transaction_index.truncate_to(first.base_offset)
             raise
     except (OSError, InvalidBatch) as error:
+        if isinstance(error, OSError) and is_out_of_room(error):
+            _note_roomless(log, batches)
         return _write_failed(log, error, first.base_offset)
     if log.is_out_of_room:
         log.is_out_of_room = False
         logger.info("%s: there is room again to append", log.name)
+    if log.roomless_producers:
+        for _, header in batches:
+            log.roomless_producers.pop(header.producer_id, None)
     for _, header in batches:
         if header.partition_leader_epoch != log.leader_epoch_cache.latest_epoch:
             log.leader_epoch_cache.assign(header.partition_leader_epoch, header.base_offset)
@@ -322,6 +339,17 @@ def _write(
         next_offset - first.base_offset,
         len(records),
     )
+
+
+def _note_roomless(log: Log, batches: Batches) -> None:
+    """What these producers have sent behind these batches will come before them."""
+    roomless = log.roomless_producers
+    for _, header in batches:
+        if header.producer_id >= 0:
+            roomless.pop(header.producer_id, None)
+            roomless[header.producer_id] = log.clock.monotonic_ms()
+    while len(roomless) > MAX_ROOMLESS_PRODUCERS:
+        del roomless[next(iter(roomless))]
 
 
 def _base_for(log: Log, first_offset: int, last_offset: int) -> int:

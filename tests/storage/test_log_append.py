@@ -215,6 +215,33 @@ def test_a_full_disk_leaves_the_log_as_it_was() -> None:
     assert values_of(log) == ["a", "b"]
 
 
+def test_what_is_behind_a_batch_without_room_is_no_gap() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem, config=LogConfig(segment_index_bytes=1024))
+    log = bench.open()
+    append(log, "a", producer_id=1, producer_epoch=0, base_sequence=0)
+    append(log, "other", producer_id=2, producer_epoch=0, base_sequence=0)
+    filesystem.faults.append(Fault("append", ".log", errno.ENOSPC, count=1))
+    batches = [
+        batch_of(value, producer_id=1, producer_epoch=0, base_sequence=number)
+        for number, value in ((1, "b"), (2, "c"))
+    ]
+
+    def sent(number: int) -> ErrorCode:
+        return log.append_as_leader(bytearray(batches[number]), leader_epoch=0).error
+
+    assert sent(0) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert sent(1) is ErrorCode.KAFKA_STORAGE_ERROR, "it was in flight behind the first"
+    gap = batch_of("d", producer_id=2, producer_epoch=0, base_sequence=2)
+    result = log.append_as_leader(gap, leader_epoch=0)
+    assert result.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "another producer's own gap"
+    bench.clock.advance(1_000)
+    assert sent(1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the first does not come any more"
+    assert [sent(0), sent(1)] == [ErrorCode.NONE] * 2
+    assert values_of(log) == ["a", "other", "b", "c"]
+    assert not log.roomless_producers
+
+
 def test_no_room_to_roll_keeps_the_old_segment_and_rolls_later() -> None:
     filesystem = SimulatedFilesystem()
     bench = LogBench(filesystem, config=LogConfig(segment_bytes=500))

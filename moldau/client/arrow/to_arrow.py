@@ -18,6 +18,7 @@ from moldau.protocol.records import BytesColumn, RecordColumns, scaled_int64s
 
 MICROSECONDS_PER_MS: Final = 1000
 KEPT_ROWS: Final = 8192
+"""Up to so many rows a value that is the same in all of them is a slice of an array kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ UNWRITABLE_PAUSE_MS: Final = 2.0
 
 
 class Sender:
-    """Works in turns of the loop, not in a task: most are one request, and a task would cost as
-    much. States: new → running → stopped, or failed by a bug.
+    """Works in turns of the loop, not in a task: one that sends a single request is the usual case.
+    States: new → running → stopped, or failed by a bug.
 
     Args:
         highest_version: the highest version of Produce that may be used, None for any.

@@ -187,7 +187,15 @@ class TransactionCalls:
             raise InvalidTransactionState(
                 f"{call}: this producer is not transactional; give it a transactional.id"
             )
+        self._check_usable()
         return self._transactions
+
+    def _check_usable(self) -> None:
+        """Start the producer on the running loop if it has not begun; `Producer` does it.
+
+        Raises: ClientClosed, WrongEventLoop.
+        """
+        raise NotImplementedError
 
 
 def _positions(

@@ -31,6 +31,10 @@ from tests.simulation.transactions.tamperer import Tamperer
 INTERNAL_PARTITIONS = 2
 INPUT = "input"
 
+STUCK_AFTER_MS = 60_000.0
+"""How long clients are waited for that a lawful loss may keep waiting for ever; less than the
+convergence limit."""
+
 
 class TransactionAdministrator(Administrator):
     """Moves partitions and leaders about, the coordinators' too; deletes nothing."""
@@ -68,6 +72,7 @@ class TransactionWorld(ReplicationWorld):
         self.chaos_ms = self.random.uniform(1_500, 6_000)
         self.tamperer = Tamperer(self, self._new_random())
         self.input_topics = [INPUT]
+        self._gives_up_at: float | None = None
 
     def _make_data_ledger(self) -> TransactionLedger:
         return TransactionLedger(self.counts, self.note, self.loop.time, self._topic_id_of)
@@ -177,8 +182,22 @@ class TransactionWorld(ReplicationWorld):
 
     def _is_drained(self) -> bool:
         if not super()._is_drained():
-            return False
+            return self._is_stuck_lawfully()
         return self.data.is_spoilt or not any(each.open for each in self.data.streams.values())
+
+    def _is_stuck_lawfully(self) -> bool:
+        """A coordinator whose log was lost gives epochs again that leaders of data have seen end.
+        They refuse its markers, so that such a transaction, and who asks for its producer id, may
+        wait for ever: in Apache Kafka, too.
+        """
+        if not self.data.is_spoilt:
+            return False
+        if self._gives_up_at is None:
+            self._gives_up_at = self.loop.time() + STUCK_AFTER_MS / 1000
+        if self.loop.time() < self._gives_up_at:
+            return False
+        self.counts["stuck_after_lawful_loss"] += 1
+        return True
 
     async def _read_everything(self) -> None:
         await super()._read_everything()

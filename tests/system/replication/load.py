@@ -34,6 +34,9 @@ BROKEN_PROMISES: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
 )
 
+#: How often a reader of replicas may be thrown back, before it counts as a broken promise.
+MOST_THROWN_BACK: Final = 1_000
+
 
 class Runner(Protocol):
     """Calls a function where the cluster can be reached (a network namespace's thread)."""
@@ -161,6 +164,7 @@ class LoadReader:
         self.errors: Counter[str] = Counter()
         self.positions = dict.fromkeys(range(partition_count), 0)
         self._config = {**consumer_config(bootstrap), **({"client.rack": rack} if rack else {})}
+        self._thrown_back_count = 0
         self._topic = topic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=run, args=(self._work,), name="load-reader")
@@ -181,9 +185,27 @@ class LoadReader:
             consumer.assign([TopicPartition(self._topic, each, 0) for each in self.positions])
             while not self._stop.is_set():
                 for message in consumer.consume(READ_COUNT, POLL_S):
-                    self._take(message)
+                    if not self._goes_back(consumer, message):
+                        self._take(message)
         finally:
             consumer.close()
+
+    def _goes_back(self, consumer: Consumer, message: Any) -> bool:
+        """A reader of replicas that a follower has thrown back reads on where it was.
+
+        A follower that begins anew answers "out of range", and the client has to ask the leader
+        then. librdkafka 2.16 does not when it could not reach that follower for a second: it then
+        believes that it fetches from the leader ("not migrating away from preferred replica").
+        """
+        error = message.error()
+        if error is None or error.code() != KafkaError._AUTO_OFFSET_RESET:
+            return False
+        if "client.rack" not in self._config or self._thrown_back_count >= MOST_THROWN_BACK:
+            return False
+        self._thrown_back_count += 1
+        self.errors["thrown back by a follower"] += 1
+        consumer.assign([TopicPartition(self._topic, *each) for each in self.positions.items()])
+        return True
 
     def _take(self, message: Any) -> None:
         error = message.error()

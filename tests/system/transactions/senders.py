@@ -7,9 +7,11 @@ acknowledged in the history only after its delivery report said so, without an e
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -21,6 +23,8 @@ from tests.system.transactions.history import History, OffsetCommit, Send
 CALL_S: Final = 5.0
 #: Longer than any fault.
 DEADLINE_S: Final = 120.0
+#: When a call is given up that its own limit does not end: librdkafka's issues 5456 and 5511.
+STUCK_S: Final = DEADLINE_S + 10.0
 #: What is left open is aborted by its coordinator after this time.
 TRANSACTION_TIMEOUT_MS: Final = 20_000
 LONGEST_FILLER: Final = 40
@@ -116,7 +120,21 @@ class ConfluentSender:
             TopicPartition(each.log.topic, each.log.partition, each.next_offset) for each in commits
         ]
         metadata = consumer.consumer_group_metadata()
-        self._call(partial(self._it.send_offsets_to_transaction, offsets, metadata, CALL_S))
+        call = partial(self._it.send_offsets_to_transaction, offsets, metadata, CALL_S)
+        ended: Future[None] = Future()
+        threading.Thread(target=self._call_into, args=(call, ended), daemon=True).start()
+        try:
+            ended.result(STUCK_S)
+        except TimeoutError:
+            raise Broken("librdkafka does not return from send_offsets_to_transaction") from None
+
+    def _call_into(self, function: Callable[[], Any], ended: Future[None]) -> None:
+        try:
+            self._call(function)
+        except BaseException as error:  # noqa: BLE001 - for the thread that waits
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
 
     def commit(self) -> None:
         self._call(partial(self._it.commit_transaction, CALL_S))

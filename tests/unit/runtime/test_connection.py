@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import pytest
 
@@ -282,7 +283,7 @@ async def test_records_arrive_whole_and_in_order_however_they_are_written(
         request.respond(ProduceResponse())
 
     connection = await connect(harness, await harness.server(handler), negotiate=False)
-    sizes = [10, 300_000, 70_000, 1, 65_536, 65_537, 1_000_000, 5]
+    sizes = [8_192, 20_000, 10, 300_000, 8_192, 70_000, 1, 65_536, 65_537, 1_000_000, 5]
     batches = [bytearray([number]) * size for number, size in enumerate(sizes)]
     answers = [
         connection.submit(
@@ -309,6 +310,44 @@ async def test_records_arrive_whole_and_in_order_however_they_are_written(
             batch[:] = bytes(len(batch))
     await asyncio.gather(*answers)
     assert seen == [part for batch in expected for part in (batch, b"end")]
+
+
+async def test_large_records_are_written_at_once_and_small_ones_together(harness: Harness) -> None:
+    """The peer has something to do while its next request is made."""
+    written: list[int] = []
+
+    class Spy:
+        def __init__(self, transport: Any) -> None:
+            self.transport = transport
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.transport, name)
+
+        def write(self, data: Any) -> None:
+            written.append(len(data))
+            self.transport.write(data)
+
+        def writelines(self, pieces: Any) -> None:
+            written.append(sum(map(len, pieces)))
+            self.transport.writelines(pieces)
+
+    def answer(request: Request) -> None:
+        request.respond(ProduceResponse())
+
+    connection = await connect(harness, await harness.server(answer), negotiate=False)
+    connection._transport = cast(Any, Spy(connection._transport))
+
+    def submit(size: int) -> Any:
+        data = PartitionProduceData(index=0, records=bytes(size))
+        request = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=[data])])
+        return connection.submit(request, api_version=9, keeps_records=True)
+
+    answers = [submit(16_384), submit(16_384)]
+    assert len(written) == 2
+    answers += [submit(100), submit(100), submit(16_384)]
+    assert len(written) == 2, "what is behind small ones waits with them"
+    await asyncio.gather(*answers)
+    assert len(written) == 3
 
 
 async def test_buffers_are_used_again_when_the_receiver_says_so(harness: Harness) -> None:

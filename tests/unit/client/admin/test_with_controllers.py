@@ -145,7 +145,17 @@ async def test_a_voter_leaves_and_comes_back(controllers: Controllers, admin: Ad
 
 async def test_features_and_registrations_are_changed_by_way_of_the_controllers(admin: Admin):
     update = {"group.version": FeatureUpdate(0, UpgradeType.SAFE_DOWNGRADE)}
-    await admin.update_features(update, validate_only=True)
+
+    async def is_valid() -> bool:
+        try:
+            await admin.update_features(update, validate_only=True)
+        except BrokerError as error:
+            if "has not said yet" not in str(error):
+                raise
+            return False
+        return True
+
+    await wait_until_async(is_valid, what="the registrations of all controllers")
     assert (await admin.describe_features()).finalized["group.version"] == 1
     with pytest.raises(BrokerError, match="BROKER_ID_NOT_REGISTERED"):
         await admin.unregister_broker(9)

@@ -297,6 +297,19 @@ async def test_a_bug_in_the_sender_leaves_nobody_waiting(
         caplog.clear()
 
 
+async def test_a_producer_that_only_began_transactions_closes_cleanly() -> None:
+    """Without `async with`, and without a record: the first call starts it."""
+    async with FakeCluster(1, topics={"t": 1}) as cluster:
+        before = asyncio.all_tasks()
+        producer = producer_of(cluster, transactional_id="only")
+        await ends(producer.init_transactions(), "init_transactions")
+        await ends(producer.close(), "close")
+        left = [task for task in asyncio.all_tasks() - before if "producer" in task.get_name()]
+        assert left == []
+        with pytest.raises(ClientClosed):
+            await producer.init_transactions()
+
+
 async def test_one_task_however_many_records() -> None:
     async with FakeCluster(1, topics={"t": 1}) as cluster, producer_of(cluster) as producer:
         await producer.send("t", b"first")

@@ -43,6 +43,9 @@ P0, P1, _ = PARTITIONS
 class ScriptedProducer(TransactionCalls):
     """The calls, without the rest of a producer."""
 
+    def _check_usable(self) -> None:
+        """There is nothing to start."""
+
     def __init__(self, link: ScriptedLink, **settings: Any) -> None:
         settings.setdefault("transactional_id", "tid")
         settings.setdefault("max_block_ms", 5_000)

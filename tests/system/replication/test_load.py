@@ -1,0 +1,36 @@
+"""What a reader of the load makes of librdkafka's errors."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from tests.system.replication.load import LoadReader
+
+
+def here(_work: Any) -> None:
+    """Runs nothing: the test plays the consumer."""
+
+
+def thrown_back(partition: int) -> Any:
+    error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "out of range (broker 2)")
+    return SimpleNamespace(error=lambda: error, partition=lambda: partition)
+
+
+@pytest.mark.parametrize("rack", ["rack-2", None])
+def test_who_reads_from_replicas_may_be_thrown_back_by_a_follower(rack: str | None) -> None:
+    reader = LoadReader(here, "127.0.0.1:1", "t", 2, rack)
+    reader.positions.update({0: 5, 1: 9})
+    assigned: list[TopicPartition] = []
+    consumer: Any = SimpleNamespace(assign=assigned.extend)
+    went_back = reader._goes_back(consumer, thrown_back(1))
+    assert went_back is (rack is not None), "from a leader it is a broken promise"
+    assert [(each.partition, each.offset) for each in assigned] == (
+        [(0, 5), (1, 9)] if rack else []
+    )
+    if not went_back:
+        reader._take(thrown_back(1))
+    assert bool(reader.complaints) is (rack is None)
