@@ -143,6 +143,8 @@ class StreamPlanner:
             DataLoss, InvalidCheckpoint, and what the cluster refuses.
         """
         start, end = from_json(start_value), from_json(end_value)
+        # `end` is in the checkpoint: Spark asks for the first offset again only to run the batch.
+        self._fixes_initial = False
         moving = [name for name in end if name not in start or start[name] < end[name]]
         ranges, losses = readable(
             start,

@@ -265,6 +265,18 @@ def test_available_now_with_latest_still_ends():
     assert start == end == {"t": {"0": 12}}
 
 
+def test_only_the_first_batch_is_planned_empty():
+    """Spark looks up the first offset once more to run that batch; it may be another one then."""
+    source = ScriptedSource(t=[Log(0, 10)])
+    query = Query(source, startingOffsets="latest")
+    planned = query.plan()
+    source.topics["t"][0].end = 12
+    assert query.run(planned) == []
+    assert query.run() == [OffsetRange(P0, 10, 12)]
+    source.topics["t"][0].end = 14
+    assert query.run() == [OffsetRange(P0, 12, 14)]
+
+
 def test_a_new_query_needs_its_topics():
     source = ScriptedSource(t=[Log(0, 10)])
     source.named = ("t", "missing")
