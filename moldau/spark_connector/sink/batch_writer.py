@@ -27,7 +27,7 @@ from moldau.spark_connector.sink.failures import explained
 from moldau.spark_connector.sink.ledger_store import NAMED_PREFIX
 from moldau.spark_connector.sink.row_columns import RowColumns
 from moldau.spark_connector.sink.slot_writer import TaskPlace, write_plain, write_slot
-from moldau.spark_connector.sink.stream_writer import SinkMessage, gathered
+from moldau.spark_connector.sink.stream_writer import SinkMessage, check_all_told, gathered
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -101,6 +101,7 @@ class MoldauBatchWriter(DataSourceArrowWriter):
         """On the driver, when all tasks have written."""
         if self.planned is not None:
             _, _, reports = gathered(messages)
+            check_all_told(messages, reports)
             commit_batch(self.options, self.planned, self.query_id, BATCH_ID, reports)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

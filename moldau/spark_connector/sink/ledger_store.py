@@ -36,6 +36,7 @@ from moldau.client import (
     RecordTooLarge,
     RequestTimeout,
     TopicAlreadyExists,
+    TopicDescription,
     TopicPartition,
     TransactionAbortable,
     UnknownTopicOrPartition,
@@ -58,6 +59,9 @@ _log: Final = logging.getLogger("moldau.spark_connector.sink")
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """A dead driver's ledger transaction holds back other sinks' for so long at most."""
 CLOSE_MS: Final = 1_000
+SPREAD_MS: Final = 10_000
+"""How long a broker may not have heard of a topic that others know."""
+SPREAD_PAUSE_S: Final = 0.1
 POLL_MS: Final = 200
 MAX_VALUE_BYTES: Final = 8 * 1024 * 1024
 MAX_FINISHED: Final = 1_000
@@ -147,7 +151,7 @@ class LedgerStore:
             with contextlib.suppress(TopicAlreadyExists):
                 self._admin.create_topics([NewTopic(name, 1, configs=TOPIC_CONFIGS)])
                 _log.info("made the ledger topic %s", name)
-            described = self._admin.describe_topics([name])[name]
+            described = self._described()
         if len(described.partitions) != 1:
             raise LedgerUnusable(
                 f"ledger topic {name} has {len(described.partitions)} partitions: a ledger has "
@@ -164,6 +168,22 @@ class LedgerStore:
                 f"ledger topic {name} has cleanup.policy={policy.value}: with that, decisions are "
                 "deleted in time. Set it to compact, or name another topic with ledgerTopic"
             )
+
+    def _described(self) -> TopicDescription:
+        """The topic, which is there: the controller may know it before each of the brokers does.
+
+        Raises:
+            LedgerUnusable: it is not.
+        """
+        name = self._partition.topic
+        deadline_s = time.monotonic() + min(self._limit_ms, SPREAD_MS) / 1000
+        while True:
+            try:
+                return self._admin.describe_topics([name])[name]
+            except UnknownTopicOrPartition:
+                if time.monotonic() >= deadline_s:
+                    raise _not_as_it_was(name, "it is gone") from None
+                time.sleep(SPREAD_PAUSE_S)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -192,10 +212,7 @@ class LedgerStore:
 
     def _read(self) -> None:
         name = self._partition.topic
-        try:
-            topic_id = self._admin.describe_topics([name])[name].topic_id
-        except UnknownTopicOrPartition:
-            raise _not_as_it_was(name, "it is gone") from None
+        topic_id = self._described().topic_id
         if self._topic_id not in (None, topic_id):
             raise _not_as_it_was(name, "it was made anew")
         self._topic_id = topic_id

@@ -94,9 +94,11 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver, when all tasks have written."""
-        planned, query_id, reports = gathered(messages)
-        if planned is not None:
-            commit_batch(self.options, planned, query_id, batchId, reports)
+        if self.options.semantics is Semantics.EXACTLY_ONCE:
+            planned, query_id, reports = gathered(messages)
+            check_all_told(messages, reports)
+            if planned is not None:
+                commit_batch(self.options, planned, query_id, batchId, reports)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver, when a task or the commit has failed."""
@@ -114,6 +116,19 @@ def gathered(
         return None, "", []
     reports = [each.report for each in told if each.report is not None]
     return told[0].planned, told[0].query_id, reports
+
+
+def check_all_told(messages: list[WriterCommitMessage | None], reports: list[TaskReport]) -> None:
+    """A decision without one task's transaction would lose that task's rows.
+
+    Raises:
+        SparkConnectorError: a task has no report, though Spark wants to commit.
+    """
+    if len(reports) != len(messages):
+        raise SparkConnectorError(
+            f"Spark commits {len(messages)} tasks, and only {len(reports)} have said what they "
+            "wrote: nothing was committed. Start the query again, or write once more"
+        )
 
 
 def _place() -> TaskPlace:

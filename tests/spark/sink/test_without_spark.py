@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moldau.client import NewTopic, TopicPartition, sync
+from moldau.client import NewTopic, TopicPartition, UnknownTopicOrPartition, sync
 from moldau.client.sync import Admin
 from moldau.spark_connector import errors, settle_sink
 from moldau.spark_connector.core import commit_steps as steps
@@ -265,6 +265,29 @@ def test_the_ledger_topic(cluster: Cluster, topic: str, admin: Admin) -> None:
     assert len(described.partitions) == 1
     newest = decode(visible(cluster.bootstrap_server, ledger)[-1])
     assert newest.sink_id == sink.id
+
+
+def test_brokers_hear_of_the_ledger_late(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the controller has made, another node may not know for a moment."""
+    real = sync.Admin.describe_topics
+    late = iter([False, True, True, False, True])
+
+    def describe(admin: Admin, names: Any) -> Any:
+        if next(late, False):
+            raise UnknownTopicOrPartition("not here yet")
+        return real(admin, names)
+
+    monkeypatch.setattr(sync.Admin, "describe_topics", describe)
+    monkeypatch.setattr(ledger_store, "SPREAD_PAUSE_S", 0.001)
+    sink = Sink(cluster, topic, ledgerTopic=f"ledger-{uuid.uuid4().hex[:8]}")
+    sink.plan()
+    assert next(late, None) is None
+    monkeypatch.setattr(ledger_store, "SPREAD_MS", 0)
+    late = iter([True])
+    with pytest.raises(errors.LedgerUnusable, match="it is gone"):
+        sink.plan()
 
 
 @pytest.mark.parametrize(
