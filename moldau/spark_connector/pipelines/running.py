@@ -50,6 +50,7 @@ class RunningQuery:
         self.name = name
         self._query = query
         self._told: tuple[int, str] = (-1, "")
+        self._seen: tuple[int, str] | None = None
         self._is_marked = False
         self._asked_at: int | None = None
 
@@ -57,10 +58,16 @@ class RunningQuery:
         return not self._query.isActive
 
     def new_progress(self) -> list[BatchProgress]:
+        last = self._query.lastProgress
+        if last is None or _turn(last) == self._seen:
+            return []
+        self._seen = _turn(last)
+        # The whole list is some hundred calls of the Java machine: only when a batch was missed.
+        is_next = last["batchId"] == self._told[0] + 1 and last["numInputRows"]
         found = []
-        for each in self._query.recentProgress:
+        for each in (last,) if is_next else self._query.recentProgress:
             # While idle Spark tells of the same batch again, with a later time and no rows.
-            turn = (int(each["batchId"]), str(each["timestamp"]))
+            turn = _turn(each)
             if turn > self._told and (turn[0] > self._told[0] or each["numInputRows"]):
                 found.append(batch_progress(self.name, _plain(each)))
                 self._told = turn
@@ -98,6 +105,10 @@ def failure_line(text: str) -> str:
     if len(line) > MAX_MESSAGE_CHARACTERS:
         line = f"{line[:MAX_MESSAGE_CHARACTERS]} …"
     return line
+
+
+def _turn(progress: Any) -> tuple[int, str]:
+    return int(progress["batchId"]), str(progress["timestamp"])
 
 
 def _plain(progress: Any) -> dict[str, Any]:

@@ -75,6 +75,10 @@ class FakeQuery:
         self.recentProgress: list[dict[str, Any]] = []
         self.isActive = True
 
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        return self.recentProgress[-1] if self.recentProgress else None
+
 
 def test_each_batch_is_told_once():
     query = FakeQuery()
@@ -86,6 +90,23 @@ def test_each_batch_is_told_once():
     query.recentProgress.append(said(2, rows=0))
     assert [each.batch_id for each in running.new_progress()] == [2]
     assert running.new_progress() == []
+
+
+def test_the_whole_list_is_asked_for_only_when_a_batch_was_missed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    query = FakeQuery()
+    running = RunningQuery("p", query)  # type: ignore[arg-type]
+    latest: list[dict[str, Any]] = []
+    monkeypatch.setattr(FakeQuery, "lastProgress", property(lambda _: latest[-1]))
+    del query.recentProgress
+    for number in range(3):
+        latest.append(said(number))
+        assert [each.batch_id for each in running.new_progress()] == [number]
+        assert running.new_progress() == []
+    query.recentProgress = [said(number) for number in range(6)]
+    latest.append(said(5))
+    assert [each.batch_id for each in running.new_progress()] == [3, 4, 5]
 
 
 OURS = """\
