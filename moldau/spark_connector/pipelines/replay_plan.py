@@ -9,19 +9,45 @@ also when the archive has grown meanwhile.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple
 
 from moldau.spark_connector.pipelines.errors import PipelineFailed
-from moldau.spark_connector.pipelines.model import ArchiveSource, Pipeline, is_remote
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+from moldau.spark_connector.pipelines.model import ArchiveSource, Pipeline
+from moldau.spark_connector.pipelines.small_files import SmallFiles
 
 PLAN_FILE: Final = "replay-plan.json"
 DONE_FILE: Final = "replay-done.json"
 FORMAT_VERSION: Final = 1
+MAX_CELLS: Final = 100_000
+"""Into how many pieces an archive is cut at most before they are put together to chunks."""
+
+
+class ArchivedRange(NamedTuple):
+    """The records of one partition in one file of an archive; `last_offset` is in it."""
+
+    file: str
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+
+
+class Chunk(NamedTuple):
+    """Offsets from `first_offset` up to `end_offset` (exclusive) of all partitions together."""
+
+    first_offset: int
+    end_offset: int
+    row_count: int
+
+
+class Cells(NamedTuple):
+    """How offsets are counted before they become chunks: cell n begins at first + n × size."""
+
+    first_offset: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,38 +55,41 @@ class ReplayPlan:
     """Which records are replayed, and in which steps.
 
     `ends` is the last offset of each partition, plus one, as it was when the plan was made: by
-    topic, then by partition (as text, as in JSON). Chunk n holds the offsets from
-    `first_offset` + n × `stride` to the next chunk's, of all partitions together. `row_counts` says
-    how many records that are, by the chunk's number (as text); chunks without any are not in it.
+    topic, then by partition (as text, as in JSON). Chunks are whole cells, follow one another by
+    their offsets, and have records.
     """
 
     path: str
     topics: tuple[str, ...]
     from_ms: int | None
     until_ms: int | None
-    stride: int
-    first_offset: int
     ends: Mapping[str, Mapping[str, int]]
-    row_counts: Mapping[str, int] = field(default_factory=dict)
+    cells: Cells
+    chunks: tuple[Chunk, ...]
 
-    @property
-    def chunk_count(self) -> int:
-        """How many chunks there are; some may hold nothing."""
-        highest = max((end for each in self.ends.values() for end in each.values()), default=0)
-        return max(0, -(-(highest - self.first_offset) // self.stride))
+    def counted_otherwise(self, counts: Mapping[int, int], done_count: int) -> str | None:
+        """The first chunk still to be done that has more or fewer records now; None: all fit.
 
-    def offsets_of(self, chunk: int) -> tuple[int, int]:
-        """The chunk's first offset, and the one after its last."""
-        first = self.first_offset + chunk * self.stride
-        return first, first + self.stride
-
-    def rows_in(self, chunk: int) -> int:
-        """How many records a chunk has."""
-        return self.row_counts.get(str(chunk), 0)
+        Args:
+            counts: how many records each cell has, of those that the plan is about.
+        """
+        found = [0] * len(self.chunks)
+        begins = [each.first_offset for each in self.chunks]
+        for cell, count in counts.items():
+            number = bisect_right(begins, self.cells.first_offset + cell * self.cells.size) - 1
+            found[max(0, number)] += count
+        for number in range(done_count, len(self.chunks)):
+            wanted = self.chunks[number]
+            if found[number] != wanted.row_count:
+                return (
+                    f"offsets {wanted.first_offset} to {wanted.end_offset - 1}: there were "
+                    f"{wanted.row_count:,} records, and now there are {found[number]:,}"
+                )
+        return None
 
     def rows_after(self, chunk: int) -> int:
         """How many records come after a chunk."""
-        return sum(count for number, count in self.row_counts.items() if int(number) > chunk)
+        return sum(each.row_count for each in self.chunks[chunk + 1 :])
 
     def is_for(self, source: ArchiveSource) -> bool:
         """Whether the plan was made for such a source."""
@@ -68,23 +97,47 @@ class ReplayPlan:
         return mine == (source.path, source.topics, source.from_ms, source.until_ms)
 
 
-def make_plan(source: ArchiveSource, ranges: Iterator[tuple[str, int, int, int]]) -> ReplayPlan:
+def cells_of(ranges: Sequence[ArchivedRange], records_per_chunk: int) -> Cells:
+    """In which steps to count the records, so that chunks can be made of the counts.
+
+    A cell takes as many offsets of each partition as make up a chunk together, so no cell holds
+    more than a chunk may (unless offsets reach so far that there would be too many cells).
+    """
+    if not ranges:
+        return Cells(0, 1)
+    first = min(each.first_offset for each in ranges)
+    span = max(each.last_offset for each in ranges) + 1 - first
+    partition_count = len({(each.topic, each.partition) for each in ranges})
+    return Cells(first, max(1, records_per_chunk // partition_count, -(-span // MAX_CELLS)))
+
+
+def make_plan(
+    source: ArchiveSource,
+    ranges: Iterable[ArchivedRange],
+    cells: Cells,
+    counts: Mapping[int, int],
+) -> ReplayPlan:
     """A plan for what is in the archive.
 
     Args:
-        ranges: topic, partition, lowest and highest offset of what is to be replayed.
+        ranges: what is to be replayed.
+        counts: how many records of it each cell has; cells without any may be left out.
     """
     ends: dict[str, dict[str, int]] = {}
-    lowest: int | None = None
-    partition_count = 0
-    for topic, partition, first, last in ranges:
-        ends.setdefault(topic, {})[str(partition)] = last + 1
-        lowest = first if lowest is None else min(lowest, first)
-        partition_count += 1
-    # A chunk takes as many offsets of each partition as make up the records of a batch together.
-    stride = max(1, source.records_per_chunk // max(1, partition_count))
+    for each in ranges:
+        of_topic = ends.setdefault(each.topic, {})
+        number = str(each.partition)
+        of_topic[number] = max(of_topic.get(number, 0), each.last_offset + 1)
+    chunks: list[Chunk] = []
+    for cell in sorted(cell for cell, count in counts.items() if count):
+        first = cells.first_offset + cell * cells.size
+        end, count = first + cells.size, counts[cell]
+        if chunks and chunks[-1].row_count + count <= source.records_per_chunk:
+            last = chunks.pop()
+            first, count = last.first_offset, last.row_count + count
+        chunks.append(Chunk(first, end, count))
     return ReplayPlan(
-        source.path, source.topics, source.from_ms, source.until_ms, stride, lowest or 0, ends
+        source.path, source.topics, source.from_ms, source.until_ms, ends, cells, tuple(chunks)
     )
 
 
@@ -94,15 +147,9 @@ class ReplayBook:
     The chunks' transactions make sure that a chunk is written once; this only saves the reading.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        from pyarrow import fs
-
+    def __init__(self, pipeline: Pipeline, files: SmallFiles) -> None:
         self._name = pipeline.name
-        where = pipeline.checkpoint
-        found: tuple[FileSystem, str] = fs.FileSystem.from_uri(
-            where if is_remote(where) else f"file://{where}"
-        )
-        self._files, self._directory = found
+        self._files = files
 
     def plan(self, source: ArchiveSource) -> ReplayPlan | None:
         """The plan of an earlier run; None when there was none.
@@ -114,12 +161,19 @@ class ReplayBook:
         if document is None:
             return None
         if document.pop("version", None) != FORMAT_VERSION:
-            raise PipelineFailed(f"{self._name}: {self._place(PLAN_FILE)} is of another version")
-        document["topics"] = tuple(document["topics"])
-        plan = ReplayPlan(**document)
+            raise PipelineFailed(
+                f"{self._name}: {self._files.place(PLAN_FILE)} is of another version"
+            )
+        try:
+            document["topics"] = tuple(document["topics"])
+            document["chunks"] = tuple(Chunk(*map(int, each)) for each in document["chunks"])
+            document["cells"] = Cells(*map(int, document["cells"]))
+            plan = ReplayPlan(**document)
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._unreadable(PLAN_FILE, error) from error
         if not plan.is_for(source):
             raise PipelineFailed(
-                f"{self._name}: the checkpoint {self._directory} is that of a replay of "
+                f"{self._name}: the checkpoint {self._files.directory} is that of a replay of "
                 f"{plan.path} with other topics or times: give this one a checkpoint of its own"
             )
         return plan
@@ -131,32 +185,34 @@ class ReplayBook:
     def done_count(self) -> int:
         """How many chunks are known to be done."""
         document = self._read(DONE_FILE)
-        return 0 if document is None else int(document["chunks"])
+        if document is None:
+            return 0
+        try:
+            return int(document["chunks"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._unreadable(DONE_FILE, error) from error
 
     def keep_done_count(self, count: int) -> None:
         """So many chunks are done."""
         self._write(DONE_FILE, {"chunks": count})
 
-    def _place(self, name: str) -> str:
-        return f"{self._directory}/{name}"
-
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
-            with self._files.open_input_stream(self._place(name)) as opened:
-                document: dict[str, Any] = json.loads(opened.read())
-        except FileNotFoundError:
-            return None
+            content = self._files.read(name)
+            if content is None:
+                return None
+            document = json.loads(content)
+            if not isinstance(document, dict):
+                raise ValueError("not a JSON object")
         except (OSError, ValueError) as error:
-            raise PipelineFailed(f"{self._name}: {self._place(name)}: {error}") from error
+            raise self._unreadable(name, error) from error
         return document
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
-        """A whole new file in the old one's place: a reader finds one of the two."""
-        draft = self._place(f"{name}.new")
         try:
-            self._files.create_dir(self._directory, recursive=True)
-            with self._files.open_output_stream(draft) as opened:
-                opened.write(json.dumps(document).encode())
-            self._files.move(draft, self._place(name))
+            self._files.write(name, json.dumps(document).encode())
         except OSError as error:
-            raise PipelineFailed(f"{self._name}: {self._place(name)}: {error}") from error
+            raise self._unreadable(name, error) from error
+
+    def _unreadable(self, name: str, error: Exception) -> PipelineFailed:
+        return PipelineFailed(f"{self._name}: {self._files.place(name)}: {error}")
