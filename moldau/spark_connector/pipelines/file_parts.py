@@ -271,13 +271,23 @@ def _topic_sink(
         for option, given in source.options.items():  # the same cluster, the same way into it
             if option.lower().startswith(_WAY_IN):
                 options.setdefault(option, given)
-    if isinstance(source, TopicSource) and servers == source.bootstrap_servers:
-        read = source.options.get("subscribe", "").split(",")
-        if topic == "{topic}" or topic in read:
-            section.complain("topic", "is what this pipeline reads: it would feed itself")
+    reads_it = isinstance(source, TopicSource) and (topic == "{topic}" or source.reads(topic))
+    if reads_it and servers == same:
+        section.complain("topic", "is what this pipeline reads: it would feed itself")
+    if sink.ledger_topic in _named_targets(source, sink):
+        section.complain("topic", f"{sink.ledger_topic} is the sink's own ledger")
     _check_sink_options(section, sink)
     section.finish(dict.fromkeys(("key", "value"), _AS_THEY_ARE) if kind.keeps_records else None)
     return sink
+
+
+def _named_targets(source: TopicSource | ArchiveSource | None, sink: TopicSink) -> list[str]:
+    """The topics to be written, as far as the file names them."""
+    if isinstance(source, ArchiveSource):
+        names = source.topics
+    else:
+        names = () if source is None else source.topics
+    return [sink.target_of(each) for each in (*names, "{topic}")]
 
 
 def _check_sink_options(section: Section, sink: TopicSink) -> None:

@@ -8,11 +8,13 @@ complete and consistent; the only things it cannot know are the cluster's and th
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from moldau.spark_connector.options.sink_options import DEFAULT_LEDGER_TOPIC
 from moldau.spark_connector.pipelines.errors import PipelineFileError, Problem
 
 AVAILABLE_NOW: Final = "available-now"
@@ -42,6 +44,22 @@ class TopicSource:
     def bootstrap_servers(self) -> str:
         """`kafka.bootstrap.servers`."""
         return self.options["kafka.bootstrap.servers"]
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are named; none where a pattern says what is read."""
+        named = self.options.get("subscribe")
+        return () if named is None else tuple(named.split(","))
+
+    def reads(self, topic: str) -> bool:
+        """Whether a topic of this name is read, by its name or by the pattern."""
+        pattern = self.options.get("subscribePattern")
+        if pattern is None:
+            return topic in self.topics
+        try:
+            return re.fullmatch(pattern, topic) is not None
+        except re.error:
+            return False  # which is told where the options are checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +97,16 @@ class TopicSink:
     def bootstrap_servers(self) -> str:
         """`kafka.bootstrap.servers`."""
         return self.options["kafka.bootstrap.servers"]
+
+    @property
+    def ledger_topic(self) -> str:
+        """Where the connector keeps its decisions, in the cluster that is written to."""
+        given = (value for name, value in self.options.items() if name.lower() == "ledgertopic")
+        return next(given, DEFAULT_LEDGER_TOPIC)
+
+    def target_of(self, topic: str) -> str:
+        """The topic that a record of `topic` goes to."""
+        return self.topic.replace("{topic}", topic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ also when the archive has grown meanwhile.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,6 +67,12 @@ class ReplayPlan:
     ends: Mapping[str, Mapping[str, int]]
     cells: Cells
     chunks: tuple[Chunk, ...]
+
+    @property
+    def plan_id(self) -> str:
+        """The same for the same plan only: chunk n of another plan holds other records."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def counted_otherwise(self, counts: Mapping[int, int], done_count: int) -> str | None:
         """The first chunk still to be done that has more or fewer records now; None: all fit.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -17,6 +17,7 @@ from moldau.client import (
     NewTopic,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
+    UnsupportedByBroker,
     UnusedSetting,
 )
 from moldau.client.sync import Admin
@@ -30,20 +31,43 @@ def prepare_topics(pipeline: Pipeline) -> None:
     """Make the topics that the sink says how to make; refuse those that do not fit.
 
     Raises:
-        PipelineFailed: a topic is missing or has the wrong number of partitions, or nobody answers.
+        PipelineFailed: a topic is missing or has the wrong number of partitions, the pipeline would
+            read what it writes, or nobody answers.
     """
     sink, source = pipeline.sink, pipeline.source
     try:
         read: dict[str, int] = {}
+        read_from: str | None = None
         if isinstance(source, TopicSource):
             with admin_for(source.options) as admin:
                 read = _read_topics(admin, source, pipeline.name)
+                read_from = _cluster_id(admin)
         if isinstance(sink, TopicSink):
             with admin_for(sink.options) as admin:
-                for topic, count in _wanted(sink, read).items():
+                wanted = _wanted(sink, read)
+                if isinstance(source, TopicSource) and read_from == (_cluster_id(admin) or ""):
+                    _refuse_own_output(pipeline.name, source, wanted)
+                for topic, count in wanted.items():
                     _prepare(admin, sink, topic, count, pipeline)
     except KafkaError as error:
         raise PipelineFailed(f"{pipeline.name}: {error}") from error
+
+
+def _cluster_id(admin: Admin) -> str | None:
+    try:
+        return admin.describe_cluster().cluster_id
+    except UnsupportedByBroker:  # Kafka before 2.8
+        return None
+
+
+def _refuse_own_output(name: str, source: TopicSource, wanted: Iterable[str]) -> None:
+    """Different addresses may be of one cluster: only now that is known."""
+    own = sorted(each for each in wanted if source.reads(each))
+    if own:
+        raise PipelineFailed(
+            f"{name}: {own[0]} is read and written, in the same cluster: the pipeline would feed "
+            "itself"
+        )
 
 
 @contextmanager
@@ -86,7 +110,7 @@ def _read_topics(admin: Admin, source: TopicSource, name: str) -> dict[str, int]
             raise PipelineFailed(f"{name}: pattern {pattern!r}: {error}") from None
         names = [each for each in admin.list_topics() if matches(each)]
     else:
-        names = source.options["subscribe"].split(",")
+        names = list(source.topics)
     counts = {each: partition_count(admin, each) for each in names}
     missing = sorted(each for each, count in counts.items() if count is None)
     if missing:
@@ -102,14 +126,10 @@ def _wanted(sink: TopicSink, read: Mapping[str, int]) -> dict[str, int | None]:
         return {sink.topic: sink.partition_count}
     # A mirrored topic has the partitions of its original; a replay knows its topics only later.
     return {
-        target_topic(sink.topic, topic): sink.partition_count or count
+        sink.target_of(topic): sink.partition_count or count
         for topic, count in read.items()
+        if sink.target_of(topic) != sink.ledger_topic
     }
-
-
-def target_topic(template: str, topic: str) -> str:
-    """The topic that a record of `topic` goes to."""
-    return template.replace("{topic}", topic)
 
 
 def _prepare(

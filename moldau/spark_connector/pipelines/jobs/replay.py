@@ -160,6 +160,7 @@ class RunningReplay:
         self._pipeline = pipeline
         self._ranges = ranges
         self._plan = plan
+        self._plan_id = plan.plan_id
         self._book = book
         self._stop = threading.Event()
         self._given_up = False
@@ -215,7 +216,7 @@ class RunningReplay:
         sink = topic_sink(self._pipeline)
         options = {**sink_options(sink), "includeTimestamp": "true"}
         if sink.semantics == "exactly-once":
-            options["txnId"] = f"{sink.sink_id}-{number}"
+            options["txnId"] = f"replay-{self._plan_id}-{number}"
         self._rows_of(chunk).write.format(FORMAT).options(**options).mode("append").save()
         self._book.keep_done_count(number + 1)
         duration_ms = max(1, round((time.monotonic() - began) * 1_000))
@@ -251,4 +252,4 @@ class RunningReplay:
         frame = _until(frame.where((offset >= first) & (offset < end)), self._plan)
         frame = frame.repartition("topic", "partition")
         frame = frame.sortWithinPartitions("topic", "partition", "offset")
-        return mirrored(frame, topic_sink(self._pipeline).topic)
+        return mirrored(frame, topic_sink(self._pipeline))
