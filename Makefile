@@ -57,7 +57,7 @@ bench: setup ## Side by side with peers and limits (BENCH=name for one of them)
 	$(BIN)/python -m benchmarks.run $(BENCH) $(BENCH_ARGS)
 
 bench-spark: setup ## Our Spark source and sink beside Spark's own: rows/s, micro-batches (needs Java; Maven for Spark's own)
-	$(BIN)/python -m benchmarks.run spark $(BENCH_ARGS)
+	PYTHONPATH=$$($(BIN)/python .ci/spark_matrix.py --fetch 4.1) $(BIN)/python -m benchmarks.run spark $(BENCH_ARGS)
 
 bench-client: setup ## The client beside confluent-kafka, aiokafka and kafka-python: throughput, CPU, memory
 	$(BIN)/python -m benchmarks.run client $(BENCH_ARGS)

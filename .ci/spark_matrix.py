@@ -16,7 +16,14 @@ VERSIONS = ("4.1", "4.2")
 
 
 def main():
-    """Every version after the other; those of the command line, or all."""
+    """Every version after the other; those of the command line, or all.
+
+    `--fetch VERSION` only fetches one, and prints where it is.
+    """
+    if sys.argv[1:2] == ["--fetch"]:
+        home = fetch(sys.argv[2])
+        print(home or "")
+        return 0 if home else 1
     failed = []
     for version in sys.argv[1:] or VERSIONS:
         home = fetch(version)
@@ -36,7 +43,7 @@ def fetch(version):
     shutil.rmtree(partial, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     command += ["--target", str(partial), "pyspark==" + version + ".*"]
-    if subprocess.call(command) != 0:
+    if subprocess.call(command, stdout=sys.stderr) != 0:
         shutil.rmtree(partial, ignore_errors=True)
         return None
     partial.rename(home)

@@ -239,19 +239,23 @@ class LedgerStore:
 
     def _read_on(self, consumer: sync.Consumer, end_offset: int) -> None:
         deadline_s = time.monotonic() + self._limit_ms / 1000
+        read_to = consumer.position(self._partition)
         while True:
             position = consumer.position(self._partition)
             if position >= end_offset:
                 self._read_to = position
                 return
+            if position > read_to:
+                read_to = position
+                deadline_s = time.monotonic() + self._limit_ms / 1000
             left_ms = (deadline_s - time.monotonic()) * 1000
             if left_ms <= 0:
                 raise LedgerBusy(
                     f"ledger topic {self._partition.topic} cannot be read beyond offset {position} "
-                    f"of {end_offset}: somebody's transaction has been open there for "
-                    f"{self._limit_ms:.0f} ms. Ledger transactions end within "
-                    f"{TRANSACTION_TIMEOUT_MS} ms by themselves; `kafka-transactions find-hanging` "
-                    "finds others"
+                    f"of {end_offset}: for {self._limit_ms:.0f} ms nothing came. Somebody's "
+                    "transaction has been open there, or the partition's leader serves no "
+                    f"fetches. Ledger transactions end within {TRANSACTION_TIMEOUT_MS} ms by "
+                    "themselves; `kafka-transactions find-hanging` finds others"
                 )
             try:
                 polled = consumer.poll_arrow(timeout_ms=min(left_ms, POLL_MS))

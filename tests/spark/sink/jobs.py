@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.client import OffsetSpec, TopicPartition, sync
 from moldau.testing import Cluster, wait_until
 from tests.spark.sink.faulty_source import FORMAT, Fault, FaultySource
+from tests.spark.sink.plain_sink import wait_for_markers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,6 +133,8 @@ class Pipeline:
 
     def visible(self) -> Counter[str]:
         """Every value that readers of committed records see, and how often."""
+        with sync.Admin(self.cluster.bootstrap_server) as admin:
+            wait_for_markers(admin)
         found: Counter[str] = Counter()
         with sync.Consumer(
             self.cluster.bootstrap_server,
@@ -151,6 +154,7 @@ class Pipeline:
         """Offsets behind the last stable one, by partition that has any: somebody's open work."""
         specs: dict[TopicPartition, int] = dict.fromkeys(self.partitions(), OffsetSpec.LATEST)
         with sync.Admin(self.cluster.bootstrap_server) as admin:
+            wait_for_markers(admin)
             ends = admin.list_offsets(specs)
             stable = admin.list_offsets(specs, read_committed=True)
         gaps = {each: ends[each].offset - stable[each].offset for each in specs}

@@ -15,7 +15,7 @@ from moldau.spark_connector.options.sink_options import SinkOptions
 from moldau.spark_connector.sink.batch_plan import PlannedBatch, commit_batch, plan_batch
 from moldau.spark_connector.sink.row_columns import RowColumns
 from moldau.spark_connector.sink.slot_writer import TaskPlace, write_slot
-from moldau.testing import Cluster
+from moldau.testing import Cluster, wait_until
 from tests.spark.conftest import options_for
 
 QUERY = "query"
@@ -71,7 +71,17 @@ def everything(*batch_ids: int) -> list[bytes]:
     return sorted(v for each in batch_ids for task in range(TASKS) for v in values_of(each, task))
 
 
+def wait_for_markers(admin: Admin) -> None:
+    """EndTxn is answered when the coordinator has logged the outcome; markers come after that."""
+    states = ["PrepareCommit", "PrepareAbort"]
+    wait_until(
+        lambda: not admin.list_transactions(states=states), what="the markers", deadline_s=30
+    )
+
+
 def visible(servers: str, topic: str, isolation_level: Any = "read_committed") -> list[bytes]:
+    with Admin(servers) as admin:
+        wait_for_markers(admin)
     found = []
     with sync.Consumer(servers, isolation_level=isolation_level) as consumer:
         partitions = [TopicPartition(topic, each) for each in consumer.partitions_for(topic)]
@@ -85,6 +95,7 @@ def visible(servers: str, topic: str, isolation_level: Any = "read_committed") -
 
 
 def open_rows(admin: Admin, topic: str) -> int:
+    wait_for_markers(admin)
     specs = dict.fromkeys((TopicPartition(topic, 0), TopicPartition(topic, 1)), OffsetSpec.LATEST)
     ends = admin.list_offsets(specs)
     stable = admin.list_offsets(specs, read_committed=True)

@@ -27,11 +27,14 @@ PLACES = (
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
+@pytest.mark.timeout(600)
 def test_drivers_killed_and_resumed(cluster: Cluster, admin: Admin, tmp_path: Path) -> None:
     """Each run finishes the batch in which the one before was killed, and dies in its second. The
-    last one is only paused before its decision, and goes on when its successor has finished.
+    last one is only paused before its decision, and goes on when its successor has finished; one of
+    the successor's tasks fails when it has written, and is tried again.
     """
-    pipeline = Pipeline(cluster, make_topic(admin, partitions=2), tmp_path)
+    topic = make_topic(admin, partitions=2)
+    pipeline = Pipeline(cluster, topic, tmp_path, master="local[2,2]")
     for batch_id, place in enumerate(PLACES):
         pipeline.add_batches(1)
         fault = pipeline.fault(place, "kill driver", batch_id)
@@ -47,8 +50,9 @@ def test_drivers_killed_and_resumed(cluster: Cluster, admin: Admin, tmp_path: Pa
     zombie = pipeline.start(fault)
     try:
         wait_for_file(Path(fault.mark), zombie)
-        status, errors = pipeline.run()
-        assert status == 0, errors
+        retried = pipeline.fault("written", "raise", len(PLACES))
+        status, errors = pipeline.run(retried)
+        assert (status, Path(retried.mark).exists()) == (0, True), errors
         pipeline.check_exactly_once()
         Path(f"{fault.mark}.go").touch()
         status, errors = ended(zombie)

@@ -335,10 +335,13 @@ def test_the_own_record_behind_a_transaction_of_another_sink(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What another sink's dead driver has open hides records: reading waits, it does not skip."""
-    monkeypatch.setattr(ledger_store, "admin_limit_ms", lambda _: 500.0)
     sink = Sink(cluster, topic)
     sink.batch(0)
-    with sync.Producer(cluster.bootstrap_server, transactional_id="dead") as dead:
+    with (
+        sync.Producer(cluster.bootstrap_server, transactional_id="dead") as dead,
+        monkeypatch.context() as patched,
+    ):
+        patched.setattr(ledger_store, "admin_limit_ms", lambda _: 500.0)
         dead.init_transactions()
         dead.begin_transaction()
         dead.send(sink.options.ledger_topic, b"{}", key=b"dead")

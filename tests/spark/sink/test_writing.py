@@ -37,7 +37,8 @@ def save(frame: DataFrame, options: dict[str, str], mode: str = "append") -> Non
 
 
 def test_every_column(spark: SparkSession, cluster: Cluster, admin: Admin) -> None:
-    one, other = make_topic(admin, partitions=3), make_topic(admin, partitions=3)
+    kept = {"partitions": 3, "retention_ms": "-1"}  # records may be as old as 1970
+    one, other = make_topic(admin, **kept), make_topic(admin, **kept)
     rows = [
         (b"k", b"v", one, 2, [("h", b"1"), ("h", None)], 1_600_000_000, 7),
         (None, None, other, None, None, None, 8),

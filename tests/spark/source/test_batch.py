@@ -16,7 +16,7 @@ COUNT = 100
 @pytest.fixture(scope="module")
 def numbers(cluster, admin):
     """A topic whose records count up, ten ms apart, alternating between two partitions."""
-    name = make_topic(admin, partitions=2)
+    name = make_topic(admin, partitions=2, retention_ms="-1")  # the records are old
     rows = range(COUNT)
     table = pa.table(
         {
