@@ -100,7 +100,8 @@ def run(
     begin = time.monotonic()
 
     def say(text: str) -> None:
-        console.print(f"[{time.monotonic() - begin:6.1f} s] {text}", markup=False, highlight=False)
+        line = f"[{time.monotonic() - begin:6.1f} s] {text}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     with Cluster(brokers=3, controllers=3, config=CONFIG) as cluster:
         say(f"3 controllers and 3 brokers serve on {cluster.bootstrap_server}")
@@ -108,8 +109,9 @@ def run(
         feed = Feed(cluster.bootstrap_server, records, seconds)
         with Stage(cluster, directory, say) as stage:
             try:
+                commits = directory / "delays" / "commits"
                 wait_until(
-                    lambda: (directory / "delays" / "offsets").exists(),
+                    lambda: any(commits.glob("[0-9]*")),  # the first batch, of nothing
                     what="the Spark driver at work",
                     deadline_s=SETTLE_S,
                 )

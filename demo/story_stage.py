@@ -25,7 +25,7 @@ from moldau.client.sync import Admin
 from moldau.testing import Cluster, wait_until
 
 FILE: Final = Path(__file__).parent / "story.yaml"
-RECOVERY_S: Final = 90.0
+RECOVERY_S: Final = 150.0
 SYNC_S: Final = 90.0
 STOP_S: Final = 60.0
 ANSWER_MS: Final = 5_000

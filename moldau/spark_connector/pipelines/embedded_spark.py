@@ -8,15 +8,18 @@ file, is never overridden. (`spark-defaults.conf` comes after our own few defaul
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import warnings
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -228,8 +231,7 @@ def launcher_home(java: Path) -> Path:
     It lies in the user's cache, one for each packaged Java, and is made anew when it differs.
     """
     text = _LAUNCHER.format(module=_ABSENT_MODULE, java=shlex.quote(str(java)))
-    name = f"java-{abs(hash_of(str(java))):x}"
-    home = _cache_directory() / name
+    home = _cache_directory() / f"java-{zlib.crc32(str(java).encode()):x}"
     script = home / "bin" / "java"
     if script.exists() and script.read_text(encoding="utf-8") == text:
         return home
@@ -243,21 +245,26 @@ def launcher_home(java: Path) -> Path:
     return home
 
 
-def hash_of(text: str) -> int:
-    """A number that is the same in every process."""
-    import zlib
-
-    return zlib.crc32(text.encode())
-
-
 def _cache_directory() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     wanted = Path(base) / "moldau"
     try:
         wanted.mkdir(parents=True, exist_ok=True)
     except OSError:  # no home, or one that cannot be written: as in many containers
-        return Path(tempfile.gettempdir()) / f"moldau-{os.getuid()}"
+        return _own_temporary_directory()
     return wanted
+
+
+def _own_temporary_directory() -> Path:
+    """The same at every start, unless somebody else has it: what lies there is going to be run."""
+    found = Path(tempfile.gettempdir()) / f"moldau-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        found.mkdir(mode=0o700)
+    status = found.lstat()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if is_ours and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return found
+    return Path(tempfile.mkdtemp(prefix="moldau-"))
 
 
 def _local_sizes(master: str) -> dict[str, str]:

@@ -102,6 +102,24 @@ def test_each_packaged_java_has_its_own_launcher(bare: Path):
     assert one != other
 
 
+def test_without_a_home_the_launcher_lies_where_nobody_else_can_change_it(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+):
+    java = fake_java(bare / "jdk", "21.0.1")
+    (bare / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "file"))
+    monkeypatch.setattr(embedded_spark.tempfile, "tempdir", str(bare))
+    own = bare / f"moldau-{os.getuid()}"
+    home = embedded_spark.launcher_home(java)
+    assert home.parent == own
+    assert own.stat().st_mode & 0o777 == 0o700
+    own.chmod(0o777)
+    assert embedded_spark.launcher_home(java).parent not in {own, bare}
+    own.rename(bare / "elsewhere")
+    own.symlink_to(bare / "elsewhere")
+    assert embedded_spark.launcher_home(java).parent not in {own, bare}
+
+
 def test_the_packaged_java_is_the_last_resort(bare: Path, monkeypatch: pytest.MonkeyPatch):
     java = fake_java(bare / "package", "25.0.1")
     monkeypatch.setattr(embedded_spark, "packaged_java", lambda: java)
