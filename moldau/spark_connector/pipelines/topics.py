@@ -6,7 +6,6 @@ never changed; one that does not fit is refused with both numbers.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -102,15 +101,7 @@ def settle_pipeline(pipeline: Pipeline) -> bool:
 
 def _read_topics(admin: Admin, source: TopicSource, name: str) -> dict[str, int]:
     """Partition counts of what is read, by topic."""
-    pattern = source.options.get("subscribePattern")
-    if pattern is not None:
-        try:
-            matches = re.compile(pattern).fullmatch
-        except re.error as error:
-            raise PipelineFailed(f"{name}: pattern {pattern!r}: {error}") from None
-        names = [each for each in admin.list_topics() if matches(each)]
-    else:
-        names = list(source.topics)
+    names = matching_topics(admin, source)
     counts = {each: partition_count(admin, each) for each in names}
     missing = sorted(each for each, count in counts.items() if count is None)
     if missing:
@@ -118,6 +109,13 @@ def _read_topics(admin: Admin, source: TopicSource, name: str) -> dict[str, int]
             f"{name}: there is no topic {', '.join(missing)} at {source.bootstrap_servers}"
         )
     return {each: count for each, count in counts.items() if count is not None}
+
+
+def matching_topics(admin: Admin, source: TopicSource) -> list[str]:
+    """The topics that the source names, whether they exist or not, or those that match its pattern
+    now.
+    """
+    return list(source.topics) or [each for each in admin.list_topics() if source.reads(each)]
 
 
 def _wanted(sink: TopicSink, read: Mapping[str, int]) -> dict[str, int | None]:

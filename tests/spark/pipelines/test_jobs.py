@@ -13,6 +13,7 @@ import pytest
 from moldau.client import NewTopic
 from moldau.client.sync import Admin, Producer
 from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.pipelines.jobs import mirror
 from moldau.spark_connector.pipelines.model import parse_pipelines
 from moldau.spark_connector.pipelines.progress import BatchProgress
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
@@ -262,6 +263,40 @@ trigger: available-now
         narrow = text.replace("options:", "topic: 'narrow.{topic}', options:")
         with pytest.raises(PipelineFailed, match=r"has 2 partitions .*, and 3 are wanted"):
             run(narrow, tmp_path)
+
+
+def test_a_mirror_takes_in_topics_that_are_made_later(
+    cluster: Cluster, admin: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(mirror, "LOOK_S", 0.1)
+    server, first = cluster.bootstrap_server, make_topic(admin)
+    later = f"{first}-later"
+    send(server, first, [(b"a", b"1")])
+    text = f"""
+name: growing
+job: mirror
+source: {{bootstrap.servers: '{server}', pattern: '{first}.*'}}
+sink: {{bootstrap.servers: '{server}', topic: 'to-{{topic}}'}}
+checkpoint: state
+trigger: {{every: 0 s}}
+"""
+    request, seen = StopRequest(), 0
+
+    def look(progress: BatchProgress) -> None:
+        nonlocal seen
+        seen += progress.row_count
+        if later not in admin.list_topics():
+            admin.create_topics([NewTopic(later, partition_count=3)])
+            fill(server, later, {2: [Record(b"b", b"2")]})
+        if seen == 2:
+            request.handle()
+
+    run_pipelines(
+        parse_pipelines(text, "t.yaml", str(tmp_path), {}), RunOptions(observer=look), request
+    )
+    assert values(server, f"to-{first}") == [b"1"]
+    found = read(server, f"to-{later}")
+    assert [[each.value for each in found[number]] for number in range(3)] == [[], [], [b"2"]]
 
 
 def test_a_pipeline_that_would_feed_itself_by_another_address_is_refused(
