@@ -1,4 +1,4 @@
-"""The systemd unit and what belongs to it: systemd takes it, and its nodes are what they say."""
+"""The systemd units and what belongs to them: systemd takes them, and nodes are what they say."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ from tests.deploy.files import DEPLOY
 
 SYSTEMD = DEPLOY / "systemd"
 UNIT = SYSTEMD / "moldau@.service"
+PIPELINES = SYSTEMD / "moldau-pipeline@.service"
+UNITS = pytest.mark.parametrize("path", [UNIT, PIPELINES], ids=lambda path: path.name)
 INSTANCES = ("broker-1", "controller-101")
 CONTROLLED_SHUTDOWN_S = 300
 WRONG_CONFIGURATION = "2"
 
 
-def unit() -> configparser.ConfigParser:
+def unit(path: Path = UNIT) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(interpolation=None, strict=True, delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
-    parser.read(UNIT)
+    parser.read(path)
     return parser
 
 
-def test_systemd_takes_the_unit(tmp_path: Path):
+@UNITS
+def test_systemd_takes_the_unit(path: Path, tmp_path: Path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not here")
-    command = unit()["Service"]["ExecStart"].split()[0]
-    text = UNIT.read_text().replace(command, sys.executable)
-    (tmp_path / UNIT.name).write_text(text)
-    path = tmp_path / UNIT.name.replace("@", f"@{INSTANCES[0]}")
+    command = unit(path)["Service"]["ExecStart"].split()[0]
+    (tmp_path / path.name).write_text(path.read_text().replace(command, sys.executable))
+    instance = tmp_path / path.name.replace("@", f"@{INSTANCES[0]}")
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(path)],
+        ["systemd-analyze", "verify", "--man=no", str(instance)],
         capture_output=True,
         text=True,
         check=False,
@@ -45,20 +47,29 @@ def test_systemd_takes_the_unit(tmp_path: Path):
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_systemd_takes_the_user():
+def test_systemd_takes_the_users():
     if shutil.which("systemd-sysusers") is None:
         pytest.skip("systemd-sysusers is not here")
     command = ["systemd-sysusers", "--dry-run", str(SYSTEMD / "sysusers.conf")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert unit()["Service"]["User"] in done.stdout + done.stderr
+    users = {unit(path)["Service"]["User"] for path in (UNIT, PIPELINES)}
+    assert {each for each in users if f"'{each}'" in done.stdout + done.stderr} == users
 
 
-def test_the_command_is_one():
-    program, *words = unit()["Service"]["ExecStart"].split()
+@UNITS
+def test_the_command_is_one(path: Path):
+    program, *words = unit(path)["Service"]["ExecStart"].split()
     assert program == "/opt/moldau/bin/moldau"
-    check(CommandLine(UNIT.name, tuple(words), may_be_a_name=False))
-    assert words[-1] == unit()["Unit"]["AssertPathExists"]
+    check(CommandLine(path.name, tuple(words), may_be_a_name=False))
+    assert words[-1] == unit(path)["Unit"]["AssertPathExists"]
+
+
+def test_a_pipeline_ends_after_its_batch_and_its_java_may_compile():
+    service = unit(PIPELINES)["Service"]
+    assert (service["KillMode"], service["KillSignal"]) == ("mixed", "SIGTERM")
+    assert service["RestartPreventExitStatus"] == WRONG_CONFIGURATION
+    assert "MemoryDenyWriteExecute" not in service
 
 
 @pytest.mark.parametrize("name", INSTANCES)
