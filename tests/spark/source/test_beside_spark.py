@@ -71,6 +71,7 @@ def read(spark, cluster, written):
             "endingOffsets": '{"TOPIC":{"0":9,"1":-1,"2":-1}}',
         },
         {"startingTimestamp": "1300", "startingOffsetsByTimestampStrategy": "latest"},
+        {"startingTimestamp": "9000"},  # the markers of transactions have timestamps, too
         {"endingTimestamp": "1300", "startingOffsets": "latest", "startingTimestamp": "0"},
         {
             "startingOffsetsByTimestamp": '{"TOPIC":{"0":1200,"1":1100,"2":0}}',
@@ -89,36 +90,88 @@ def test_columns_and_rows_are_the_same(read, given):
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "theirs", "ours"),
     [
-        {"assign": '{"TOPIC":[0]}', "subscribe": "TOPIC"},
-        {"subscribe": " , "},
-        {"assign": "TOPIC"},
-        {"startingOffsets": "latest"},
-        {"startingOffsets": '{"TOPIC":{"0":-1,"1":-2,"2":-2}}'},
-        {"startingOffsets": '{"TOPIC":{"0":5}}'},
-        {"startingOffsets": "somewhere"},
-        {"endingOffsets": "earliest"},
-        {"endingOffsets": '{"TOPIC":{"0":-2,"1":-1,"2":-1}}'},
-        {"startingTimestamp": "9000"},
-        {"startingTimestamp": "noon"},
-        {"startingTimestamp": "1400", "endingTimestamp": "1200"},
-        {"startingOffsetsByTimestampStrategy": "middle", "startingTimestamp": "1"},
-        {"minPartitions": "0"},
-        {"maxRecordsPerPartition": "0"},
-        {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
-        {"kafka__auto__offset__reset": "latest"},
-        {"kafka__enable__auto__commit": "false"},
-        {"kafka__key__deserializer": "x"},
-        {"kafka__value__deserializer": "x"},
-        {"kafka__interceptor__classes": "x"},
-        {"kafka__isolation__level": "serializable"},
-        {"subscribe": "TOPIC-that-is-not-there"},
+        (
+            {"assign": '{"TOPIC":[0]}', "subscribe": "TOPIC"},
+            "Only one of the following options can be specified",
+            "assign and subscribe are given",
+        ),
+        ({"subscribe": " , "}, "No topics to subscribe", "subscribe=','"),
+        ({"subscribePattern": ""}, "subscribe", "subscribePattern=''"),
+        ({"assign": "TOPIC"}, "No topicpartitions to assign", "assign='t-"),
+        ({"startingOffsets": "latest"}, "can't be latest", "startingOffsets=latest"),
+        (
+            {"startingOffsets": '{"TOPIC":{"0":-1,"1":-2,"2":-2}}'},
+            "can't be latest",
+            r"startingOffsets: .*-1 \(latest\)",
+        ),
+        (
+            {"startingOffsets": '{"TOPIC":{"0":5}}'},
+            "don't match what are assigned",
+            "startingOffsets must name every partition",
+        ),
+        ({"startingOffsets": "somewhere"}, "got somewhere", "startingOffsets='somewhere'"),
+        ({"endingOffsets": "earliest"}, "can't be earliest", "endingOffsets=earliest"),
+        (
+            {"endingOffsets": '{"TOPIC":{"0":-2,"1":-1,"2":-1}}'},
+            "can't be earliest",
+            r"endingOffsets: .*-2 \(earliest\)",
+        ),
+        (
+            {"startingTimestamp": "99999999999999"},
+            "No offset",
+            "OffsetsNotFound: startingTimestamp",
+        ),
+        ({"startingTimestamp": "noon"}, "got noon", "startingTimestamp='noon'"),
+        (
+            {"startingTimestamp": "1400", "endingTimestamp": "1200"},
+            "start offset is set beyond the end offset",
+            "OffsetsNotFound: .* startingTimestamp leads to offset 33, which is behind 17",
+        ),
+        (
+            {"startingOffsetsByTimestampStrategy": "middle", "startingTimestamp": "1"},
+            "MIDDLE",
+            "startingOffsetsByTimestampStrategy='middle'",
+        ),
+        ({"minPartitions": "0"}, "minPartitions must be positive", "minPartitions='0'"),
+        ({"minPartitions": "x"}, 'For input string: "x"', "minPartitions='x'"),
+        ({"failOnDataLoss": "maybe"}, 'For input string: "maybe"', "failOnDataLoss='maybe'"),
+        ({"maxRecordsPerPartition": "0"}, "must be positive", "maxRecordsPerPartition='0'"),
+        (
+            {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+            "is higher than the maxOffsetsPerTrigger",
+            "minOffsetsPerTrigger=9 is more than maxOffsetsPerTrigger=8",
+        ),
+        *(
+            (
+                {f"kafka__{key.replace('.', '__')}": "x"},
+                f"'{key}' is not",
+                f"{key} is not supported",
+            )
+            for key in (
+                "auto.offset.reset",
+                "enable.auto.commit",
+                "key.deserializer",
+                "value.deserializer",
+                "interceptor.classes",
+            )
+        ),
+        (
+            {"kafka__isolation__level": "serializable"},
+            "Invalid value serializable",
+            "kafka.isolation.level='serializable'",
+        ),
+        (
+            {"subscribe": "TOPIC-that-is-not-there"},
+            "UnknownTopicOrPartition",
+            "TopicsNotFound: there is no t-.*-that-is-not-there",
+        ),
     ],
 )
-def test_what_one_refuses_the_other_refuses(read, given):
-    for source in FORMATS:
-        with pytest.raises(Exception, match=r"."):
+def test_what_one_refuses_the_other_refuses(read, given, theirs, ours):
+    for source, words in zip(FORMATS, (theirs, ours), strict=True):
+        with pytest.raises(Exception, match=words):
             read(source, **given)
 
 
