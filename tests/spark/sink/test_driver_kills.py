@@ -76,7 +76,7 @@ def test_executor_killed_in_write(cluster: Cluster, admin: Admin, tmp_path: Path
             "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
         },
     )
-    pipeline.add_batches(2)
+    pipeline.add_batches(1)  # so that no planning of a next one can have done it
     fault = pipeline.fault("written", "kill executor", 0)
     status, errors = pipeline.run(fault)
     assert (status, Path(fault.mark).exists()) == (0, True), errors
