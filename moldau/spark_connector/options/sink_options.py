@@ -41,6 +41,7 @@ KNOWN: Final = (
     "transactions",
     "onReplayMismatch",
     "checkpointLocation",
+    "queryName",
 )
 
 _READING: Final = "it says what is read; a write takes rows from the DataFrame"

@@ -119,6 +119,7 @@ def test_output_mode_complete(
         counts = lines.groupBy("value").count()
         counts = counts.selectExpr("value AS key", "CAST(count AS string) AS value")
         writer = counts.writeStream.format("moldau").outputMode("complete").options(**options)
+        writer = writer.queryName("counts")  # which Spark hands over as one more option
         writer.trigger(availableNow=True).start().awaitTermination(60)
     found = Counter((each.key, each.value) for each in records(cluster, topic))
     assert found == Counter({(b"a", b"1"): 1, (b"b", b"1"): 1, (b"a", b"2"): 1, (b"b", b"2"): 1})

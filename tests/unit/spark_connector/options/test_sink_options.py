@@ -45,6 +45,11 @@ def test_every_option_of_the_sink_is_documented() -> None:
     assert documented - {"kafka.bootstrap.servers", "kafka.*"} == set(KNOWN)
 
 
+def test_what_spark_itself_hands_over_is_no_mistake() -> None:
+    """`writeStream.queryName(…)` and the checkpoint's place are options, too."""
+    assert parsed(queryname="q", checkpointlocation="/c") == parsed(checkpointLocation="/c")
+
+
 def test_names_have_no_case() -> None:
     options = SinkOptions.parse({"KAFKA.bootstrap.servers": "h:1", "SINKID": "s", "TxnId": "t"})
     assert (options.sink_id, options.txn_id) == ("s", "t")
