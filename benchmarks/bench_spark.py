@@ -7,6 +7,7 @@ that Spark makes. Micro-batches: a backlog in small batches, the median time of 
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import sys
@@ -15,6 +16,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +31,7 @@ from moldau.testing import Cluster, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 JARS: Final = sorted((ROOT / ".cache").glob("spark-kafka-*/*.jar"))
 ROW_BYTES: Final = 100
@@ -63,16 +66,8 @@ class Bench:
 
     def fill(self, row_count: int) -> str:
         """A topic with that many rows."""
-        import pyarrow as pa
-
         name = self.topic()
-        rows = pa.table(
-            {
-                "key": [b"%d" % row for row in range(10_000)],
-                "value": [b"x" * ROW_BYTES] * 10_000,
-                "partition": pa.array([row % PARTITIONS for row in range(10_000)], "int32"),
-            }
-        )
+        rows = _rows(10_000)
         with Producer(self.servers) as producer:
             for first in range(0, row_count, 10_000):
                 producer.send_arrow(name, rows.slice(0, min(10_000, row_count - first)))
@@ -103,36 +98,60 @@ class Bench:
         writer.option("kafka.bootstrap.servers", self.servers).save()
         assert self.offset_count(topic) >= row_count, f"{sink} has lost rows"
 
-    def trigger_ms(self, source: str, sink: str, topic: str, batch_rows: int) -> float:
-        """The median time of a trigger, of a backlog read in batches of that many rows."""
-        checkpoint = self.home / uuid.uuid4().hex
-        reader = self.spark.readStream.format(source).options(
-            subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(batch_rows)
-        )
+    def trigger_ms(self, source: str, sink: str, batch_count: int) -> float:
+        """The median time of a trigger, of rows that come when those before have been read."""
+        topic = self.topic()
+        reader = self.spark.readStream.format(source)
+        reader = reader.options(subscribe=topic, startingOffsets="earliest")
         reader = reader.option("kafka.bootstrap.servers", self.servers)
         writer = reader.load().select("key", "value").writeStream.format(sink)
         if sink != "noop":
             writer = writer.option("kafka.bootstrap.servers", self.servers)
             writer = writer.option("topic", self.topic())
-        writer = writer.option("checkpointLocation", str(checkpoint))
-        row_count = self.offset_count(topic)
+        writer = writer.option("checkpointLocation", str(self.home / uuid.uuid4().hex))
         query = writer.trigger(processingTime="0 seconds").start()
-
-        def batches() -> list[dict[str, Any]]:
-            assert query.isActive, query.exception()
-            return [each for each in query.recentProgress if each["numInputRows"]]
-
+        rows = _rows(BATCH_ROWS)
         try:
-            wait_until(
-                lambda: sum(each["numInputRows"] for each in batches()) >= row_count,
-                what=f"{source} → {sink} has read everything",
-                deadline_s=600,
-            )
-            times = [each["durationMs"]["triggerExecution"] for each in batches()]
+            with Producer(self.servers) as producer:
+                for number in range(1, batch_count + 1):
+                    producer.send_arrow(topic, rows)
+                    wait_until(
+                        partial(_has_read, query, number * BATCH_ROWS),
+                        what=f"{source} → {sink}: batch {number}",
+                        deadline_s=120,
+                    )
+            times = [
+                each["durationMs"]["triggerExecution"]
+                for each in query.recentProgress
+                if each["numInputRows"]
+            ]
         finally:
             query.stop()
         # The first ones start processes.
         return float(statistics.median(times[len(times) // 4 :]))
+
+
+def _rows(count: int) -> Any:
+    """Rows to be read, on all partitions."""
+    import pyarrow as pa
+
+    return pa.table(
+        {
+            "key": [b"%d" % row for row in range(count)],
+            "value": [b"x" * ROW_BYTES] * count,
+            "partition": pa.array([row % PARTITIONS for row in range(count)], "int32"),
+        }
+    )
+
+
+def _has_read(query: StreamingQuery, row_count: int) -> bool:
+    """Whether a query has read so many rows of its topic."""
+    assert query.isActive, query.exception()
+    progress = query.lastProgress
+    if progress is None:
+        return False
+    offsets = json.loads(progress["sources"][0]["endOffset"] or "{}")
+    return sum(sum(each.values()) for each in offsets.values()) >= row_count
 
 
 def run(effort: Effort) -> Report:
@@ -208,7 +227,6 @@ def _measure_writes(report: Report, bench: Bench, effort: Effort, with_own: bool
 
 def _measure_triggers(report: Report, bench: Bench, effort: Effort, with_own: bool) -> None:
     batch_count = effort.count(BATCH_COUNT, 4)
-    topic = bench.fill(batch_count * BATCH_ROWS)
     table = Table(
         ("from → to", "ms, minimum / median / maximum"),
         f"Micro-batches of {BATCH_ROWS:,} rows, median time of a trigger:",
@@ -219,7 +237,7 @@ def _measure_triggers(report: Report, bench: Bench, effort: Effort, with_own: bo
     found: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
     for number in range(effort.rounds):
         for way in _turned(ways, number):
-            found[way].append(bench.trigger_ms(*way, topic, BATCH_ROWS))
+            found[way].append(bench.trigger_ms(*way, batch_count))
     for (source, sink), times in found.items():
         once = ", exactly once" if sink == "moldau" else ""
         table.add(f"{source} → {sink}{once}", Spread.of(times).text(0))
