@@ -101,8 +101,8 @@ class _StreamReaderBase(DataSourceStreamReader):
 class PlainStreamReader(_StreamReaderBase):
     """For Spark 4.1, which does not say where a batch begins.
 
-    It begins where the one before ended; after a restart nobody knows until the first batch is
-    planned, so that batch has no limit.
+    It begins where the one before ended; of a run's first batch nobody knows until it is planned,
+    so that one has no limit.
     """
 
     def __init__(self, options: SourceOptions) -> None:
