@@ -152,6 +152,11 @@ class SinkOptions:
         return made
 
     def _check(self) -> None:
+        if self.topic == self.ledger_topic:
+            raise InvalidOption(
+                f"topic={self.topic!r}: sinks keep their decisions there (ledgerTopic); rows of "
+                "others would destroy them"
+            )
         if self.semantics is Semantics.EXACTLY_ONCE:
             for key, needed in (("enable.idempotence", ("true",)), ("acks", ("all", "-1"))):
                 value = self.kafka.get(key)

@@ -49,7 +49,12 @@ def make_batch_writer(
             'mode("append"), as with Spark\'s own sink'
         )
     options = SinkOptions.parse(given)
-    columns = RowColumns.of(schema, options.topic, include_timestamp=options.include_timestamp)
+    columns = RowColumns.of(
+        schema,
+        options.topic,
+        include_timestamp=options.include_timestamp,
+        ledger_topic=options.ledger_topic,
+    )
     return MoldauBatchWriter(options, columns)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from moldau.spark_connector.errors import InvalidSchema
 
@@ -35,13 +36,22 @@ class RowColumns:
     Attributes:
         topic: for all rows; None: the column says it.
         positions: where each column stands, by name.
+        ledger_topic: where no row may go; None: there is no such topic.
     """
 
     topic: str | None
     positions: Mapping[str, int]
+    ledger_topic: str | None = None
 
     @classmethod
-    def of(cls, schema: StructType, topic: str | None, *, include_timestamp: bool) -> RowColumns:
+    def of(
+        cls,
+        schema: StructType,
+        topic: str | None,
+        *,
+        include_timestamp: bool,
+        ledger_topic: str | None = None,
+    ) -> RowColumns:
         """From the frame's schema; other columns are left out.
 
         Raises:
@@ -76,23 +86,32 @@ class RowColumns:
             )
         if include_timestamp and "timestamp" not in positions:
             raise InvalidSchema("includeTimestamp=true needs a column 'timestamp'")
-        return cls(topic, positions)
+        return cls(topic, positions, ledger_topic)
 
     def taken(self, batch: Any) -> Any:
         """The columns of a `pyarrow.RecordBatch`, as `send_arrow` takes them.
 
         Raises:
-            InvalidSchema: a row without a topic.
+            InvalidSchema: a row without a topic, or for the ledger's.
         """
         names, columns = [], []
         for name, position in self.positions.items():
             column = batch.column(position)
             if name in ("key", "value") and not pa.types.is_binary(column.type):
                 column = column.cast(pa.binary())
-            if name == "topic" and column.null_count:
-                raise InvalidSchema(
-                    "a row has a null in column 'topic': set the option `topic`, or fill it"
-                )
+            if name == "topic":
+                self._check_topics(column)
             names.append(name)
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, names=names)
+
+    def _check_topics(self, column: Any) -> None:
+        if column.null_count:
+            raise InvalidSchema(
+                "a row has a null in column 'topic': set the option `topic`, or fill it"
+            )
+        if self.ledger_topic is not None and pc.any(pc.equal(column, self.ledger_topic)).as_py():
+            raise InvalidSchema(
+                f"a row is for {self.ledger_topic}, where sinks keep their decisions "
+                "(ledgerTopic): leave out such rows"
+            )

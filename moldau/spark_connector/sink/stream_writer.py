@@ -56,7 +56,12 @@ def make_stream_writer(
     sink_id = ""
     if options.semantics is Semantics.EXACTLY_ONCE:
         sink_id = options.stream_sink_id()
-    columns = RowColumns.of(schema, options.topic, include_timestamp=options.include_timestamp)
+    columns = RowColumns.of(
+        schema,
+        options.topic,
+        include_timestamp=options.include_timestamp,
+        ledger_topic=options.ledger_topic,
+    )
     return MoldauStreamWriter(options, columns, sink_id)
 
 

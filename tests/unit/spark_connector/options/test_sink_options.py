@@ -78,6 +78,8 @@ def test_names_have_no_case() -> None:
         ({"kafka.retries": "0"}, "retries=0"),
         ({"kafka.lingre.ms": "5"}, "did you mean linger.ms"),
         ({"kafka.linger.ms": "soon"}, "linger.ms"),
+        ({"topic": DEFAULT_LEDGER_TOPIC}, "sinks keep their decisions there"),
+        ({"topic": "t", "ledgerTopic": "t"}, "sinks keep their decisions there"),
         ({"txnId": "t", "semantics": "at-least-once"}, "needs semantics=exactly-once"),
         (
             {"transactions": "prepared", "kafka.transaction.timeout.ms": "1000"},

@@ -85,6 +85,18 @@ def test_a_row_without_topic() -> None:
         columns.taken(batch)
 
 
+def test_a_row_for_the_ledger() -> None:
+    """A copy of everything, as it was read, would overwrite decisions."""
+    columns = RowColumns.of(
+        schema("value binary, topic string"), None, include_timestamp=False, ledger_topic="ledger"
+    )
+    rows = {"value": [b"v", b"v"], "topic": ["t", "ledgers"]}
+    assert columns.taken(pa.RecordBatch.from_pydict(rows)).num_rows == 2
+    rows["topic"][1] = "ledger"
+    with pytest.raises(InvalidSchema, match="a row is for ledger, where sinks keep their dec"):
+        columns.taken(pa.RecordBatch.from_pydict(rows))
+
+
 # -- checksum -----------------------------------------------------------------------------------
 
 

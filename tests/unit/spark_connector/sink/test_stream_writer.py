@@ -52,6 +52,12 @@ def test_a_batch_without_one_tasks_report_is_not_committed(committed: list[int])
     assert committed == [2, 3]
 
 
+def test_writers_know_where_no_row_may_go() -> None:
+    for make in (make_stream_writer, make_batch_writer):
+        writer = make(GIVEN | {"ledgerTopic": "decisions"}, ROWS, False)
+        assert writer.columns.ledger_topic == "decisions"
+
+
 def test_nothing_is_decided_at_least_once(committed: list[int]) -> None:
     writer = make_stream_writer(GIVEN | {"semantics": "at-least-once"}, ROWS, False)
     writer.commit([SinkMessage(3), SinkMessage(0)], 0)
