@@ -126,6 +126,9 @@ def committing(
         return
     fresh = _decision(known, query_id, batch_id, reports, plan.record.sink_id)
     if not fresh.slots:
+        if plan.is_single:
+            yield TakeLedger()
+            yield WriteLedger(plan.record, is_tombstone=True)
         return
     gone = yield CheckOpen(fresh.open_slots)
     if gone:

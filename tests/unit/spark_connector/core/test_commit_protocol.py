@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from moldau.spark_connector.core import commit_protocol
+from moldau.spark_connector.core.commit_protocol import committing, planning
 from moldau.spark_connector.core.commit_steps import RefusalKind
+from moldau.spark_connector.core.task_roles import Role, TaskReport
 
 from .simulated_sink import SINK, Driver, Query, SimulatedCluster
 
@@ -291,6 +294,26 @@ def test_two_queries_fence_each_other() -> None:
     for query in (one, other):
         end = query.offset_log[LAST][1]
         assert all(cluster.visible[(query.name, each)] == 1 for each in range(end))
+
+
+def test_a_single_write_of_no_rows_is_forgotten() -> None:
+    """Nobody asks for it again, and many of them would fill the ledger."""
+    cluster = SimulatedCluster()
+    driver = Driver(cluster, Query("once:1"), "token", 0)
+    plan = result_of(driver.carried(planning(SINK, "token", query_id="once:1", is_single=True)))
+    assert SINK in cluster.ledger
+    report = TaskReport(0, 0, Role.WRITE, 0, 0)
+    result_of(driver.carried(committing(plan, "once:1", 0, [report])))
+    assert cluster.ledger == {}
+
+
+def result_of(way: Generator[None, None, Any]) -> Any:
+    """Let a procedure go on to its end."""
+    while True:
+        try:
+            next(way)
+        except StopIteration as end:
+            return end.value
 
 
 # -- the checks find what they are for ----------------------------------------------------------
