@@ -41,7 +41,7 @@ from demo.story_data import (
 )
 from demo.story_producer import Feed
 from demo.story_stage import Recovery, Stage
-from moldau.client import NewTopic
+from moldau.client import NewTopic, OffsetSpec, TopicPartition
 from moldau.client.sync import Admin
 from moldau.testing import Cluster, wait_until
 
@@ -131,6 +131,7 @@ def run(
             result.driver_status = stage.driver.status
             result.driver_ended_count = stage.driver.ended_count
             result.recoveries = stage.recoveries
+        _wait_for_markers(cluster.bootstrap_server)
         with found:
             delays = found.taken
             while not found.is_at_end():
@@ -196,6 +197,25 @@ def _settle(
         deadline_s=SETTLE_S,
     )
     return delays
+
+
+def _wait_for_markers(bootstrap: str) -> None:
+    """Nobody writes any more: what is still open or on its way would be missed by the counting."""
+    topics = (FLIGHTS, AUDIT, DELAYS)
+    with Admin(bootstrap) as admin:
+        described = admin.describe_topics(topics)
+        specs: dict[TopicPartition, int] = {
+            TopicPartition(topic, each.partition): OffsetSpec.LATEST
+            for topic in topics
+            for each in described[topic].partitions
+        }
+
+        def all_is_stable() -> bool:
+            ends = admin.list_offsets(specs)
+            stable = admin.list_offsets(specs, read_committed=True)
+            return all(stable[each].offset == ends[each].offset for each in specs)
+
+        wait_until(all_is_stable, what="the end of every transaction", deadline_s=SETTLE_S)
 
 
 def _wait_read(stage: Stage, ends: dict[str, int], pipelines: Sequence[str]) -> None:

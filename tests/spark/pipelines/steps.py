@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from moldau.client import TopicPartition
+from moldau.client import OffsetSpec, TopicPartition
 from moldau.client.sync import Admin, Consumer, Producer
 from moldau.spark_connector.pipelines.model import parse_pipelines
 from moldau.spark_connector.pipelines.progress import BatchProgress
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
+from tests.spark.sink.plain_sink import wait_for_markers
 
 POLL_MS = 1_000
 
@@ -60,15 +61,20 @@ def send(bootstrap: str, topic: str, pairs: Iterable[tuple[bytes | None, bytes]]
 
 
 def read(bootstrap: str, topic: str) -> dict[int, list[Record]]:
-    """Everything that is committed in a topic, by partition and in its order."""
+    """Everything that is committed in a topic, by partition and in its order; nothing is open."""
     with Admin(bootstrap) as admin:
+        wait_for_markers(admin)
         count = len(admin.describe_topics([topic])[topic].partitions)
-    partitions = [TopicPartition(topic, number) for number in range(count)]
+        partitions = [TopicPartition(topic, number) for number in range(count)]
+        specs: dict[TopicPartition, int] = dict.fromkeys(partitions, OffsetSpec.LATEST)
+        written = admin.list_offsets(specs)
+        stable = admin.list_offsets(specs, read_committed=True)
+    ends = {each: written[each].offset for each in partitions}
+    assert {each: stable[each].offset for each in partitions} == ends, "a transaction is open"
     found: dict[int, list[Record]] = {number: [] for number in range(count)}
     with Consumer(bootstrap, isolation_level="read_committed") as consumer:
         consumer.assign(partitions)
         consumer.seek_to_beginning()
-        ends = consumer.end_offsets(partitions)
         while any(consumer.position(each) < ends[each] for each in partitions):
             for partition, records in consumer.getmany(timeout_ms=POLL_MS).items():
                 found[partition.partition] += [
