@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from moldau.spark_connector.pipelines.errors import JavaNotFound, PipelineFailed
+from moldau.spark_connector.pipelines.spark_home import lean_spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,7 +147,10 @@ def prepare_environment() -> None:
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
     # Workers would take the first python3 on the PATH, which need not have this package.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if os.environ.setdefault("PYSPARK_PYTHON", sys.executable) == sys.executable:
+        lean = None if "SPARK_HOME" in os.environ else lean_spark_home(_cache_directory())
+        if lean is not None:
+            os.environ["SPARK_HOME"] = str(lean)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 

@@ -352,7 +352,7 @@ def _aggregate(section: Section, kind: JobKind) -> Aggregate | None:
         if not found.has(name):
             found.text(name)
     aggregate = Aggregate(
-        found.text("time"),
+        found.text("time", "timestamp"),
         window,
         watermark,
         found.mapping("measures"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.spark_connector.pipelines import embedded_spark
+from moldau.spark_connector.pipelines import embedded_spark, spark_home
 from moldau.spark_connector.pipelines.errors import JavaNotFound
 
 
@@ -132,9 +132,41 @@ def test_workers_get_this_python_unless_told_otherwise(bare: Path, monkeypatch: 
     fake_java(bare / "bin", "17.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", "/their/python")
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
     embedded_spark.prepare_environment()
     assert os.environ["PYSPARK_PYTHON"] == "/their/python"
     assert os.environ["PYSPARK_DRIVER_PYTHON"].endswith(("python", "python3", "python3.11"))
+
+
+def test_workers_import_the_installed_pyspark_and_not_the_zipped_one(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fake_java(bare / "bin", "17.0.1")
+    for name in ("SPARK_HOME", "PYSPARK_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    for _ in range(2):
+        embedded_spark.prepare_environment()
+        home = Path(os.environ.pop("SPARK_HOME"))
+        assert home.is_relative_to(bare / "cache" / "moldau")
+        assert sorted(each.name for each in home.iterdir()) == ["bin", "jars", "sbin"]
+        assert (home / "bin" / "spark-submit").exists()
+    monkeypatch.setenv("SPARK_HOME", "/theirs")
+    embedded_spark.prepare_environment()
+    assert os.environ["SPARK_HOME"] == "/theirs"
+    monkeypatch.delenv("SPARK_HOME")
+    monkeypatch.setenv("PYSPARK_PYTHON", "/their/python")  # which may have no PySpark
+    embedded_spark.prepare_environment()
+    assert "SPARK_HOME" not in os.environ
+
+
+def test_a_home_that_is_not_whole_is_not_used(bare: Path, monkeypatch: pytest.MonkeyPatch):
+    home = spark_home.lean_spark_home(bare)
+    assert home is not None
+    (home / "jars").unlink()
+    (home / "jars").symlink_to(bare)
+    assert spark_home.lean_spark_home(bare) is None
+    monkeypatch.setattr(spark_home, "find_spec", lambda _: None)
+    assert spark_home.lean_spark_home(bare) is None
 
 
 @pytest.mark.parametrize(
