@@ -43,9 +43,10 @@ def run(cluster, topic, path):
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("Spark needs Java, and there is none")
     arguments = [text for pair in options_for(cluster, subscribe=topic).items() for text in pair]
+    paths = [str(path), *filter(None, [os.environ.get("PYTHONPATH")])]  # another PySpark, maybe
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PROGRAM), *arguments],
-        env=os.environ | {"PYTHONPATH": str(path), "PYSPARK_PYTHON": sys.executable},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
         timeout=110,
