@@ -35,6 +35,7 @@ __all__ = [
     "UniqueRows",
 ]
 
+_EXTRA: Final = ("sqlalchemy", "redis")
 _PACKAGE: Final = "moldau.spark_connector.results"
 _MODULES: Final = {
     "ForeignResults": "errors",
@@ -52,4 +53,10 @@ def __getattr__(name: str) -> Any:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
+    try:
+        return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA:
+            raise
+        text = f"{name} needs {error.name}: pip install 'moldau[results]'"
+        raise ModuleNotFoundError(text, name=error.name) from None

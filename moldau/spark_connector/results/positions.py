@@ -58,6 +58,15 @@ def require_offsets(columns: Iterable[str], what: str) -> None:
         )
 
 
+def missing_batches(store: str, last_batch: int, batch_id: int) -> str:
+    """What is wrong when Spark goes on with a batch behind the next one."""
+    what = f"batches up to {last_batch} of this query" if last_batch >= 0 else "none of this query"
+    return (
+        f"{store} has {what}, and Spark goes on with {batch_id}: what was acknowledged is gone "
+        "(restored from a backup, emptied?), or the batches before went somewhere else"
+    )
+
+
 def starting_offsets(
     stored: Mapping[TopicPartition, int], partition_counts: Mapping[str, int]
 ) -> str:

@@ -1,7 +1,7 @@
 """Offsets in Redis, with the results in the same Redis or somewhere else.
 
-Owns one hash per pipeline (`moldau:offsets:NAME`, a field per partition). Must not hold more rows
-than `MAX_ROWS` at once. Invariant: an offset in the hash never goes back.
+Owns one hash per pipeline (`moldau:offsets:NAME`, a field per partition and per query). Must not
+hold more rows than `MAX_ROWS` at once. Invariant: an offset in the hash never goes back.
 
 What that promises, and what not (docs/spark.md says more):
 
@@ -24,6 +24,7 @@ from moldau.client import TopicPartition
 from moldau.spark_connector.results.errors import InvalidResults, ResultsBehind, ResultsError
 from moldau.spark_connector.results.positions import (
     Positions,
+    missing_batches,
     query_id_of,
     require_offsets,
     rows_of,
@@ -38,8 +39,7 @@ MAX_ROWS: Final = 100_000
 
 MAX_ATTEMPTS: Final = 10
 PREFIX: Final = "moldau:offsets:"
-_QUERY: Final = "query"
-_BATCH: Final = "batch"
+_BATCH_OF: Final = "batch of "
 
 WriteRow = Callable[[Any, dict[str, Any]], None]
 WriteBatch = Callable[["DataFrame", int], None]
@@ -71,8 +71,7 @@ class RedisOffsets:
 
     def load(self) -> dict[TopicPartition, int]:
         """The next offset of each partition that the store knows of."""
-        stored: Any = self.client.hgetall(self.key)
-        return offsets_in(stored)
+        return offsets_in(_as_bytes(self.client.hgetall(self.key)))
 
     def starting_offsets(self, partition_counts: Mapping[str, int]) -> str:
         """The source's option `startingOffsets`, to go on here with a new checkpoint."""
@@ -105,7 +104,7 @@ class RedisOffsets:
             with opened as pipe:
                 try:
                     pipe.watch(self.key)
-                    stored = pipe.hgetall(self.key)
+                    stored = _as_bytes(pipe.hgetall(self.key))
                     pipe.multi()
                     queue(pipe, stored)
                     pipe.execute()
@@ -179,14 +178,11 @@ class RedisResults:
 
         def queue(pipe: Any, stored: Mapping[bytes, bytes]) -> None:
             nonlocal new_count
-            last_query = stored.get(_QUERY.encode(), b"").decode()
-            last_batch = int(stored.get(_BATCH.encode(), b"-1"))
-            is_same = query_id is not None and query_id == last_query
-            if is_same and batch_id > last_batch + 1:
+            last_batch = int(stored.get(f"{_BATCH_OF}{query_id}".encode(), b"-1"))
+            if query_id is not None and batch_id > last_batch + 1:
                 raise ResultsBehind(
-                    f"{self._offsets.key}: Redis has batches up to {last_batch}, and Spark goes on "
-                    f"with {batch_id}: what was acknowledged is gone. Start with a new checkpoint "
-                    "and startingOffsets from RedisOffsets.starting_offsets()"
+                    f"{self._offsets.key}: {missing_batches('Redis', last_batch, batch_id)}. Start "
+                    "with a new checkpoint and startingOffsets from RedisOffsets.starting_offsets()"
                 )
             positions = Positions(offsets_in(stored))
             new_count = 0
@@ -196,13 +192,23 @@ class RedisResults:
             fields: dict[str, str | int] = {
                 field_of(each): end for each, end in positions.moved.items()
             }
-            if query_id is not None and not (is_same and batch_id <= last_batch):
-                fields.update({_QUERY: query_id, _BATCH: batch_id})
+            if query_id is not None and batch_id > last_batch:
+                fields[f"{_BATCH_OF}{query_id}"] = batch_id
             if fields:
                 pipe.hset(self._offsets.key, mapping=fields)
 
         self._offsets.change(queue)
         return new_count
+
+
+def _as_bytes(stored: Any) -> dict[bytes, bytes]:
+    """A hash as it is; a client with `decode_responses` gives text."""
+    return {
+        key.encode() if isinstance(key, str) else key: (
+            value.encode() if isinstance(value, str) else value
+        )
+        for key, value in stored.items()
+    }
 
 
 def field_of(partition: TopicPartition) -> str:

@@ -26,6 +26,7 @@ from moldau.spark_connector.results.positions import (
     OFFSET_COLUMNS,
     Positions,
     has_offsets,
+    missing_batches,
     query_id_of,
     rows_of,
     starting_offsets,
@@ -43,7 +44,7 @@ BATCHES: Final = sa.Table(
     "moldau_batches",
     _BOOK,
     sa.Column("pipeline", sa.String(200), primary_key=True),
-    sa.Column("query_id", sa.String(64)),
+    sa.Column("query_id", sa.String(64), primary_key=True),
     sa.Column("batch_id", sa.BigInteger, nullable=False),
 )
 OFFSETS: Final = sa.Table(
@@ -55,6 +56,8 @@ OFFSETS: Final = sa.Table(
     sa.Column("next_offset", sa.BigInteger, nullable=False),
 )
 NOTHING_YET: Final = -1
+LOCK_ROW: Final = ""
+"""The query id of the row that says nothing and is there to be locked."""
 
 Rows = Iterator[dict[str, Any]]
 Write = Callable[[sa.Connection, Rows], None]
@@ -103,7 +106,7 @@ class SqlResults:
         """Write one batch.
 
         Raises:
-            ResultsBehind: the database lacks batches that it once had.
+            ResultsBehind: the database lacks batches of this query.
             ForeignResults: rows without offsets, and the results there are another query's.
             InvalidResults: the table does not fit the rows.
             sqlalchemy.exc.SQLAlchemyError: the database refuses; nothing was changed.
@@ -122,9 +125,9 @@ class SqlResults:
                 "query's id, which Spark does not tell here (Spark Connect): add these columns"
             )
         with self.engine.begin() as connection:
-            last = self._lock(connection)
-            self._refuse_gap(last, batch_id, query_id)
-            if not by_offset and self._has_batch(last, batch_id, query_id):
+            last_batches = self._lock(connection)
+            self._refuse_gap(last_batches, batch_id, query_id)
+            if not by_offset and self._has_batch(last_batches, batch_id, query_id):
                 return 0
             positions = Positions(self._stored(connection) if by_offset else {})
             counted = _Counted(positions.new_rows(rows) if by_offset else rows)
@@ -132,13 +135,10 @@ class SqlResults:
             for _ in counted:  # what the function has left counts as written
                 pass
             self._keep(connection, positions.moved)
-            # A batch of an earlier query that comes again must not set the number back.
-            if query_id != last[0] or batch_id > last[1]:
-                connection.execute(
-                    sa.update(BATCHES)
-                    .where(BATCHES.c.pipeline == self._pipeline)
-                    .values(query_id=query_id, batch_id=batch_id)
-                )
+            # A batch that comes again must not set the number back.
+            if query_id is not None and batch_id > last_batches.get(query_id, NOTHING_YET):
+                place = {"pipeline": self._pipeline, "query_id": query_id}
+                _put(connection, BATCHES, place, batch_id=batch_id)
         return counted.count
 
     def offsets(self) -> dict[TopicPartition, int]:
@@ -169,8 +169,8 @@ class SqlResults:
 
     # -- how -------------------------------------------------------------------------------------
 
-    def _lock(self, connection: sa.Connection) -> tuple[str | None, int]:
-        """Make others wait until this transaction ends; the last query and batch.
+    def _lock(self, connection: sa.Connection) -> dict[str, int]:
+        """Make others wait until this transaction ends; the last batch of each query.
 
         An UPDATE locks: the row in PostgreSQL and others, the whole database in SQLite, where a
         SELECT before it would see an older state.
@@ -179,43 +179,43 @@ class SqlResults:
             # Who holds the lock and is paused must not hold everybody else for ever.
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
         mine = BATCHES.c.pipeline == self._pipeline
-        touch = sa.update(BATCHES).where(mine).values(pipeline=self._pipeline)
+        own = {"pipeline": self._pipeline, "query_id": LOCK_ROW}
+        touch = sa.update(BATCHES).where(mine, BATCHES.c.query_id == LOCK_ROW).values(**own)
         if connection.execute(touch).rowcount == 0:
             try:
                 with connection.begin_nested():
-                    connection.execute(
-                        sa.insert(BATCHES).values(pipeline=self._pipeline, batch_id=NOTHING_YET)
-                    )
+                    connection.execute(sa.insert(BATCHES).values(**own, batch_id=NOTHING_YET))
             except sa.exc.IntegrityError:  # somebody else has just made it
                 connection.execute(touch)
         found = connection.execute(sa.select(BATCHES.c.query_id, BATCHES.c.batch_id).where(mine))
-        row = found.one()
-        return row[0], row[1]
+        return {query_id: batch_id for query_id, batch_id in found if query_id != LOCK_ROW}
 
     def _refuse_gap(
-        self, last: tuple[str | None, int], batch_id: int, query_id: str | None
+        self, last_batches: Mapping[str, int], batch_id: int, query_id: str | None
     ) -> None:
-        last_query, last_batch = last
-        if query_id is None or query_id != last_query or batch_id <= last_batch + 1:
-            return
-        raise ResultsBehind(
-            f"{self._pipeline}: the database has batches up to {last_batch}, and Spark goes on "
-            f"with {batch_id}: what was acknowledged is gone (restored from a backup?). Start with "
-            "a new checkpoint and startingOffsets from SqlResults.starting_offsets()"
-        )
+        if query_id is None:
+            return  # Spark Connect: the batch's number says nothing
+        last_batch = last_batches.get(query_id, NOTHING_YET)
+        if batch_id > last_batch + 1:
+            raise ResultsBehind(
+                f"{self._pipeline}: {missing_batches('the database', last_batch, batch_id)}. Start "
+                "with a new checkpoint and startingOffsets from SqlResults.starting_offsets()"
+            )
 
-    def _has_batch(self, last: tuple[str | None, int], batch_id: int, query_id: str | None) -> bool:
+    def _has_batch(
+        self, last_batches: Mapping[str, int], batch_id: int, query_id: str | None
+    ) -> bool:
         """Whether these results are there. Without offsets only the batch's number can say."""
-        last_query, last_batch = last
-        if last_batch == NOTHING_YET:
-            return False
-        if query_id != last_query:
+        assert query_id is not None, "refused before"
+        others = {other: last for other, last in last_batches.items() if other != query_id}
+        if others:
+            other, last_batch = next(iter(others.items()))
             raise ForeignResults(
-                f"{self._pipeline}: the results are those of query {last_query} up to batch "
+                f"{self._pipeline}: the results are those of query {other} up to batch "
                 f"{last_batch}, and this is query {query_id}. Rows without topic, partition and "
                 "offset cannot be told apart: take another name, or empty the table and forget()"
             )
-        return batch_id <= last_batch
+        return batch_id <= last_batches.get(query_id, NOTHING_YET)
 
     def _stored(self, connection: sa.Connection) -> dict[TopicPartition, int]:
         found = connection.execute(
@@ -226,18 +226,9 @@ class SqlResults:
         return {TopicPartition(topic, partition): end for topic, partition, end in found}
 
     def _keep(self, connection: sa.Connection, moved: Mapping[TopicPartition, int]) -> None:
-        for partition, next_offset in moved.items():
-            values = {
-                "pipeline": self._pipeline,
-                "topic": partition.topic,
-                "partition": partition.partition,
-            }
-            mine = sa.and_(*(OFFSETS.c[name] == value for name, value in values.items()))
-            changed = connection.execute(
-                sa.update(OFFSETS).where(mine).values(next_offset=next_offset)
-            )
-            if changed.rowcount == 0:
-                connection.execute(sa.insert(OFFSETS).values(**values, next_offset=next_offset))
+        for each, next_offset in moved.items():
+            place = {"pipeline": self._pipeline, "topic": each.topic, "partition": each.partition}
+            _put(connection, OFFSETS, place, next_offset=next_offset)
 
     def _write_rows(self, connection: sa.Connection, rows: Rows, columns: Sequence[str]) -> None:
         if self._write is not None:
@@ -290,6 +281,15 @@ class _Counted:
         row = next(self._rows)
         self.count += 1
         return row
+
+
+def _put(
+    connection: sa.Connection, book: sa.Table, place: Mapping[str, Any], **values: int
+) -> None:
+    """Change the row at a place, or add it. Nobody else does: the lock is held."""
+    mine = sa.and_(*(book.c[name] == value for name, value in place.items()))
+    if connection.execute(sa.update(book).where(mine).values(**values)).rowcount == 0:
+        connection.execute(sa.insert(book).values(**place, **values))
 
 
 def reflected(connection: sa.Connection, name: str) -> sa.Table:

@@ -22,7 +22,7 @@ from tests.spark.pipelines.steps import Record, fill, read, run
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("spark")]
 
 KEYS = [b"key-%d" % number for number in range(12)]
-PER_PARTITION = 1_500
+PER_PARTITION = 450
 BEGAN_MS = round(time.time() * 1_000) - 3_600_000
 STREAMS = """
 name: {name}
@@ -118,7 +118,7 @@ def test_killed_jobs_go_on_and_every_record_is_there_once_in_its_order(
     )
     file = tmp_path / "streams.yaml"
     file.write_text(text)
-    kill_after(file, 10, tmp_path / "streams.log")
+    kill_after(file, 6, tmp_path / "streams.log")
     run(text.replace("{every: 0 s}", "available-now"), tmp_path)
 
     check_same(read(server, f"copy.{topic}"), sent)
@@ -138,6 +138,6 @@ sink: {{bootstrap.servers: '{server}', topic: {back}}}
 checkpoint: back
 """
     file.write_text(replay)
-    kill_after(file, 2, tmp_path / "replay.log")
+    kill_after(file, 1, tmp_path / "replay.log")
     run(replay, tmp_path)
     check_same(read(server, back), sent)

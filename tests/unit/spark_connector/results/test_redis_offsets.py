@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import fakeredis
 import pytest
 
+import moldau.spark_connector.results as results_package
 from moldau.client import TopicPartition
 from moldau.spark_connector.results import (
     RedisOffsets,
@@ -19,9 +21,10 @@ QUERY = "0a09e9d0-e7e6-4233-8962-b3c68b976e1b"
 ZERO, ONE = TopicPartition("in", 0), TopicPartition("in", 1)
 
 
-@pytest.fixture
-def offsets() -> RedisOffsets:
-    return RedisOffsets("redis://nowhere", "sums", client=fakeredis.FakeRedis())
+@pytest.fixture(params=[False, True], ids=["bytes", "text"])
+def offsets(request: pytest.FixtureRequest) -> RedisOffsets:
+    client = fakeredis.FakeRedis(decode_responses=request.param)
+    return RedisOffsets("redis://nowhere", "sums", client=client)
 
 
 def rows(first: int, end: int, partition: int = 0) -> list[dict[str, Any]]:
@@ -50,7 +53,7 @@ def test_results_and_offsets_change_together_and_once(offsets: RedisOffsets):
     results = RedisResults(offsets, add)
     assert results.write_batch(rows(0, 5) + rows(0, 2, 1), 0, QUERY) == 7
     assert results.write_batch(rows(0, 5) + rows(0, 2, 1), 0, QUERY) == 0
-    assert results.write_batch(rows(3, 8), 1, "another query") == 3
+    assert results.write_batch(rows(3, 8), 0, "another query") == 3
     assert total(offsets) == 10
     assert offsets.load() == {ZERO: 8, ONE: 2}
 
@@ -96,3 +99,14 @@ def test_a_redis_that_has_forgotten_is_refused(offsets: RedisOffsets):
     results.write_batch(rows(0, 5), 0, QUERY)
     with pytest.raises(ResultsBehind, match="has batches up to 0, and Spark goes on with 2"):
         results.write_batch(rows(9, 12), 2, QUERY)
+    with pytest.raises(ResultsBehind, match="has none of this query, and Spark goes on with 1"):
+        results.write_batch(rows(9, 12), 1, "another query")
+    assert total(offsets) == 5
+    assert results.write_batch(rows(5, 6), 1, QUERY) == 1
+
+
+def test_without_its_library_a_helper_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "moldau.spark_connector.results.redis_offsets")
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(ModuleNotFoundError, match=r"needs redis: pip install 'moldau\[results\]'"):
+        _ = results_package.RedisOffsets

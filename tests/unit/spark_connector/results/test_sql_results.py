@@ -68,9 +68,11 @@ def test_the_same_batch_again_adds_nothing(store: SqlResults):
 
 
 def test_another_query_that_begins_anew_adds_only_what_is_new(store: SqlResults):
-    store.write_batch(iter(rows(0, 3)), COLUMNS, 41, QUERY)
+    store.write_batch(iter(rows(0, 2)), COLUMNS, 0, QUERY)
+    store.write_batch(iter(rows(2, 3)), COLUMNS, 1, QUERY)
     assert store.write_batch(iter(rows(0, 5)), COLUMNS, 0, "another query") == 2
-    assert len(table(store)) == 5
+    assert store.write_batch(iter(rows(3, 6)), COLUMNS, 2, QUERY) == 1  # and the first goes on
+    assert len(table(store)) == 6
 
 
 def test_a_batch_that_fails_leaves_nothing(store: SqlResults):
@@ -105,6 +107,15 @@ def test_a_store_that_has_lost_batches_is_refused(store: SqlResults):
     with pytest.raises(ResultsBehind, match="batches up to 0, and Spark goes on with 2"):
         store.write_batch(iter(rows(6, 9)), COLUMNS, 2, QUERY)
     assert len(table(store)) == 3
+
+
+def test_a_store_that_has_lost_everything_is_refused(store: SqlResults):
+    with pytest.raises(ResultsBehind, match="has none of this query, and Spark goes on with 7"):
+        store.write_batch(iter(rows(6, 9)), COLUMNS, 7, QUERY)
+    store.write_batch(iter(rows(0, 3)), COLUMNS, 0, "another query")
+    with pytest.raises(ResultsBehind, match="has none of this query"):
+        store.write_batch(iter(rows(6, 9)), COLUMNS, 7, QUERY)
+    assert store.write_batch(iter(rows(6, 9)), COLUMNS, 7, None) == 3  # nobody can tell
 
 
 def test_rows_without_offsets_go_by_the_batch(url: str):
