@@ -14,7 +14,8 @@ from moldau.client import NewTopic
 from moldau.client.sync import Admin, Producer
 from moldau.spark_connector.pipelines.errors import PipelineFailed
 from moldau.spark_connector.pipelines.jobs import mirror
-from moldau.spark_connector.pipelines.model import parse_pipelines
+from moldau.spark_connector.pipelines.jobs.repartition import repartitioned
+from moldau.spark_connector.pipelines.model import TopicSink, parse_pipelines
 from moldau.spark_connector.pipelines.progress import BatchProgress
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
 from moldau.testing import Cluster
@@ -22,7 +23,7 @@ from tests.spark.conftest import make_topic
 from tests.spark.pipelines.steps import Record, fill, read, run, send, values
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -299,6 +300,22 @@ trigger: {{every: 0 s}}
     assert values(server, f"to-{first}") == [b"1"]
     found = read(server, f"to-{later}")
     assert [[each.value for each in found[number]] for number in range(3)] == [[], [], [b"2"]]
+
+
+def test_records_without_a_time_get_that_of_the_writing(spark: SparkSession):
+    row = "CAST('k' AS BINARY) AS key, CAST('v' AS BINARY) AS value, 'in' AS topic, 0 AS partition"
+    times = ", ".join(f"timestamp_millis({each}L)" for each in (-1, 0, BEGAN_MS))
+    frame = spark.sql(f"SELECT {row}, null AS headers, explode(array({times})) AS timestamp")
+    copied = mirror.mirrored(frame, TopicSink({}, "{topic}", "copy"))
+    found = [None if each is None else each.timestamp() * 1_000 for (each,) in times_of(copied)]
+    assert found == [None, 0, BEGAN_MS]
+    assert [each for (each,) in times_of(repartitioned(frame, 1))] == [
+        each for (each,) in times_of(copied)
+    ]
+
+
+def times_of(frame: DataFrame) -> list[Row]:
+    return frame.select("timestamp").collect()
 
 
 def test_a_pipeline_that_would_feed_itself_by_another_address_is_refused(

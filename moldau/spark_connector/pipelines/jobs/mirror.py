@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from moldau.client import KafkaError
 from moldau.spark_connector.pipelines.errors import PipelineFailed
 from moldau.spark_connector.pipelines.jobs.streams import (
+    record_time,
     records,
     run_into,
     topic_sink,
@@ -186,5 +187,5 @@ def mirrored(frame: DataFrame, sink: TopicSink) -> DataFrame:
     parts = sink.topic.split("{topic}")
     pieces = [piece for part in parts[:-1] for piece in (f.lit(part), f.col("topic"))]
     topic = f.concat(*pieces, f.lit(parts[-1])).alias("topic")
-    found = frame.select(topic, "partition", "key", "value", "headers", "timestamp")
+    found = frame.select(topic, "partition", "key", "value", "headers", record_time())
     return found.where(f.col("topic") != sink.ledger_topic)

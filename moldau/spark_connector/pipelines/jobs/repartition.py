@@ -13,7 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.spark_connector.pipelines.jobs.streams import records, run_into, topic_sink
+from moldau.spark_connector.pipelines.jobs.streams import (
+    record_time,
+    records,
+    run_into,
+    topic_sink,
+)
 from moldau.spark_connector.pipelines.running import RunningQuery
 
 if TYPE_CHECKING:
@@ -35,4 +40,4 @@ def repartitioned(frame: DataFrame, partition_count: int) -> DataFrame:
     from pyspark.sql import functions as f
 
     by_number = f.when(f.col("key").isNull(), f.col("partition") % partition_count)
-    return frame.select(by_number.alias("partition"), "key", "value", "headers", "timestamp")
+    return frame.select(by_number.alias("partition"), "key", "value", "headers", record_time())

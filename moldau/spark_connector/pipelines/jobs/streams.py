@@ -13,7 +13,7 @@ from moldau.spark_connector.pipelines.model import ParquetSink, Pipeline, TopicS
 from moldau.spark_connector.pipelines.running import RunningQuery
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 FORMAT: Final = "moldau"
@@ -22,6 +22,16 @@ FORMAT: Final = "moldau"
 def records(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
     """The source's records as a stream, undecoded."""
     return spark.readStream.format(FORMAT).options(**topic_source(pipeline).options).load()
+
+
+def record_time() -> Column:
+    """The column `timestamp`, null where a record has none (-1 ms): it then gets the time at which
+    it is written, since no producer may send times before 1970.
+    """
+    from pyspark.sql import functions as f
+
+    timestamp = f.col("timestamp")
+    return f.when(timestamp >= f.timestamp_millis(f.lit(0)), timestamp).alias("timestamp")
 
 
 def topic_source(pipeline: Pipeline) -> TopicSource:
