@@ -5,6 +5,7 @@ Each run is a JVM. So one query with one checkpoint goes through all kills of dr
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,7 @@ def test_drivers_killed_and_resumed(cluster: Cluster, admin: Admin, tmp_path: Pa
 
 def test_executor_killed_in_write(cluster: Cluster, admin: Admin, tmp_path: Path) -> None:
     """Its transaction is aborted in the same batch, and does not hold back readers for longer."""
+    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     pipeline = Pipeline(
         cluster,
         make_topic(admin, partitions=2),
@@ -73,7 +75,7 @@ def test_executor_killed_in_write(cluster: Cluster, admin: Admin, tmp_path: Path
         master="local-cluster[1,2,512]",
         settings={
             "spark.executor.memory": "512m",
-            "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join(paths),
         },
     )
     pipeline.add_batches(1)  # so that no planning of a next one can have done it
