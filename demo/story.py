@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -61,6 +62,7 @@ CONFIG: Final = {
 KILLS: Final = (("broker", 0.2), ("controller", 0.45), ("driver", 0.7))
 """Who is killed when so much of the input is sent."""
 
+SPARE: Final = 0.05
 SETTLE_S: Final = 180.0
 
 console = Console()
@@ -116,8 +118,10 @@ def run(
                     deadline_s=SETTLE_S,
                 )
                 say("the Spark driver is at work; the flights take off")
+                kills = KILLS if with_kills else ()
+                feed.allow(_limit_before(kills))
                 feed.start()
-                _kill(stage, feed, len(records), KILLS if with_kills else ())
+                _kill(stage, feed, len(records), kills)
                 feed.finish()
                 say(f"{feed.sent_count:,} flights sent in {len(feed.commits)} transactions")
                 found = _settle(stage, cluster.bootstrap_server, feed, records, say)
@@ -153,18 +157,27 @@ def _create_topics(bootstrap: str) -> None:
 
 
 def _kill(stage: Stage, feed: Feed, record_count: int, kills: Sequence[tuple[str, float]]) -> None:
-    for kind, share in kills:
+    """Kill each when so much is sent. Until then not much more is, so that after each kill there is
+    something left to be sent, however long the recovery before it has taken.
+    """
+    for number, (kind, share) in enumerate(kills):
         wait_until(
             lambda share=share: feed.is_over() or feed.sent_count >= share * record_count,
             what=f"{share:.0%} of the flights sent",
             deadline_s=SETTLE_S,
         )
+        go_on = partial(feed.allow, _limit_before(kills[number + 1 :]))
         if kind == "broker":
-            stage.kill_broker(FLIGHTS, feed.commits)
+            stage.kill_broker(FLIGHTS, feed.commits, go_on)
         elif kind == "controller":
-            stage.kill_controller(feed.commits)
+            stage.kill_controller(feed.commits, go_on)
         else:
-            stage.kill_driver()
+            stage.kill_driver(go_on)
+
+
+def _limit_before(kills: Sequence[tuple[str, float]]) -> float:
+    """Which share of the input may be sent before the first of these kills."""
+    return kills[0][1] + SPARE if kills else 1.0
 
 
 class _Delays(TopicReader):

@@ -7,6 +7,7 @@ and `audit` have all of it or nothing, each flight once, in the order of its key
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -35,11 +36,19 @@ class Feed:
         self._transactions = list(transactions(records))
         self._interval_s = seconds / max(1, len(self._transactions))
         self._stop = threading.Event()
+        self._gate = threading.Condition()
+        self._allowed_count = len(self._transactions)
         self._thread = threading.Thread(target=self._work, name="feed")
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+
+    def allow(self, share: float) -> None:
+        """Go on to this share of the input and no further: somebody wants to see the rest sent."""
+        with self._gate:
+            self._allowed_count = math.ceil(share * len(self._transactions))
+            self._gate.notify()
 
     def is_over(self) -> bool:
         """Whether everything is sent, or an error has ended it."""
@@ -54,6 +63,8 @@ class Feed:
     def stop(self) -> None:
         """End after the transaction at work."""
         self._stop.set()
+        with self._gate:
+            self._gate.notify()
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -77,9 +88,13 @@ class Feed:
             with self._producer() as producer:
                 due = time.monotonic()
                 for number, sent in self._transactions:
+                    with self._gate:
+                        self._gate.wait_for(
+                            lambda n=number: n < self._allowed_count or self._stop.is_set()
+                        )
                     if self._stop.wait(max(0.0, due - time.monotonic())):
                         return
-                    due += self._interval_s
+                    due = max(due, time.monotonic() - self._interval_s) + self._interval_s
                     self._send(producer, number, sent)
         except KafkaError as error:
             self.error = error

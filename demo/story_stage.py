@@ -170,25 +170,31 @@ class Stage:
         self.driver.stop()
         self._admin.close()
 
-    def kill_broker(self, topic: str, commits: list[tuple[float, float]]) -> None:
+    def kill_broker(
+        self, topic: str, commits: list[tuple[float, float]], killed_now: Callable[[], None]
+    ) -> None:
         """Kill the broker that leads the topic's first partition; it starts again afterwards."""
         self._wait_in_sync()
         broker_id = self._admin.describe_topics([topic])[topic].partitions[0].leader
         self._say(f"kill -9 broker {broker_id}, which leads {topic}-0")
         killed = time.monotonic()
         self._cluster.kill(broker_id)
+        killed_now()
         self._note(f"broker {broker_id}", "the next transaction", killed, lambda: commits)
         self._note(f"broker {broker_id}", "Spark's next batch", killed, self._delay_batches)
         self._cluster.restart(broker_id)
         self._wait_in_sync()
         self._note_now(f"broker {broker_id}", "all replicas in sync (restarted)", killed)
 
-    def kill_controller(self, commits: list[tuple[float, float]]) -> None:
+    def kill_controller(
+        self, commits: list[tuple[float, float]], killed_now: Callable[[], None]
+    ) -> None:
         """Kill the active controller; it starts again afterwards."""
         controller_id = self._cluster.active_controller_id()
         self._say(f"kill -9 controller {controller_id}, which is active")
         killed = time.monotonic()
         self._cluster.kill(controller_id)
+        killed_now()
         name = f"controller {controller_id}"
         wait_until(
             lambda: self._active_controller() not in (None, controller_id),
@@ -199,11 +205,12 @@ class Stage:
         self._note(name, "the next transaction", killed, lambda: commits)
         self._cluster.restart(controller_id)
 
-    def kill_driver(self) -> None:
+    def kill_driver(self, killed_now: Callable[[], None]) -> None:
         """Kill the Spark driver, in the middle of whatever it does; it starts again at once."""
         self._say("kill -9 the Spark driver")
         killed = time.monotonic()
         self.driver.kill()
+        killed_now()
         self._note("Spark driver", "its next batch is committed", killed, self._delay_batches)
 
     # -- how -------------------------------------------------------------------------------------
