@@ -16,6 +16,10 @@ Invariants:
     (3) the old one's write fails: it aborts nothing, whatever it has listed
     or: (2') the old one's write succeeds, then the new driver plans and its tasks open the same ids
     (3') the old one aborts what it had listed: the epochs are older than the new tasks', refused
+
+  One abort has no token: that of a batch of which no task has reported. What killed executors have
+  left open would hold back readers, so it is aborted; if a successor is at work already, its batch
+  is lost, before the decision or after, and that is found like any other loss.
 """
 
 from __future__ import annotations
