@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,9 @@ def test_workers_import_the_installed_pyspark_and_not_the_zipped_one(
         embedded_spark.prepare_environment()
         home = Path(os.environ.pop("SPARK_HOME"))
         assert home.is_relative_to(bare / "cache" / "moldau")
-        assert sorted(each.name for each in home.iterdir()) == ["bin", "jars", "sbin"]
+        assert sorted(each.name for each in home.iterdir()) == ["bin", "jars", "python", "sbin"]
+        zips = list((home / "python" / "lib").iterdir())
+        assert [zipfile.ZipFile(each).namelist() for each in zips] == [[], []]
         assert (home / "bin" / "spark-submit").exists()
     monkeypatch.setenv("SPARK_HOME", "/theirs")
     embedded_spark.prepare_environment()
