@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moldau.client import OffsetSpec, TopicPartition, sync
+from moldau.spark_connector.pipelines.spark_home import lean_spark_home
 from moldau.testing import Cluster, wait_until
 from tests.spark.sink.faulty_source import FORMAT, Fault, FaultySource
 from tests.spark.sink.plain_sink import wait_for_markers
@@ -99,14 +100,9 @@ class Pipeline:
         )
 
     def _spark_home(self) -> Path:
-        """Spark as it is installed, but for where executors of a local cluster put their files."""
-        import pyspark
-
-        home = self.directory / "spark-home"
-        if not home.exists():
-            home.mkdir()
-            for name in ("bin", "sbin", "jars", "python"):
-                (home / name).symlink_to(Path(pyspark.__file__).parent / name)
+        """Its own: executors of a local cluster put their files there."""
+        home = lean_spark_home(self.directory)
+        assert home is not None, "an installed PySpark has a home"
         return home
 
     def run(self, fault: Fault | None = None) -> tuple[int, str]:
