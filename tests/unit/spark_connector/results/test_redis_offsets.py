@@ -97,7 +97,9 @@ def test_who_is_always_overtaken_gives_up(offsets: RedisOffsets):
 def test_a_redis_that_has_forgotten_is_refused(offsets: RedisOffsets):
     results = RedisResults(offsets, add)
     results.write_batch(rows(0, 5), 0, QUERY)
-    with pytest.raises(ResultsBehind, match="has batches up to 0, and Spark goes on with 2"):
+    with pytest.raises(
+        ResultsBehind, match="has batches up to 0 of this query, and Spark goes on with 2"
+    ):
         results.write_batch(rows(9, 12), 2, QUERY)
     with pytest.raises(ResultsBehind, match="has none of this query, and Spark goes on with 1"):
         results.write_batch(rows(9, 12), 1, "another query")

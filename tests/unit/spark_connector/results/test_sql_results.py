@@ -104,7 +104,9 @@ def test_batches_cut_at_random_and_repeated_add_up_to_each_row_once(store: SqlRe
 
 def test_a_store_that_has_lost_batches_is_refused(store: SqlResults):
     store.write_batch(iter(rows(0, 3)), COLUMNS, 0, QUERY)
-    with pytest.raises(ResultsBehind, match="batches up to 0, and Spark goes on with 2"):
+    with pytest.raises(
+        ResultsBehind, match="batches up to 0 of this query, and Spark goes on with 2"
+    ):
         store.write_batch(iter(rows(6, 9)), COLUMNS, 2, QUERY)
     assert len(table(store)) == 3
 
