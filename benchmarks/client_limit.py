@@ -59,11 +59,13 @@ def send_bytes(
 
 def receive_bytes(bootstrap: str, topic: str, counts: tuple[int, int], timed: Timed) -> None:
     """So many records, warm-up and timed, of the first partition from its start."""
-    receiver = _Receiver(bootstrap, topic)
     warm_up, timed_count = counts
-    receiver.read_to(warm_up)
+    first = _Receiver(bootstrap, topic)
+    first.read_to(warm_up)
+    first.close()
+    receiver = _Receiver(bootstrap, topic)
     with timed():
-        receiver.read_to(receiver.next_offset + timed_count)
+        receiver.read_to(timed_count)
     receiver.close()
 
 
