@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 PATIENCE_S: Final = 60.0
@@ -369,6 +370,24 @@ def _kafka_python_consume(order: LoadOrder, outcome: LoadOutcome) -> None:
     consumer.close()
 
 
+# -- the limit ------------------------------------------------------------------------------------
+
+
+def _send_bytes(order: LoadOrder, outcome: LoadOutcome) -> None:
+    from benchmarks.client_limit import send_bytes
+
+    counts = order.warm_up_count, order.record_count
+    times = partial(timed, outcome)
+    send_bytes(order.bootstrap, order.topic, order.value_bytes, BATCH_BYTES, counts, times)
+
+
+def _receive_bytes(order: LoadOrder, outcome: LoadOutcome) -> None:
+    from benchmarks.client_limit import receive_bytes
+
+    counts = order.warm_up_count, order.record_count
+    receive_bytes(order.bootstrap, order.topic, counts, partial(timed, outcome))
+
+
 Load = Callable[[LoadOrder, LoadOutcome], Any]
 LOADS: Final[dict[str, Load]] = {
     "moldau send_nowait": _moldau_send_nowait,
@@ -385,6 +404,8 @@ LOADS: Final[dict[str, Load]] = {
     "aiokafka async for": _aiokafka_async_for,
     "kafka-python send": _kafka_python_produce,
     "kafka-python poll": _kafka_python_consume,
+    "limit: send the bytes": _send_bytes,
+    "limit: receive the bytes": _receive_bytes,
 }
 
 

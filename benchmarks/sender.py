@@ -111,6 +111,11 @@ class Sender:
         """Of every request's batch."""
         return self._frame.batch_bytes
 
+    @property
+    def record_count(self) -> int:
+        """Of every request's batch."""
+        return self._frame.record_count
+
     def run(self) -> SendOutcome:
         """Warm up, then send and measure."""
         order = self._order
@@ -136,9 +141,9 @@ class Sender:
         """Send what is not timed, and wait for its answers."""
         self._send(self._order.warm_up_count)
 
-    def send(self) -> None:
-        """Send what is timed, and wait for its answers."""
-        self._send(self._order.request_count)
+    def send(self, request_count: int | None = None) -> None:
+        """Send what is timed, or so many requests, and wait for the answers."""
+        self._send(self._order.request_count if request_count is None else request_count)
 
     def close(self) -> None:
         """Close the connection."""

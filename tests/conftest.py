@@ -4,6 +4,7 @@ and in which order parallel workers take files. Random tests are not judged by h
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from hypothesis import HealthCheck, settings
 # How long an example takes says something about the machine, and the first one imports things.
 settings.register_profile("moldau", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("moldau")
+
+# A job in the background is born deaf to Ctrl-C, and its children with it: tests send it to them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = (

@@ -64,11 +64,22 @@ class ProducerEntry:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def find_duplicate(self, header: BatchHeader) -> ProducerBatch | None:
-        """The batch among the last five that is exactly the one sent again, if any."""
+        """The batch among the last five that is exactly the one sent again, if any.
+
+        In a transaction only batches of that transaction can be: librdkafka gives the sequences of
+        records that it drops in an abort to the next transaction's, with the same epoch. If one was
+        written all the same (the answer was NOT_LEADER_OR_FOLLOWER, which it takes for "no"), the
+        next transaction's first batch looks like it sent again, and to say yes would lose it.
+        """
         if header.producer_epoch != self.producer_epoch:
             return None
         first, last = header.base_sequence, header.last_sequence
         for batch in self.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
-                return batch
+                return None if header.is_transactional and self._is_ended(batch) else batch
         return None
+
+    def _is_ended(self, batch: ProducerBatch) -> bool:
+        """Whether the end of the batch's transaction is in the log."""
+        first_offset = self.current_txn_first_offset
+        return first_offset == NO_OFFSET or batch.last_offset < first_offset

@@ -116,11 +116,35 @@ def test_sequences_go_on_across_transactions_of_one_epoch(restart: Reopen) -> No
     for first in (0, 2, 4):
         assert send(log, first, transactional=True).error is ErrorCode.NONE
         assert send(log, first + 1, transactional=True).error is ErrorCode.NONE
+        log = restart(bench, log)
+        assert send(log, first + 1, transactional=True).is_duplicate
         assert end(log, ABORT).error is ErrorCode.NONE
         log = restart(bench, log)
         gap = send(log, first + 3, transactional=True)
         assert gap.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert send(log, first + 1, transactional=True).is_duplicate
+
+
+@pytest.mark.parametrize("ending", [COMMIT, ABORT])
+@pytest.mark.parametrize("restart", RESTARTS)
+def test_what_a_transaction_sends_was_not_sent_by_the_one_before(
+    restart: Reopen, ending: ControlRecordType
+) -> None:
+    """librdkafka gives sequences of an aborted transaction to the next one, and takes
+    NOT_LEADER_OR_FOLLOWER for "not written": "sent again" would lose the record.
+    """
+    bench = LogBench()
+    log = bench.open()
+    assert send(log, 0, count=2, transactional=True).error is ErrorCode.NONE
+    assert end(log, ending).error is ErrorCode.NONE
+    log = restart(bench, log)
+    reused = send(log, 0, count=2, transactional=True)
+    assert (reused.error, reused.is_duplicate) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, False)
+    assert send(log, 2, transactional=True).error is ErrorCode.NONE, "what follows is taken"
+    log = restart(bench, log)
+    reused = send(log, 0, count=2, transactional=True)
+    assert reused.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "also while the next is open"
+    again = send(log, 2, transactional=True)
+    assert (again.is_duplicate, again.base_offset) == (True, 3)
 
 
 @pytest.mark.parametrize("restart", RESTARTS)

@@ -53,6 +53,9 @@ class ProcessWorker:
         try:
             process = await self._child()
             assert process.stdin is not None
+            if process.stdin.is_closing():
+                # Dead already: uvloop takes a write for a mistake of ours.
+                raise BrokenPipeError("it has ended")
             process.stdin.write(line)
             await process.stdin.drain()
         except OSError as error:

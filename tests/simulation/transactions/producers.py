@@ -83,6 +83,7 @@ class Instance:
             application.version,
             timeout_ms=random.choice((1_500, 4_000, 10_000)),
         )
+        self.client.reuses_sequences = application.version < 2 and random.random() < 0.5
         self.process.spawn(self._run())
 
     def __repr__(self) -> str:

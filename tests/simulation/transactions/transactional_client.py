@@ -107,6 +107,10 @@ class TransactionalClient:
         self.timeout_ms = timeout_ms
         self.producer_id = self.producer_epoch = -1
         self.goes_on_when_fenced = False
+        self.reuses_sequences = False
+        """As librdkafka: what NOT_LEADER_OR_FOLLOWER was said of is taken for not written; an abort
+        drops it, and the next transaction gets its sequences.
+        """
         self._number = 0
         self._sequences: dict[tuple[str, int], int] = {}
         self._has_unknown = False
@@ -203,6 +207,10 @@ class TransactionalClient:
                 raise Fenced
             if error in ABORTED or error in FENCED or self.world.loop.time() > deadline:
                 self._has_unknown = True
+                raise MustAbort
+            if error is ErrorCode.NOT_LEADER_OR_FOLLOWER and self.reuses_sequences:
+                self._sequences[place] = sequence
+                self.world.counts["sequences_reused"] += 1
                 raise MustAbort
             await self.link.pause()
             await self.link.refresh(topic)

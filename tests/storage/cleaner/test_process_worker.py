@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.filesystem import OsFilesystem
@@ -25,6 +26,7 @@ from moldau.storage.cleaner.process_worker import ProcessWorker
 from moldau.storage.cleaner.swap import swap_in
 from moldau.storage.cleaner.worker import CleaningRun, InlineWorker
 from moldau.storage.log import Log
+from moldau.testing import wait_until_async
 from tests.storage.cleaner.cleaner_bench import COMPACTED, PARTITION, batches_of, committed
 from tests.storage.log_fixtures import START_MS
 from tests.storage.storage_fixtures import batch
@@ -51,16 +53,16 @@ MakeLog = Callable[[str], Log]
 
 @pytest.fixture
 def make_log(filesystem: OsFilesystem, tmp_path: Path) -> MakeLog:
-    def make(name: str) -> Log:
-        directory = str(tmp_path / name)
-        log = Log.open(filesystem, ManualClock(START_MS), directory, PARTITION, COMPACTED)
-        for number in range(30):
-            log.append_as_leader(batch(3, timestamp_ms=START_MS + number), leader_epoch=0)
-        log.update_high_watermark(log.log_end_offset)
-        log.flush()
-        return log
+    return lambda name: filled_log(filesystem, tmp_path / name)
 
-    return make
+
+def filled_log(filesystem: OsFilesystem, directory: Path) -> Log:
+    log = Log.open(filesystem, ManualClock(START_MS), str(directory), PARTITION, COMPACTED)
+    for number in range(30):
+        log.append_as_leader(batch(3, timestamp_ms=START_MS + number), leader_epoch=0)
+    log.update_high_watermark(log.log_end_offset)
+    log.flush()
+    return log
 
 
 def job_for(log: Log, **changes: object) -> CleaningJob:
@@ -168,3 +170,37 @@ async def test_a_child_that_is_gone(worker: ProcessWorker, make_log: MakeLog, ho
         await events_of(run)
     assert caught.value.is_worker_lost
     assert await events_of(await worker.start(job_for(log)))
+
+
+def test_a_child_that_dies_before_it_is_given_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On uvloop, as in brokers: there a write to a pipe that is closed is a RuntimeError."""
+    make_child = ProcessWorker._child
+
+    async def dead_child(worker: ProcessWorker) -> asyncio.subprocess.Process:
+        process = await make_child(worker)
+        pipe = process.stdin
+        assert pipe is not None
+
+        async def is_closed() -> bool:
+            return pipe.is_closing()
+
+        process.kill()
+        await wait_until_async(is_closed, what="the end of its pipe")
+        return process
+
+    async def go() -> None:
+        filesystem = OsFilesystem(2)
+        worker = ProcessWorker(filesystem)
+        job = job_for(filled_log(filesystem, tmp_path / "log"))
+        with monkeypatch.context() as patched:
+            patched.setattr(ProcessWorker, "_child", dead_child)
+            with pytest.raises(CleaningFailed) as caught:
+                await worker.start(job)
+        assert caught.value.is_worker_lost
+        assert await events_of(await worker.start(job)), "the next one does it"
+        await worker.rest()
+        filesystem.close()
+
+    uvloop.run(go())

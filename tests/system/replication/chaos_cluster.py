@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,6 +67,7 @@ class ChaosCluster(SpreadCluster):
     Args:
         disk_bytes: give each broker a disk (tmpfs) of that size; None: the machine's.
         broker_ids: who serves clients.
+        keeps_disks: what lies on the small disks in the end is copied to where it stays.
     """
 
     def __init__(
@@ -76,9 +78,11 @@ class ChaosCluster(SpreadCluster):
         *,
         disk_bytes: int | None = None,
         broker_ids: Sequence[int] = BROKER_IDS,
+        keeps_disks: bool = False,
     ) -> None:
         self.disks: dict[int, SmallDisk] = {}
         self._disk_bytes = disk_bytes
+        self._keeps_disks = keeps_disks
         super().__init__(
             hosts, directory, CONTROLLER_IDS, broker_ids, {**CONFIG, **dict(config or {})}
         )
@@ -154,7 +158,10 @@ class ChaosCluster(SpreadCluster):
         return self.home(node_id).joinpath(*below)
 
     def _unmount(self) -> None:
-        for disk in self.disks.values():
+        for node_id, disk in self.disks.items():
+            if self._keeps_disks:
+                kept = self.home(node_id) / "disk"
+                shutil.copytree(disk.path, kept, dirs_exist_ok=True)
             subprocess.run(["umount", "-l", str(disk.path)], check=False, capture_output=True)
 
     # -- topics ----------------------------------------------------------------------------------
@@ -236,13 +243,19 @@ def running(
     *,
     disk_bytes: int | None = None,
     broker_ids: Sequence[int] = BROKER_IDS,
+    keeps_disks: bool = False,
 ) -> Iterator[ChaosCluster]:
     """The cluster on fresh hosts."""
     names = [host_name(node_id) for node_id in (*CONTROLLER_IDS, *broker_ids)]
     with (
         Hosts(names) as hosts,
         ChaosCluster(
-            hosts, directory, config, disk_bytes=disk_bytes, broker_ids=broker_ids
+            hosts,
+            directory,
+            config,
+            disk_bytes=disk_bytes,
+            broker_ids=broker_ids,
+            keeps_disks=keeps_disks,
         ) as cluster,
     ):
         yield cluster

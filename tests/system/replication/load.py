@@ -185,8 +185,9 @@ class LoadReader:
             consumer.assign([TopicPartition(self._topic, each, 0) for each in self.positions])
             while not self._stop.is_set():
                 for message in consumer.consume(READ_COUNT, POLL_S):
-                    if not self._goes_back(consumer, message):
-                        self._take(message)
+                    if self._goes_back(consumer, message):
+                        break  # what came behind it comes again
+                    self._take(message)
         finally:
             consumer.close()
 

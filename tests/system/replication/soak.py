@@ -86,15 +86,17 @@ def soak(
     say: Callable[[str], None],
     only: frozenset[str] = frozenset(),
     rate: float = RATE,
+    keeps_disks: bool = False,
 ) -> Outcome:
     """Run it.
 
     Args:
         only: the faults to use; all when empty.
         rate: records per second, of all producers together.
+        keeps_disks: the brokers' disks are copied before they vanish.
     """
     outcome = Outcome(seed, minutes)
-    with running(directory, disk_bytes=DISK_BYTES) as cluster:
+    with running(directory, disk_bytes=DISK_BYTES, keeps_disks=keeps_disks) as cluster:
         cluster.create_topic(TOPIC, PARTITION_COUNT, TOPIC_CONFIG)
         load = Load(
             *(cluster.hosts.from_hub, cluster.bootstrap, TOPIC),
@@ -229,7 +231,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="moldau-soak-", ignore_cleanup_errors=True) as made:
         directory = options.keep or Path(made)
         outcome = soak(
-            directory, seed=seed, minutes=options.minutes, say=say, only=only, rate=options.rate
+            directory,
+            seed=seed,
+            minutes=options.minutes,
+            say=say,
+            only=only,
+            rate=options.rate,
+            keeps_disks=options.keep is not None,
         )
     for text in (outcome.findings.details(), *outcome.complaints):
         if text:

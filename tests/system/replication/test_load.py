@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
+from tests.system.replication import load
 from tests.system.replication.load import LoadReader
 
 
@@ -34,3 +35,33 @@ def test_who_reads_from_replicas_may_be_thrown_back_by_a_follower(rack: str | No
     if not went_back:
         reader._take(thrown_back(1))
     assert bool(reader.complaints) is (rack is None)
+
+
+def record(partition: int, offset: int) -> Any:
+    return SimpleNamespace(
+        error=lambda: None,
+        partition=lambda: partition,
+        offset=lambda: offset,
+        key=lambda: b"key",
+        value=lambda: b"value",
+    )
+
+
+def test_what_came_behind_the_error_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = LoadReader(here, "127.0.0.1:1", "t", 2, "rack-2")
+    assigned: list[list[tuple[int, int]]] = []
+    given = [record(1, 0), thrown_back(1), record(1, 1), record(0, 0)]
+
+    def consume(_count: int, _seconds: float) -> list[Any]:
+        reader._stop.set()
+        return given
+
+    consumer = SimpleNamespace(
+        assign=lambda to: assigned.append([(each.partition, each.offset) for each in to]),
+        consume=consume,
+        close=lambda: None,
+    )
+    monkeypatch.setattr(load, "Consumer", lambda _config: consumer)
+    reader._work()
+    assert [(each.partition, each.offset) for each in reader.records] == [(1, 0)]
+    assert assigned == [[(0, 0), (1, 0)], [(0, 0), (1, 1)]]

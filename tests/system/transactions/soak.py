@@ -100,14 +100,16 @@ class Outcome:
 
 
 @contextlib.contextmanager
-def _cluster(directory: Path, is_everything: bool) -> Iterator[ChaosCluster]:
+def _cluster(directory: Path, *, is_everything: bool, keeps_disks: bool) -> Iterator[ChaosCluster]:
     if why_not():
         assert not is_everything, why_not()
         with running_here(directory, CONFIG) as here:
             yield here
         return
     brokers = FOUR_BROKERS if is_everything else BROKER_IDS
-    with running(directory, CONFIG, disk_bytes=DISK_BYTES, broker_ids=brokers) as cluster:
+    with running(
+        directory, CONFIG, disk_bytes=DISK_BYTES, broker_ids=brokers, keeps_disks=keeps_disks
+    ) as cluster:
         yield cluster
 
 
@@ -120,6 +122,7 @@ def soak(
     only: frozenset[str] = frozenset(),
     is_everything: bool = False,
     keep_history: Path | None = None,
+    keeps_disks: bool = False,
 ) -> Outcome:
     """Run it.
 
@@ -127,11 +130,12 @@ def soak(
         only: the faults to use; all that can be made here when empty.
         is_everything: with reassignments and elections beside the faults; needs hosts of their own.
         keep_history: the history is pickled there.
+        keeps_disks: the brokers' disks are copied before they vanish.
     """
     if why_not():
         only = (only or FAULTS) & FAULTS
     outcome = Outcome(seed, minutes)
-    with _cluster(directory, is_everything) as cluster:
+    with _cluster(directory, is_everything=is_everything, keeps_disks=keeps_disks) as cluster:
         topics = topics_with_counts()
         for name, count in topics.items():
             cluster.create_topic(name, count, TOPIC_CONFIG)
@@ -272,6 +276,7 @@ def main() -> int:
             only=only,
             is_everything=options.everything,
             keep_history=options.history,
+            keeps_disks=options.keep is not None,
         )
     for text, count in sorted(outcome.notes.items(), key=lambda item: -item[1]):
         print(f"{count:6} {text}")

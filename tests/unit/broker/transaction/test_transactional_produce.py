@@ -313,6 +313,21 @@ async def test_a_stranger_leaves_nothing_behind(
     assert errors(send(broker, transactional(9), api_version=11)) == [ErrorCode.NONE]
 
 
+@pytest.mark.parametrize("is_commit", [False, True])
+async def test_a_sequence_of_the_transaction_before_is_no_repetition(
+    broker: DataPath, coordinator: ScriptedCoordinator, is_commit: bool
+) -> None:
+    """librdkafka takes sequences back when it aborts; "written already" would lose the record."""
+    assert errors(send(broker, transactional(0), api_version=11)) == [ErrorCode.NONE]
+    assert errors(send(broker, transactional(0), api_version=11)) == [ErrorCode.NONE]
+    assert broker.log("topic").log_end_offset == 1, "within the transaction it is one"
+    assert end(broker, is_commit=is_commit, producer_epoch=4, version=0) is ErrorCode.NONE
+    assert errors(send(broker, transactional(0), api_version=11)) == [
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    ]
+    assert broker.log("topic").log_end_offset == 2
+
+
 async def test_an_epoch_of_its_own_begins_at_zero(
     broker: DataPath, coordinator: ScriptedCoordinator
 ) -> None:
