@@ -370,11 +370,11 @@ def _kafka_python_consume(order: LoadOrder, outcome: LoadOutcome) -> None:
     consumer.close()
 
 
-# -- the limit ------------------------------------------------------------------------------------
+# -- the bytes alone -------------------------------------------------------------------------------
 
 
 def _send_bytes(order: LoadOrder, outcome: LoadOutcome) -> None:
-    from benchmarks.client_limit import send_bytes
+    from benchmarks.bare_client import send_bytes
 
     counts = order.warm_up_count, order.record_count
     times = partial(timed, outcome)
@@ -382,7 +382,7 @@ def _send_bytes(order: LoadOrder, outcome: LoadOutcome) -> None:
 
 
 def _receive_bytes(order: LoadOrder, outcome: LoadOutcome) -> None:
-    from benchmarks.client_limit import receive_bytes
+    from benchmarks.bare_client import receive_bytes
 
     counts = order.warm_up_count, order.record_count
     receive_bytes(order.bootstrap, order.topic, counts, partial(timed, outcome))
@@ -404,8 +404,8 @@ LOADS: Final[dict[str, Load]] = {
     "aiokafka async for": _aiokafka_async_for,
     "kafka-python send": _kafka_python_produce,
     "kafka-python poll": _kafka_python_consume,
-    "limit: send the bytes": _send_bytes,
-    "limit: receive the bytes": _receive_bytes,
+    "bytes alone: send": _send_bytes,
+    "bytes alone: receive": _receive_bytes,
 }
 
 

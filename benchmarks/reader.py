@@ -88,10 +88,8 @@ class Reader:
         begin_user, begin_system = cpu_seconds(order.server_pid)
         begin_cpu, begin = time.process_time(), 0.0
         while batches_read < order.batch_count:
-            self._frame.ask_for(batches_read * order.batch_records, request_count)
             asked = time.perf_counter()
-            self._socket.sendall(self._frame.frame)
-            size_bytes = self._receive()
+            size_bytes = self.fetch(batches_read * order.batch_records, request_count)
             new = size_bytes // order.batch_bytes
             request_count += 1
             if not new:
@@ -104,7 +102,7 @@ class Reader:
             data_bytes += new * order.batch_bytes
         seconds = time.perf_counter() - begin
         end_user, end_system = cpu_seconds(order.server_pid)
-        self._socket.close()
+        self.close()
         return ReadOutcome(
             request_count,
             data_bytes,
@@ -113,6 +111,21 @@ class Reader:
             end_system - begin_system,
             time.process_time() - begin_cpu,
         )
+
+    @property
+    def view(self) -> memoryview:
+        """Where the last response lies, behind its size prefix of four bytes."""
+        return self._view
+
+    def fetch(self, offset: int, correlation_id: int) -> int:
+        """Ask from that offset on; the response's size without the prefix."""
+        self._frame.ask_for(offset, correlation_id)
+        self._socket.sendall(self._frame.frame)
+        return self._receive()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
 
     def _receive(self) -> int:
         """Read one response to the front of the buffer; its size without the prefix."""

@@ -232,7 +232,7 @@ class Nemesis:
         if fault == "stop":
             status = cluster.stop(victim)
             # One that has only just been started may not have got to its handler of SIGTERM.
-            if status not in (0, -signal.SIGTERM):
+            if status not in (0, -signal.SIGTERM) and not self._had_no_room(victim):
                 self.complaints.append(f"broker {victim} stopped with status {status}")
             return lambda: cluster.launch(victim)
         if fault.startswith("pause"):
@@ -315,10 +315,15 @@ class Nemesis:
                 continue
             self.ended[node_id] += 1
             self._say(f"node {node_id} has ended with status {status}; it is started again")
-            tail = cluster.log_tail(node_id)
-            if node_id not in self._filled or NO_ROOM not in tail.rstrip().rpartition("\n")[2]:
+            if not self._had_no_room(node_id):
+                tail = cluster.log_tail(node_id)
                 self.complaints.append(f"node {node_id} ended by itself: {tail}")
             cluster.launch(node_id)
+
+    def _had_no_room(self, node_id: int) -> bool:
+        """Whether the last that the node said is that its full disk ended it."""
+        last_line = self._cluster.log_tail(node_id).rstrip().rpartition("\n")[2]
+        return node_id in self._filled and NO_ROOM in last_line
 
     def _active_controller(self) -> int:
         """Who leads the quorum, by any controller that answers."""
