@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from moldau.spark_connector.pipelines.progress import BatchProgress, batch_progress
-from moldau.spark_connector.pipelines.stopping import is_between_batches, mark_as_last
+from moldau.spark_connector.pipelines.stopping import has_ended, is_between_batches, mark_as_last
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -53,9 +53,10 @@ class RunningQuery:
         self._seen: tuple[int, str] | None = None
         self._is_marked = False
         self._asked_at: int | None = None
+        self._seems_to_wait = False
 
     def is_over(self) -> bool:
-        return not self._query.isActive
+        return has_ended(self._query)
 
     def new_progress(self) -> list[BatchProgress]:
         last = self._query.lastProgress
@@ -79,7 +80,8 @@ class RunningQuery:
             self._is_marked = mark_as_last(self._query)
         # Without the mark (Spark Connect) the next batch may just have begun: it is given up.
         has_done_one = not self._is_marked and self._told[0] > self._asked_at
-        if has_done_one or is_between_batches(self._query):
+        seemed_to_wait, self._seems_to_wait = self._seems_to_wait, is_between_batches(self._query)
+        if has_done_one or (seemed_to_wait and self._seems_to_wait):
             self._query.stop()
 
     def stop_now(self) -> None:

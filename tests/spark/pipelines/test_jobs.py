@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from moldau.spark_connector.pipelines.jobs.repartition import repartitioned
 from moldau.spark_connector.pipelines.model import TopicSink, parse_pipelines
 from moldau.spark_connector.pipelines.progress import BatchProgress
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
-from moldau.testing import Cluster
+from moldau.testing import Cluster, wait_until
 from tests.spark.conftest import make_topic
 from tests.spark.pipelines.steps import Record, fill, read, run, send, values
 
@@ -84,7 +85,7 @@ checkpoint: '{(tmp_path / "replay").as_uri()}'
     run(replay, tmp_path)  # a crash before the book: the transactions know
     assert read(server, back) == sent
     (tmp_path / "replay" / "replay-done.json").unlink()
-    files = tmp_path / "my files"
+    files = tmp_path / "files"
     shutil.rmtree(files / "_spark_metadata")
     next(files.glob("topic=*/*.parquet")).unlink()
     with pytest.raises(PipelineFailed, match=r"is not what it was .* and now there are"):
@@ -409,31 +410,67 @@ trigger: available-now
     assert not spark.streams.active
 
 
+HELD = """
+import time
+from pathlib import Path
+
+from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType
+
+HERE = Path(__file__).parent
+
+
+@f.udf(returnType=BinaryType())
+def held(value):
+    # In the second batch: until somebody says so.
+    deadline = time.monotonic() + 60
+    while value == b"030" and not (HERE / "go").exists() and time.monotonic() < deadline:
+        (HERE / "at-work").touch()
+        time.sleep(0.02)
+    return value
+
+
+def step(frame):
+    return frame.select(held(f.col("value").cast("binary")).alias("value"))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_a_query_stops_after_its_batch_and_goes_on_from_there(
-    cluster: Cluster, admin: Admin, tmp_path: Path
+    cluster: Cluster, admin: Admin, spark: SparkSession, tmp_path: Path
 ):
     server, topic, out = cluster.bootstrap_server, make_topic(admin), make_topic(admin)
     send(server, topic, [(None, b"%03d" % n) for n in range(200)])
+    (tmp_path / "held.py").write_text(HELD)
     text = f"""
 name: slow
 job: transform
 source: {{bootstrap.servers: '{server}', topic: {topic}, records.per.batch: 20}}
-transform: {{sql: SELECT value FROM source}}
+transform: {{python: "held:step"}}
 sink: {{topic: {out}}}
 checkpoint: state
 trigger: {{every: 0 s}}
 """
     request = StopRequest()
 
-    def stop_once(_progress: BatchProgress) -> None:
-        if request.count == 0:
-            request.handle()
+    def stop_while_at_work() -> None:
+        wait_until((tmp_path / "at-work").exists, what="a task at work", deadline_s=60)
+        [query] = spark.streams.active
+        request.handle()
+        wait_until(lambda: not query.isActive, what="the query told to end", deadline_s=60)
+        (tmp_path / "go").touch()
 
+    said: list[str] = []
+    asking = threading.Thread(target=stop_while_at_work)
+    asking.start()
     file = parse_pipelines(text, "test.yaml", str(tmp_path), {})
-    run_pipelines(file, RunOptions(observer=stop_once), request)
-    offsets = {each.name for each in (tmp_path / "state" / "offsets").iterdir()}
-    commits = {each.name for each in (tmp_path / "state" / "commits").iterdir()}
-    assert offsets == commits
-    assert 0 < len(values(server, out)) < 200
+    told: list[BatchProgress] = []
+    run_pipelines(file, RunOptions(observer=told.append, say=said.append), request)
+    asking.join()
+    assert said == ["stopping after the batch at work"]
+    assert [(each.batch_id, each.row_count) for each in told] == [(0, 20), (1, 20)]
+    commits = {each.name for each in (tmp_path / "state" / "commits").glob("[0-9]*")}
+    assert commits == {"0", "1"}, "the batch at work is finished, and no other one"
+    assert values(server, out) == [b"%03d" % n for n in range(40)]
     run(text.replace("{every: 0 s}", "available-now"), tmp_path)
     assert values(server, out) == [b"%03d" % n for n in range(200)]

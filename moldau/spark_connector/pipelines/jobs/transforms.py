@@ -82,11 +82,15 @@ def load_function(
 ) -> Callable[[DataFrame], Any]:
     """The function MODULE:NAME; the module may lie beside the pipeline's file.
 
-    A module that does is given to Spark's workers too, for the functions they call.
+    The functions of a module that does go to Spark's workers by value: to import it there would run
+    its decorators, and those that name types want a session. The file goes along, for other modules
+    that import it.
 
     Raises:
         PipelineFailed: there is no such module or function, or the module does not load.
     """
+    from pyspark.cloudpickle import register_pickle_by_value
+
     module_name, _, function_name = name.partition(":")
     beside = Path(directory, *module_name.split(".")).with_suffix(".py")
     if beside.exists() and directory not in sys.path:
@@ -101,7 +105,9 @@ def load_function(
     function = getattr(module, function_name, None)
     if not callable(function):
         raise PipelineFailed(f"transform.python: {module_name} has no function {function_name}")
-    if spark is not None and beside.exists() and "." not in module_name:
-        spark.sparkContext.addPyFile(str(beside))
+    if spark is not None and beside.exists():
+        register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        if "." not in module_name:
+            spark.sparkContext.addPyFile(str(beside))
     found: Callable[[DataFrame], Any] = function
     return found
