@@ -36,6 +36,9 @@ BROKEN_PROMISES: Final = frozenset(
 
 #: How often a reader of replicas may be thrown back, before it counts as a broken promise.
 MOST_THROWN_BACK: Final = 1_000
+#: How long closing a consumer may take; everything has been read by then. librdkafka 2.16 has been
+#: seen to wait for its own threads for ever.
+CLOSE_S: Final = 30.0
 
 
 class Runner(Protocol):
@@ -189,7 +192,11 @@ class LoadReader:
                         break  # what came behind it comes again
                     self._take(message)
         finally:
-            consumer.close()
+            closing = threading.Thread(target=consumer.close, daemon=True)
+            closing.start()
+            closing.join(CLOSE_S)
+            if closing.is_alive():
+                self.errors["librdkafka does not close"] += 1
 
     def _goes_back(self, consumer: Consumer, message: Any) -> bool:
         """A reader of replicas that a follower has thrown back reads on where it was.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,3 +66,15 @@ def test_what_came_behind_the_error_comes_again(monkeypatch: pytest.MonkeyPatch)
     reader._work()
     assert [(each.partition, each.offset) for each in reader.records] == [(1, 0)]
     assert assigned == [[(0, 0), (1, 0)], [(0, 0), (1, 1)]]
+
+
+def test_a_consumer_that_does_not_close_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = LoadReader(here, "127.0.0.1:1", "t", 1)
+    reader._stop.set()
+    never = threading.Event()
+    consumer = SimpleNamespace(assign=lambda to: None, close=never.wait)
+    monkeypatch.setattr(load, "Consumer", lambda _config: consumer)
+    monkeypatch.setattr(load, "CLOSE_S", 0.0)
+    reader._work()
+    assert reader.errors == {"librdkafka does not close": 1}
+    never.set()
