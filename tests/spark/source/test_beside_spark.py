@@ -51,7 +51,8 @@ def read(spark, cluster, written):
     """All rows, as one format reads them."""
 
     def reading(source, **given):
-        options = options_for(cluster, **({"subscribe": written} if "assign" not in given else {}))
+        says_what = given.keys() & {"assign", "subscribePattern"}
+        options = options_for(cluster, **({} if says_what else {"subscribe": written}))
         options |= {name.replace("__", "."): value for name, value in given.items()}
         options = {name: value.replace("TOPIC", written) for name, value in options.items()}
         frame = spark.read.format(source).options(**options).load()
