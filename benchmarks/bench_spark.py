@@ -150,7 +150,7 @@ def _has_read(query: StreamingQuery, row_count: int) -> bool:
     progress = query.lastProgress
     if progress is None:
         return False
-    offsets = json.loads(progress["sources"][0]["endOffset"] or "{}")
+    offsets = json.loads(progress.json)["sources"][0]["endOffset"] or {}
     return sum(sum(each.values()) for each in offsets.values()) >= row_count
 
 

@@ -6,12 +6,14 @@ there is no Java the tests skip, visibly.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import uuid
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from moldau.testing import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 HERE = Path(__file__).parent
 SPARK_KAFKA_JARS = sorted((HERE.parents[1] / ".cache").glob("spark-kafka-*/*.jar"))
@@ -49,8 +52,14 @@ TRANSACTIONS = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A JVM, and the Python processes that it starts, may take long where others work too."""
     for item in items:
-        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+        if not item.path.is_relative_to(HERE):
+            continue
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
+        if version("pyspark").startswith("4.1."):
+            # It leaves its connections to the Java machine to the garbage collector.
+            leak = "ignore:unclosed <socket.*raddr=:ResourceWarning"
+            item.add_marker(pytest.mark.filterwarnings(leak))
 
 
 @pytest.fixture(scope="session")
@@ -105,6 +114,14 @@ def make_topic(admin: Admin, partitions: int = 1, **configs: str) -> str:
     settings = {key.replace("_", "."): value for key, value in configs.items()}
     admin.create_topics([NewTopic(name, partition_count=partitions, configs=settings)])
     return name
+
+
+def offsets_of(query: StreamingQuery) -> dict[str, Any]:
+    """What Spark says last about a query's source, with offsets as mappings, in every release."""
+    progress = query.lastProgress
+    assert progress is not None
+    source: dict[str, Any] = json.loads(progress.json)["sources"][0]
+    return source
 
 
 def options_for(cluster: Cluster, **given: Any) -> dict[str, str]:

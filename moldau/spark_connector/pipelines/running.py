@@ -6,6 +6,7 @@ what has failed says so in one line, with the cause that the connector itself ga
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -114,5 +115,8 @@ def _turn(progress: Any) -> tuple[int, str]:
 
 
 def _plain(progress: Any) -> dict[str, Any]:
-    """A progress as plain mappings: PySpark's objects are dictionaries already."""
-    return dict(progress)
+    """A progress as plain mappings. PySpark's objects are dictionaries, but those of 4.1 have the
+    offsets as Python shows them; Spark's own JSON is the same everywhere.
+    """
+    text = getattr(progress, "json", None)
+    return dict(progress) if text is None else dict(json.loads(text))

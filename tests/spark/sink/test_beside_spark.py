@@ -30,7 +30,8 @@ def test_the_same_records(spark: SparkSession, cluster: Cluster, admin: Admin) -
         "IF(id % 5 = 0, NULL, concat('key-', id)) AS key",
         "IF(id % 7 = 0, NULL, CAST(concat('välue-', id) AS binary)) AS value",
         "IF(id % 5 = 0, CAST(id % 3 AS int), NULL) AS partition",
-        "IF(id % 2 = 0, array(named_struct('key', 'h', 'value', CAST(CAST(id AS string) AS binary)), "
+        "IF(id % 2 = 0, array("
+        "named_struct('key', 'h', 'value', CAST(CAST(id AS string) AS binary)), "
         "named_struct('key', 'h', 'value', CAST(NULL AS binary))), NULL) AS headers",
         "id AS of_no_use",
     )

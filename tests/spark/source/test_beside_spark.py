@@ -4,14 +4,13 @@ one goes on with the other's checkpoint.
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import version
 
 import pyarrow as pa
 import pytest
 
 from moldau.client.sync import Producer
-from tests.spark.conftest import SPARK_KAFKA_JARS, make_topic, options_for
+from tests.spark.conftest import SPARK_KAFKA_JARS, make_topic, offsets_of, options_for
 
 pytestmark = pytest.mark.skipif(
     not SPARK_KAFKA_JARS,
@@ -201,7 +200,7 @@ def test_one_goes_on_with_the_others_checkpoint(spark, cluster, admin, tmp_path,
         writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
         query = writer.start()
         query.awaitTermination(90)
-        return json.loads(query.lastProgress["sources"][0]["endOffset"])
+        return offsets_of(query)["endOffset"]
 
     run(order[0], range(5))
     assert sorted(found) == list(range(5))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import version
 
 import pytest
@@ -11,7 +10,7 @@ from moldau.client import NewPartitions, NewTopic
 from moldau.client.sync import Producer
 from moldau.protocol.types import TopicPartition
 from moldau.testing import wait_until
-from tests.spark.conftest import make_topic, options_for
+from tests.spark.conftest import make_topic, offsets_of, options_for
 
 
 @pytest.fixture
@@ -84,9 +83,9 @@ def test_available_now_reads_what_is_there_in_limited_batches(start, send, colle
     query = start(maxOffsetsPerTrigger=4)
     assert [len(values) for _, values in sorted(collected.batches.items())] == [4, 4, 2]
     assert collected.values == list(range(10))
-    source = query.lastProgress["sources"][0]
-    assert json.loads(source["endOffset"]) == {topic: {"0": 5, "1": 5}}
-    assert json.loads(source["latestOffset"]) == {topic: {"0": 5, "1": 5}}
+    source = offsets_of(query)
+    assert source["endOffset"] == {topic: {"0": 5, "1": 5}}
+    assert source["latestOffset"] == {topic: {"0": 5, "1": 5}}
     # Continued from the checkpoint: only what came since.
     send(range(10, 13))
     start()
@@ -132,7 +131,7 @@ def test_read_committed_streams_skip_what_was_aborted(start, collected, cluster,
     query = start(kafka__isolation__level="read_committed")
     assert collected.values == [1]
     # The markers have offsets too: the query stands behind them.
-    assert json.loads(query.lastProgress["sources"][0]["endOffset"])[topic]["0"] == 6
+    assert offsets_of(query)["endOffset"][topic]["0"] == 6
 
 
 def test_a_topic_that_was_created_again_is_read_anew(start, send, collected, admin, topic):
