@@ -102,12 +102,14 @@ class PlainStreamReader(_StreamReaderBase):
     """For Spark 4.1, which does not say where a batch begins.
 
     It begins where the one before ended; of a run's first batch nobody knows until it is planned,
-    so that one has no limit.
+    so that one has no limit. And it must have none: this Spark has a query with AvailableNow end
+    after one batch, and does not say that it is one.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options)
         self._last_end: dict[str, Any] | None = None
+        self._is_first = True
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_last_end": None}
@@ -119,9 +121,10 @@ class PlainStreamReader(_StreamReaderBase):
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         """Where the next batch ends."""
+        is_first, self._is_first = self._is_first, False
         if self._last_end is None:
             return dict(self.planner.unlimited_latest())
-        return dict(self.planner.latest_offset(self._last_end, everything=False))
+        return dict(self.planner.latest_offset(self._last_end, everything=is_first))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """What the tasks of a batch read."""

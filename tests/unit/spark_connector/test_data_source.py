@@ -163,6 +163,18 @@ def test_spark_4_1_is_served_without_being_told_where_batches_begin(monkeypatch)
     assert planner.asked == [({"t": {"0": 5}}, False), ({"t": {"0": 1}}, False)]
 
 
+def test_the_first_batch_of_a_run_has_no_limit_in_spark_4_1(monkeypatch):
+    """It ends a query with AvailableNow after that one, and may plan a batch before it."""
+    monkeypatch.setattr(stream_reader, "HAS_ADMISSION_CONTROL", False)
+    source = data_source()
+    reader = source.streamReader(source.schema())
+    planner = reader._planner = RecordingPlanner()
+    reader.partitions({"t": {"0": 1}}, {"t": {"0": 5}})
+    reader.latestOffset()
+    reader.latestOffset()
+    assert planner.asked == [({"t": {"0": 5}}, True), ({"t": {"0": 5}}, False)]
+
+
 def test_the_module_that_spark_looks_for_is_small_and_never_raises(monkeypatch):
     import pyspark_moldau
 
