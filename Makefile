@@ -8,7 +8,7 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 	$(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(MUTATION),--mutation $(MUTATION)) $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fmt lint type sim soak soak-transactions soak-client interop spark-matrix docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
+.PHONY: help setup test fmt lint type sim soak soak-transactions soak-client interop spark spark-matrix docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ setup: ## Create .venv and install everything from the package registry (fast wh
 	@$(PYTHON) .ci/bootstrap.py
 
 test: setup lint ## Everything: lint, types, import contracts, all tests, the simulators for a few minutes
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(PYTEST_ARGS)
 
 fmt: setup ## Format the code and fix what can be fixed mechanically
 	$(BIN)/ruff check --fix-only .
@@ -46,6 +46,9 @@ soak-client: setup ## A million records through consume-transform-produce with o
 
 interop: setup ## Only the tests against real Kafka clients and tools
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/interop $(PYTEST_ARGS)
+
+spark: setup ## Everything with Spark, the slow ones too: drivers and executors killed at every step, every job
+	$(BIN)/python -m pytest tests/spark $(PYTEST_ARGS)
 
 spark-matrix: setup ## tests/spark with older PySparks too: VERSIONS="4.1 4.2"
 	$(BIN)/python .ci/spark_matrix.py $(VERSIONS)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -54,6 +55,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for prefix, mark in MARKS.items():
             if folder == prefix or folder.startswith(prefix + "/"):
                 item.add_marker(getattr(pytest.mark, mark))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """File by file; but all files with Spark to one worker. Each other would start a Java machine
+    of its own, and Spark gives its Python processes ten seconds to begin, however busy it is here.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSpark(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope: str = super()._split_scope(nodeid)
+            return "tests/spark" if scope.startswith("tests/spark/") else scope
+
+    return OneSpark(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def _turn(item: pytest.Item) -> int:

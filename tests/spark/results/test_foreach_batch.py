@@ -30,6 +30,8 @@ from tests.spark.pipelines.steps import send
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.slow
+
 COUNT = 60
 PER_BATCH = 20
 END_S = 90
