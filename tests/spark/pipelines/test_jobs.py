@@ -20,7 +20,7 @@ from moldau.spark_connector.pipelines.model import TopicSink, parse_pipelines
 from moldau.spark_connector.pipelines.progress import BatchProgress
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
 from moldau.testing import Cluster, wait_until
-from tests.spark.conftest import make_topic
+from tests.spark.conftest import SEVERAL_BATCHES, make_topic
 from tests.spark.pipelines.steps import Record, fill, read, run, send, values
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def odd_records(partition: int, count: int) -> list[Record]:
     ]
 
 
+@SEVERAL_BATCHES
 def test_an_archive_is_replayed_as_it_was_and_only_once(
     cluster: Cluster, admin: Admin, tmp_path: Path
 ):
@@ -190,6 +191,7 @@ trigger: available-now
     assert [(each.key, each.value) for each in records] == [(b"k", b"ONE!"), (None, b"TWO!")]
 
 
+@SEVERAL_BATCHES
 def test_windows_come_out_once_when_the_watermark_has_passed(
     cluster: Cluster, admin: Admin, tmp_path: Path
 ):
@@ -435,6 +437,7 @@ def step(frame):
 """
 
 
+@SEVERAL_BATCHES
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_a_query_stops_after_its_batch_and_goes_on_from_there(
     cluster: Cluster, admin: Admin, spark: SparkSession, tmp_path: Path

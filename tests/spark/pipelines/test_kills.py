@@ -16,7 +16,7 @@ import pytest
 
 from moldau.client.sync import Admin
 from moldau.testing import Cluster
-from tests.spark.conftest import make_topic
+from tests.spark.conftest import SEVERAL_BATCHES, make_topic
 from tests.spark.pipelines.steps import Record, fill, read, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.usefixtures("spark")]
@@ -98,6 +98,7 @@ def by_key(
     return order
 
 
+@SEVERAL_BATCHES
 def test_killed_jobs_go_on_and_every_record_is_there_once_in_its_order(
     cluster: Cluster, admin: Admin, tmp_path: Path
 ):

@@ -24,13 +24,13 @@ from moldau.spark_connector.results import (
     UniqueRows,
 )
 from moldau.testing import Cluster
-from tests.spark.conftest import make_topic, options_for
+from tests.spark.conftest import SEVERAL_BATCHES, make_topic, options_for
 from tests.spark.pipelines.steps import send
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, SEVERAL_BATCHES]
 
 COUNT = 60
 PER_BATCH = 20

