@@ -97,6 +97,8 @@ def rows_by_partition(
     highest = pyarrow_compute().max(places).as_py()
     if highest is not None and highest >= partition_count:
         raise LookupError(highest)
+    if partition_count == 1:  # those that are free have no choice, and stay among the others
+        return [(0, chosen)] if chosen.count else []
     numbers, bounds = group_rows(_int32_buffer(places), partition_count)
     if len(bounds) == 1:
         return [(bounds[0][0], chosen)]

@@ -83,6 +83,14 @@ def test_keys_can_be_ignored() -> None:
     assert rows_by_partition(read, chosen, 7, ignore_keys=True) == [(ANY_PARTITION, chosen)]
 
 
+def test_a_single_partition_keeps_rows_with_and_without_keys_in_their_order() -> None:
+    read = read_rows(pa.record_batch({"key": ["a", None, "b"], "value": ["c", "d", "e"]}), 0)
+    [(_, chosen)] = rows_by_topic(read, "t")
+    assert rows_by_partition(read, chosen, 1) == [(0, chosen)]
+    assert len(rows_by_partition(read, chosen, 2)) > 1
+    assert rows_by_partition(read, Rows(None, 0, 0), 1) == []
+
+
 def test_a_topic_for_all_goes_before_the_column() -> None:
     read = read_rows(pa.record_batch({"topic": ["a", "b"], "value": ["c", "d"]}), 0)
     assert rows_by_topic(read, "t") == [("t", Rows(None, 0, 2))]
