@@ -66,8 +66,8 @@ def test_kafka_s_client_copies_each_record_once(
     )  # fmt: skip
     expected = [f"{number:06d}" for number in range(COUNT)]
     assert read(java, trio, target, COUNT, "read_committed") == expected
-    # Records, and a marker for each transaction and partition, are in the log.
-    assert end_offsets(java, trio, target) > COUNT + COUNT // 30
+    # Records, and a marker for each transaction at least; an aborted one may have sent nothing yet.
+    assert end_offsets(java, trio, target) >= COUNT + COUNT // 30
     described = java.check(
         "kafka-consumer-groups", "--bootstrap-server", trio, "--group", group, "--describe"
     )
