@@ -122,6 +122,9 @@ def soak(
                 _settle(cluster, load, outcome)
         finally:
             _count(outcome, load, nemesis)
+        for number, reader in enumerate(load.readers, start=1):
+            if reader.errors:
+                say(f"reader {number} was told: {dict(reader.errors)}")
         try:
             _judge(cluster, load, outcome)
         except (KafkaException, TimeoutError) as error:
