@@ -324,6 +324,8 @@ class Pipeline(Client):
         assert reader is not None, "it lives"
         before = dict(reader.positions)
         taken = reader.take(TAKE_LIMIT, POLL_S, transaction.number)
+        for log in reader.lost:  # and perhaps assigned again, by the group's offset
+            before.pop(log, None)
         self._note_commits(transaction, taken, before)
         if reader.lost:
             raise MustAbort("partitions were revoked")

@@ -1,8 +1,9 @@
 """Consumers of confluent-kafka that write down all they get, and where they were placed.
 
 Owns one consumer's thread-less life and its part of the history. Must not: judge, or seek on its
-own. Invariant: a record is handed on only after it is in the history; what was taken from a
-partition that is then revoked is in the history too, and `lost` tells of it.
+own. Invariants: a record is handed on only after it is in the history; what was taken from a
+partition that is then revoked is in the history too, but neither handed on nor a position, and
+`lost` tells of it.
 """
 
 from __future__ import annotations
@@ -77,6 +78,9 @@ class RecordingConsumer:
         self.complaints: list[str] = []
         self.lost: set[Log] = set()
         self.positions: dict[Log, int] = {}
+        self._taken: Taken = {}
+        self._not_noted: Taken = {}
+        self._asked: tuple[int, int | None] = (0, None)
         self.consumer = Consumer(dict(config))
         self._history = history
         self.record = history.consumer(
@@ -117,10 +121,13 @@ class RecordingConsumer:
         self._place({Log(each.topic, each.partition): None for each in partitions})
 
     def _revoked(self, _: Consumer, partitions: Iterable[Any]) -> None:
+        # One poll may revoke a partition, assign it again and bring a record of the new assignment.
         logs = {Log(each.topic, each.partition) for each in partitions}
         self.lost |= logs
+        self._note()
         for log in logs:
             self.positions.pop(log, None)
+            self._taken.pop(log, None)
         self._place(dict.fromkeys(logs))
 
     def _place(self, positions: Mapping[Log, int | None]) -> None:
@@ -131,9 +138,9 @@ class RecordingConsumer:
     def take(self, limit: int, timeout_s: float, transaction: int | None = None) -> Taken:
         """Up to so many records, each log's in order; empty when there are none in that time."""
         self.lost.clear()
-        taken: Taken = {}
+        self._taken = {}
         count, end = 0, time.monotonic() + timeout_s
-        began = self._history.now()
+        self._asked = (self._history.now(), transaction)
         while count < limit and not self.lost:
             # What is there already is taken without waiting for more.
             message = self.consumer.poll(0 if count else max(0.0, end - time.monotonic()))
@@ -144,17 +151,20 @@ class RecordingConsumer:
                     break
                 continue
             log = Log(message.topic(), message.partition())
-            taken.setdefault(log, []).append(Seen(message.offset(), decode(message.value())))
+            seen = Seen(message.offset(), decode(message.value()))
+            self._taken.setdefault(log, []).append(seen)
+            self._not_noted.setdefault(log, []).append(seen)
             count += 1
-        self.note(taken, began, transaction)
-        return taken
+        self._note()
+        return self._taken
 
-    def note(self, taken: Taken, began: int, transaction: int | None = None) -> None:
-        """Write down one answer."""
-        if taken:
-            seen = {log: list(records) for log, records in taken.items()}
+    def _note(self) -> None:
+        """Write down what has come since the last time, as one answer."""
+        seen, self._not_noted = self._not_noted, {}
+        if seen:
+            began, transaction = self._asked
             self.record.steps.append(Poll(began, self._history.now(), seen, transaction))
-        for log, records in taken.items():
+        for log, records in seen.items():
             self.positions[log] = records[-1].offset + 1
 
     def _is_error(self, error: Any) -> bool:
