@@ -57,8 +57,12 @@ def carry_out(job: CleaningJob, filesystem: OsFilesystem, output: BinaryIO) -> N
 
 
 def _tell(output: BinaryIO, line: bytes) -> None:
-    output.write(line)
-    output.flush()
+    try:
+        output.write(line)
+        output.flush()
+    except BrokenPipeError:
+        # The parent was killed, and the reader of jobs has not got as far as noticing it.
+        os._exit(0)
 
 
 def _read_jobs(source: BinaryIO, jobs: queue.SimpleQueue[bytes]) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import os
 import random as random_module
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -21,8 +23,9 @@ from moldau.storage.cleaner.job import (
     CleaningJob,
     SegmentCleaned,
     SourceSegment,
+    encode_job,
 )
-from moldau.storage.cleaner.process_worker import ProcessWorker
+from moldau.storage.cleaner.process_worker import _PROGRAM, PACKAGE_ROOT, ProcessWorker
 from moldau.storage.cleaner.swap import swap_in
 from moldau.storage.cleaner.worker import CleaningRun, InlineWorker
 from moldau.storage.log import Log
@@ -170,6 +173,23 @@ async def test_a_child_that_is_gone(worker: ProcessWorker, make_log: MakeLog, ho
         await events_of(run)
     assert caught.value.is_worker_lost
     assert await events_of(await worker.start(job_for(log)))
+
+
+def test_a_child_whose_parent_is_gone_ends_without_a_word(make_log: MakeLog) -> None:
+    """Killed in the middle of a job: nobody reads events, and the job's thread may be the first to
+    find that out (its pipe is still open here, so that it is).
+    """
+    command = [sys.executable, "-P", "-c", _PROGRAM, PACKAGE_ROOT]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        child.stdin.write(encode_job(job_for(make_log("orphan"))))
+        child.stdin.flush()
+        assert child.wait(DEADLINE_S) == 0
+        assert child.stderr.read() == b""
 
 
 def test_a_child_that_dies_before_it_is_given_anything(
