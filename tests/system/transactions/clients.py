@@ -54,7 +54,11 @@ RETRY_PAUSE_S: Final = 0.5
 
 @dataclass(slots=True)
 class Setting:
-    """What all clients of one run share. `pause_s`: the longest time between transactions."""
+    """What all clients of one run share.
+
+    `pause_s`: the longest time between transactions. `abort_share`: how many are aborted on
+    purpose, of 1.
+    """
 
     history: History
     bootstrap: str
@@ -62,6 +66,7 @@ class Setting:
     seed: int
     run: Runner = here
     pause_s: float = 0.2
+    abort_share: float = ABORT_SHARE
     stop: threading.Event = field(default_factory=threading.Event)
 
 
@@ -173,7 +178,7 @@ class Client(ABC):
         try:
             sender.begin()
             is_filled = self.fill(transaction, sender)
-            if not is_filled or self.dice.random() < ABORT_SHARE:
+            if not is_filled or self.dice.random() < self.setting.abort_share:
                 raise MustAbort("on purpose")
             self._commit(transaction, sender)
             self.committed_count += 1

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from moldau.testing import wait_until
 from tests.system.transactions.checker import check
-from tests.system.transactions.clients import Setting, TailReader
+from tests.system.transactions.clients import ABORT_SHARE, Setting, TailReader
 from tests.system.transactions.findings import Findings
 from tests.system.transactions.workload import (
     Workload,
@@ -46,10 +46,11 @@ def run_until(
     lies: Mapping[str, WrapSender] | None = None,
     extra: Callable[[Setting], Sequence[TailReader]] | None = None,
     settle_s: float = 60.0,
+    abort_share: float = ABORT_SHARE,
 ) -> tuple[Setting, Findings, list[str]]:
     """Run until enough is done; the findings, and what did not settle."""
     create_topics(bootstrap)
-    setting = new_setting(bootstrap, seed, pause_s=0.02)
+    setting = new_setting(bootstrap, seed, pause_s=0.02, abort_share=abort_share)
     workload = Workload(
         setting,
         has_version_2=has_version_2,

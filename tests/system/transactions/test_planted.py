@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import pytest
 
 from moldau.testing import Cluster, node_process
-from tests.system.transactions.clients import Setting, TailReader
+from tests.system.transactions.clients import ABORT_SHARE, Setting, TailReader
 from tests.system.transactions.findings import Finding
 from tests.system.transactions.history import History
 from tests.system.transactions.lies import (
@@ -21,6 +22,12 @@ from tests.system.transactions.lies import (
     SendsHalf,
     SendsTwice,
     SwapsOffsets,
+)
+from tests.system.transactions.occasions import (
+    aborted_ones_read,
+    committed_across,
+    committed_offsets,
+    early_ones_read,
 )
 from tests.system.transactions.patched_node import COMMAND, PLANT_VARIABLE
 from tests.system.transactions.run_until import run_until
@@ -91,7 +98,11 @@ def test_every_liar_is_found(bootstrap: str):
         return lambda sender: lie(sender, history[0], told[who])
 
     def all_have_lied(workload: Workload) -> bool:
-        return enough(workload) and all(count.total() >= ENOUGH_LIES for count in told.values())
+        return (
+            enough(workload)
+            and all(count.total() >= ENOUGH_LIES for count in told.values())
+            and aborted_ones_read(history[0], DIRTY, but="random-2") >= ENOUGH_LIES
+        )
 
     def extra(setting: Setting) -> Sequence[TailReader]:
         history.append(setting.history)
@@ -121,8 +132,13 @@ def test_every_liar_is_found(bootstrap: str):
     assert any(DIRTY in case.text for case in findings.of("aborted-read"))
 
 
-TRIES = 4
-"""A bug shows only where the clients happen to meet it."""
+#: What must have come about before a bug can show, and how many of the transactions are aborted.
+OCCASIONS: Final[dict[str, tuple[Callable[[History], int], float]]] = {
+    "aborted-ones-not-named": (aborted_ones_read, 0.5),
+    "stable-offset-is-high-watermark": (early_ones_read, ABORT_SHARE),
+    "marker-of-one-partition-aborts": (partial(committed_across, partition=0), ABORT_SHARE),
+    "group-markers-abort": (committed_offsets, ABORT_SHARE),
+}
 
 
 @pytest.mark.parametrize(
@@ -137,29 +153,18 @@ TRIES = 4
 def test_a_broker_with_a_bug_is_found(plant: str, kinds: set[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(node_process, "COMMAND", COMMAND)
     monkeypatch.setenv(PLANT_VARIABLE, plant)
-    found: list[set[str]] = []
-    while len(found) < TRIES and not (found and kinds <= found[-1]):
-        found.append(_found(plant))
-    assert kinds <= found[-1], f"in {TRIES} tries: {found}"
-
-
-def _found(plant: str) -> set[str]:
-    """What one run with another schedule shows of the bug."""
     seed = secrets.randbits(32)
     print(f"seed {seed}")
+    occasions, abort_share = OCCASIONS[plant]
     with Cluster(config=CONFIG) as cluster:
-        _, findings, _ = run_until(
+        setting, findings, _ = run_until(
             cluster.bootstrap_server,
             seed,
-            many,
+            lambda workload: occasions(workload.setting.history) >= ENOUGH,
             groups=("classic",) if plant == "group-markers-abort" else (),
             has_version_2=False,
             settle_s=3.0,
+            abort_share=abort_share,
         )
     print(findings.summary())
-    return set(findings.kinds())
-
-
-def many(workload: Workload) -> bool:
-    """Enough for what a broker does now and then."""
-    return workload.committed_count >= ENOUGH * 4
+    assert kinds <= set(findings.kinds()), f"with {occasions(setting.history)} occasions"

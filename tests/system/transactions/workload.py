@@ -44,6 +44,7 @@ READ_S: Final = 0.5
 LOOK_S: Final = 0.5
 CONFLUENT_COUNT: Final = 3
 RAW_COUNT: Final = 2
+TAIL_OF_EVERYTHING: Final = "tail of everything"
 
 WrapSender = Callable[[Sender], Sender]
 
@@ -127,7 +128,7 @@ class Workload:
         self.pipelines = [each for group in self.groups for each in self._members(group)]
         self.readers = [
             TailReader(setting, "tail of committed", is_committed_only=True),
-            TailReader(setting, "tail of everything", is_committed_only=False),
+            TailReader(setting, TAIL_OF_EVERYTHING, is_committed_only=False),
             *extra,
         ]
         self.watches = [Watch(setting, group) for group in self.groups]
