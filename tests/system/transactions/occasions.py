@@ -65,7 +65,7 @@ def _has_one_of(transaction: Transaction, values: set[str]) -> bool:
 def _polls(history: History, reader: str) -> Iterator[Poll]:
     for consumer in list(history.consumers):
         if consumer.name == reader:
-            yield from (step for step in list(consumer.steps) if isinstance(step, Poll))
+            yield from consumer.polls()
 
 
 def _values(poll: Poll) -> Iterator[str]:
