@@ -44,6 +44,20 @@ def topics(cluster: Cluster) -> list[str]:
     return ask(cluster, lambda admin: admin.list_topics())
 
 
+def wait_for_topics(cluster: Cluster, *names: str) -> list[str]:
+    """Until the broker that happens to be asked knows of these, which may be later than the one
+    through which they were created; the names of all its topics, sorted.
+    """
+
+    def known() -> list[str] | None:
+        found = topics(cluster)
+        return sorted(found) if set(names) <= set(found) else None
+
+    found = wait_until(known, what=f"topics {', '.join(names)}")
+    assert found is not None
+    return found
+
+
 def quorum(cluster: Cluster) -> QuorumDescription:
     """The quorum as its leader sees it."""
     return ask(cluster, lambda admin: admin.describe_metadata_quorum())

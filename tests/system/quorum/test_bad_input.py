@@ -20,6 +20,7 @@ from tests.system.quorum.conftest import (
     fenced,
     quorum,
     topics,
+    wait_for_topics,
     wait_until_caught_up,
 )
 
@@ -63,7 +64,7 @@ def _the_others_serve_on(cluster: Cluster, request: pytest.FixtureRequest) -> It
     assert (after.leader_id, after.leader_epoch) == (before.leader_id, before.leader_epoch)
     name = f"after-{hashlib.sha256(request.node.name.encode()).hexdigest()[:20]}"
     create_topic(cluster, name, 1)
-    assert name in topics(cluster)
+    wait_for_topics(cluster, name)
     assert not fenced(cluster)
 
 

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from moldau.testing import Cluster, wait_until
-from tests.system.quorum.conftest import quorum, topics, wait_until_caught_up
+from moldau.testing import Cluster
+from tests.system.quorum.conftest import quorum, wait_for_topics, wait_until_caught_up
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -60,7 +60,7 @@ def test_topics_and_records_across_kills_of_the_active_controller(many: Cluster)
         wait_until_caught_up(many, active)
     # Kafka's forwarding sends again what got no answer: it may find what it has created itself.
     assert all("exists" in reason or "ALREADY" in reason for reason in refused), refused
-    wait_until(lambda: set(acknowledged) <= set(topics(many)), what="every promised topic")
+    wait_for_topics(many, *acknowledged)
     assert quorum(many).leader_epoch > KILLS
 
     producer = Producer({"bootstrap.servers": many.bootstrap_server, "enable.idempotence": True})

@@ -27,7 +27,7 @@ from moldau.protocol.messages.p58_envelope import EnvelopeRequest
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.types import METADATA_TOPIC_ID
 from moldau.testing import Cluster
-from tests.system.quorum.conftest import create_topic, quorum, topics
+from tests.system.quorum.conftest import create_topic, quorum, wait_for_topics
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -55,7 +55,7 @@ def _nothing_happens(cluster: Cluster, request: pytest.FixtureRequest) -> Iterat
     assert [each.replica_id for each in after.voters] == cluster.controller_ids
     name = f"after-{hashlib.sha256(request.node.name.encode()).hexdigest()[:20]}"
     create_topic(cluster, name, 1)
-    assert name in topics(cluster)
+    wait_for_topics(cluster, name)
     for node_id in cluster.node_ids:
         assert cluster.node(node_id).running
         assert "Traceback" not in cluster.node(node_id).log_tail()

@@ -17,8 +17,8 @@ from tests.system.quorum.conftest import (
     described,
     fenced,
     quorum,
-    topics,
     wait_for_another_leader,
+    wait_for_topics,
     wait_until_caught_up,
 )
 
@@ -56,7 +56,7 @@ def test_another_controller_takes_over(many: Cluster, how: str):
     new_id = wait_for_another_leader(many, old_id)
     assert quorum(many).leader_epoch > old_epoch
     create_topic(many, "after")
-    assert sorted(topics(many)) == ["after", "before"]
+    assert wait_for_topics(many, "after", "before") == ["after", "before"]
     if how == "pause":
         many.resume(old_id)
     else:
@@ -78,7 +78,7 @@ def test_without_a_majority_nothing_is_decided_until_one_is_back(many: Cluster):
     create_topic(many, "decided")
     many.restart(others[1])
     wait_until_caught_up(many, others[1])
-    assert topics(many) == ["decided"]
+    assert wait_for_topics(many, "decided") == ["decided"]
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
@@ -91,7 +91,7 @@ def test_a_silent_broker_is_fenced_and_let_in_again(many: Cluster, how: str):
     else:
         many.resume(3)
     wait_until(lambda: fenced(many) == set(), what="broker 3 is back")
-    assert topics(many) == ["elsewhere"]
+    assert wait_for_topics(many, "elsewhere") == ["elsewhere"]
 
 
 def test_a_whole_cluster_comes_back_on_its_directories(tmp_path: Path):
@@ -102,7 +102,7 @@ def test_a_whole_cluster_comes_back_on_its_directories(tmp_path: Path):
     with Cluster(brokers=3, controllers=3, config=CONFIG, directory=tmp_path) as cluster:
         assert (cluster.bootstrap_server, cluster.bootstrap_controllers) == addresses
         assert described(cluster).cluster_id == cluster_id
-        assert topics(cluster) == ["kept"]
+        assert wait_for_topics(cluster, "kept") == ["kept"]
         for node_id in cluster.node_ids:
             wait_until_caught_up(cluster, node_id)
         for node_id in (*cluster.broker_ids, *cluster.controller_ids):

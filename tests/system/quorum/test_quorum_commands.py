@@ -15,7 +15,7 @@ from tests.system.quorum.conftest import (
     create_topic,
     fenced,
     quorum,
-    topics,
+    wait_for_topics,
     wait_until_caught_up,
 )
 
@@ -95,7 +95,7 @@ def test_a_controller_joins_and_another_leaves(many: Cluster, tmp_path: Path):
         )
         many.stop(101)
         create_topic(many, "decided-by-the-new-voters")
-        assert topics(many) == ["decided-by-the-new-voters"]
+        wait_for_topics(many, "decided-by-the-new-voters")
     finally:
         node.kill()
         ports.close()
