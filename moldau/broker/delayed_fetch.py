@@ -325,6 +325,8 @@ class DelayedFetch(DelayedOperation):
         )
         if read.error is ErrorCode.NONE and not read.is_diverging:
             read.preferred_read_replica = preferred_read_replica
+        if read.error is ErrorCode.OFFSET_OUT_OF_RANGE and self._may_be_behind(fetched, partition):
+            return FetchRead(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if (
             parameters.is_from_follower
             and fetched.is_position_news
@@ -334,6 +336,26 @@ class DelayedFetch(DelayedOperation):
             self._note_position(fetched, partition)
             read.high_watermark = partition.core.high_watermark
         return read
+
+    def _may_be_behind(self, fetched: FetchPartition, partition: Partition) -> bool:
+        """Whether a consumer asks for more than there is here because there is more elsewhere:
+
+        1. this broker stands still for longer than its session; another leads in its place;
+        2. a group consumes what is new there, and commits its offset;
+        3. a member that gets the partition, and has not heard of the new leader, asks here for that
+           offset just when this broker goes on, and does not know better either.
+
+        Told that there is no such offset it would begin anew where `auto.offset.reset` says, and
+        consume everything again, or leave out what lies between.
+        """
+        log = partition.log
+        return (
+            not self.parameters.is_from_follower
+            and partition.is_leader
+            and log is not None
+            and fetched.fetch_offset > log.log_end_offset
+            and not self.manager.is_confirmed()
+        )
 
     def _preferred_read_replica(self, fetched: FetchPartition, partition: Partition) -> int:
         """Where a consumer that names its rack had better read, -1 for here (KIP-392)."""

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -105,7 +105,14 @@ class BrokerDescription:
 
 
 class BrokerLifecycle:
-    """Registers, then beats until told to stop; one task owns it (states: LEGAL_TRANSITIONS)."""
+    """Registers, then beats until told to stop; one task owns it (states: LEGAL_TRANSITIONS).
+
+    Args:
+        confirmed_for_ms: how long the answer to a heartbeat counts; less than the session, so that
+            nobody is put in this broker's place meanwhile for its silence.
+        catch_up: returns when this broker has applied all metadata that was committed when it was
+            called. Raises: ControllerUnavailable.
+    """
 
     def __init__(
         self,
@@ -115,6 +122,8 @@ class BrokerLifecycle:
         incarnation_id: uuid.UUID,
         heartbeat_interval_ms: int,
         registration_timeout_ms: int,
+        confirmed_for_ms: float,
+        catch_up: Callable[[], Awaitable[None]],
         metadata_offset: Callable[[], int],
         offline_log_directories: Callable[[], list[uuid.UUID]],
     ) -> None:
@@ -125,6 +134,8 @@ class BrokerLifecycle:
         self._incarnation_id = incarnation_id
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._registration_timeout_ms = registration_timeout_ms
+        self._confirmed_for_s = confirmed_for_ms / 1000
+        self._catch_up = catch_up
         self._metadata_offset = metadata_offset
         self._offline_log_directories = offline_log_directories
         self._task: asyncio.Task[None] | None = None
@@ -139,11 +150,14 @@ class BrokerLifecycle:
         self._last_answer_s = 0.0
         self._confirmed_s = -math.inf
 
-    def is_confirmed(self, within_ms: float) -> bool:
-        """Whether a controller has said within that time that this broker may lead: none has put
-        another in its place for its silence then, if the time is shorter than the session.
+    def is_confirmed(self) -> bool:
+        """Whether nobody has been put in this broker's place for its silence, but by metadata that
+        it has applied.
         """
-        return asyncio.get_running_loop().time() - self._confirmed_s <= within_ms / 1000
+        return self._counts_still(asyncio.get_running_loop().time())
+
+    def _counts_still(self, now_s: float) -> bool:
+        return now_s - self._confirmed_s <= self._confirmed_for_s
 
     def move_to(self, state: BrokerState) -> None:
         """Enter `state`; an illegal transition is a broken invariant."""
@@ -297,8 +311,22 @@ class BrokerLifecycle:
             else:
                 pause_ms = self._take_heartbeat(response)
                 if response.error_code == ErrorCode.NONE and not response.is_fenced:
-                    self._confirmed_s = begin_s
+                    await self._confirm(begin_s)
             await self._pause(pause_ms)
+
+    async def _confirm(self, begin_s: float) -> None:
+        """A heartbeat that was sent at `begin_s` was answered well.
+
+        After a long silence that does not do: the session was perhaps over before, others lead
+        instead, and the metadata that says so is not here yet.
+        """
+        if not self._counts_still(begin_s):
+            try:
+                async with asyncio.timeout(self._heartbeat_interval_ms / 1000):
+                    await self._catch_up()
+            except (TimeoutError, ControllerUnavailable):
+                return  # the next heartbeat tries again
+        self._confirmed_s = begin_s
 
     async def _register_again(self) -> None:
         """One attempt; the next heartbeat makes another one if the metadata still asks for it."""

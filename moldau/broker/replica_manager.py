@@ -90,6 +90,7 @@ class ReplicaManager:
         self.filesystem = filesystem
         self.image = MetadataImage.EMPTY
         self.quotas: Quotas = UnlimitedQuotas() if quotas is None else quotas
+        self.is_confirmed = ports.is_confirmed
         self._on_fault = on_fault
         self.topic_stats = BrokerTopicStats(registry)
         self.produce_purgatory = Purgatory("Produce", timers)

@@ -25,7 +25,7 @@ from moldau.broker.fetch_sessions import FetchSessionCache
 from moldau.broker.lifecycle import BrokerDescription, BrokerLifecycle, BrokerState
 from moldau.broker.metadata_loader import MetadataLoader
 from moldau.broker.node.dynamic_settings import DynamicSettings
-from moldau.broker.node.quorum_link import ProducerIdBlocks
+from moldau.broker.node.quorum_link import ProducerIdBlocks, catch_up
 from moldau.broker.node.settings import fetch_session_limit, server_limits
 from moldau.broker.node.start_gate import StartGate
 from moldau.broker.producer_ids import ProducerIds
@@ -179,6 +179,7 @@ class BrokerPart:
             ports=ReplicationPorts(
                 controller=controller,
                 broker_epoch=self._broker_epoch,
+                is_confirmed=self._is_confirmed,
                 listener_name=self._config.inter_broker_listener_name,
                 network=self._network,
             ),
@@ -319,6 +320,8 @@ class BrokerPart:
             incarnation_id=uuid.UUID(int=self._random.getrandbits(128), version=4),
             heartbeat_interval_ms=self._config.get_int("broker.heartbeat.interval.ms"),
             registration_timeout_ms=self._config.get_int("initial.broker.registration.timeout.ms"),
+            confirmed_for_ms=CONFIRMED_SHARE * self._config.get_int("broker.session.timeout.ms"),
+            catch_up=lambda: catch_up(controller, self._metadata),
             metadata_offset=lambda: self._metadata.last_applied_offset,
             offline_log_directories=lambda: [
                 each.directory_id for each in online if not each.is_online
@@ -408,9 +411,7 @@ class BrokerPart:
         return -1 if self._lifecycle is None else self._lifecycle.broker_epoch
 
     def _is_confirmed(self) -> bool:
-        lifecycle = self._lifecycle
-        session_ms = self._config.get_int("broker.session.timeout.ms")
-        return lifecycle is not None and lifecycle.is_confirmed(CONFIRMED_SHARE * session_ms)
+        return self._lifecycle is not None and self._lifecycle.is_confirmed()
 
     def _is_ready(self) -> bool:
         return self._lifecycle is not None and self._lifecycle.state is BrokerState.RUNNING

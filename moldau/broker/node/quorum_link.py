@@ -195,15 +195,28 @@ async def follow_metadata(
         raise NoActiveController(reasons or "none of them knows one") from None
     try:
         async with asyncio.timeout(CATCH_UP_TIMEOUT_S):
-            await loader.wait_until(
-                lambda image: image.provenance.last_contained_offset >= high_watermark - 1
-            )
+            await _wait_applied(loader, high_watermark)
     except TimeoutError:
         read = loader.last_applied_offset + 1
         raise ControllerUnavailable(
             f"of {high_watermark} metadata records not all were read in "
             f"{CATCH_UP_TIMEOUT_S:.0f} s; {read} are here"
         ) from None
+
+
+async def catch_up(channel: ControllerChannel, loader: MetadataLoader) -> None:
+    """Return when the loader has everything that was committed when this was called.
+
+    Raises:
+        ControllerUnavailable: no active controller answered in time.
+    """
+    await _wait_applied(loader, await _high_watermark(channel, DEFAULT_TIMEOUT_MS))
+
+
+async def _wait_applied(loader: MetadataLoader, high_watermark: int) -> None:
+    await loader.wait_until(
+        lambda image: image.provenance.last_contained_offset >= high_watermark - 1
+    )
 
 
 async def _high_watermark(channel: ControllerChannel, timeout_ms: int) -> int:

@@ -43,12 +43,14 @@ CHECKS_PER_TURN: Final = 500
 class ReplicationPorts:
     """The ways out of this broker.
 
-    `broker_epoch` is -1 before it registered; `listener_name` is `inter.broker.listener.name`, by
-    which other brokers' addresses are found; without a `network` it is the machine's.
+    `broker_epoch` is -1 before it registered; `is_confirmed` is BrokerLifecycle's; `listener_name`
+    is `inter.broker.listener.name`, by which other brokers' addresses are found; without a
+    `network` it is the machine's.
     """
 
     controller: ControllerChannel
     broker_epoch: Callable[[], int]
+    is_confirmed: Callable[[], bool]
     listener_name: str
     network: Network | None = None
 

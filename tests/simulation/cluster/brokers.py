@@ -157,6 +157,8 @@ class SimulatedBroker:
             incarnation_id=incarnation_id,
             heartbeat_interval_ms=self.world.heartbeat_interval_ms,
             registration_timeout_ms=60_000,
+            confirmed_for_ms=self.world.heartbeat_interval_ms,
+            catch_up=self._catch_up,
             metadata_offset=lambda: self._offset,
             offline_log_directories=list,
         )
@@ -190,6 +192,11 @@ class SimulatedBroker:
         # The logs are flushed on either way out: the start after it is a clean one.
         self._clean_epoch = lifecycle.broker_epoch
         self.world.loop.call_soon(process.kill)
+
+    async def _catch_up(self) -> None:
+        wanted = self.world.ledger.image.provenance.last_contained_offset
+        while self._offset < wanted:
+            await self.world.loop.elapse(1.0)
 
     async def _follow_metadata(self) -> None:
         """The committed metadata, some time late."""

@@ -293,6 +293,7 @@ class DataPath:
             ports=ReplicationPorts(
                 controller=self.channel,
                 broker_epoch=lambda: BROKER_ID,
+                is_confirmed=lambda: self.is_confirmed,
                 listener_name="PLAINTEXT",
                 network=self.network,
             ),

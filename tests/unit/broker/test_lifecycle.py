@@ -29,6 +29,7 @@ from moldau.protocol.messages.p63_broker_heartbeat import (
 )
 from moldau.protocol.metadata_records import FeatureLevelRecord, RegisterBrokerRecord
 from moldau.protocol.schema import Message
+from moldau.testing.waiting import wait_until_async
 
 
 class ScriptedController:
@@ -42,6 +43,8 @@ class ScriptedController:
         self.heartbeat_error = ErrorCode.NONE
         self.is_reachable = True
         self.beaten = asyncio.Event()
+        self.is_metadata_here = asyncio.Event()
+        self.is_metadata_here.set()
 
     async def send(self, request: Message, principal: str, *, timeout_ms: int = 0) -> Any:
         if isinstance(request, BrokerRegistrationRequest):
@@ -58,6 +61,12 @@ class ScriptedController:
             is_fenced=self.is_fenced,
             should_shut_down=self.should_shut_down,
         )
+
+    async def catch_up(self) -> None:
+        """The broker has all metadata once the test says so."""
+        if not self.is_reachable:
+            raise ControllerUnavailable("nobody leads")
+        await self.is_metadata_here.wait()
 
     async def beats(self, count: int = 2) -> None:
         """Return when so many more heartbeats have come."""
@@ -83,6 +92,8 @@ def lifecycle(controller: ScriptedController, **settings: int) -> BrokerLifecycl
         incarnation_id=uuid.UUID(int=5),
         heartbeat_interval_ms=settings.get("heartbeat_interval_ms", 5),
         registration_timeout_ms=settings.get("registration_timeout_ms", 5_000),
+        confirmed_for_ms=settings.get("confirmed_for_ms", 60_000),
+        catch_up=controller.catch_up,
         metadata_offset=lambda: 99,
         offline_log_directories=list,
     )
@@ -111,15 +122,42 @@ async def test_it_is_confirmed_by_heartbeats_that_let_it_lead() -> None:
     await broker.register()
     broker.start_heartbeats()
     await controller.beats()
-    assert not broker.is_confirmed(60_000)  # fenced so far
+    assert not broker.is_confirmed()  # fenced so far
     controller.is_fenced = False
     await controller.beats()
-    assert broker.is_confirmed(60_000)
+    assert broker.is_confirmed()
     controller.is_reachable = False
     await controller.beats(3)
-    assert broker.is_confirmed(60_000)
-    assert not broker.is_confirmed(0)
+    assert broker.is_confirmed()
     await broker.stop()
+
+
+async def test_after_a_silence_it_is_confirmed_only_with_the_metadata_of_that_time() -> None:
+    """Its session may have been over: the heartbeat begins another one, whoever leads by now."""
+    controller = ScriptedController()
+    broker = lifecycle(controller, confirmed_for_ms=20)
+    await broker.register()
+    controller.is_fenced = False
+    controller.is_metadata_here.clear()
+    broker.start_heartbeats()
+    await controller.beats(3)
+    assert not broker.is_confirmed()
+    controller.is_metadata_here.set()
+    await wait_until_async(lambda: answered(broker.is_confirmed()), what="confirmed")
+    controller.is_reachable = False
+    await wait_until_async(lambda: answered(not broker.is_confirmed()), what="a long silence")
+    controller.is_metadata_here.clear()
+    controller.is_reachable = True
+    await controller.beats(3)
+    assert not broker.is_confirmed()
+    controller.is_metadata_here.set()
+    await wait_until_async(lambda: answered(broker.is_confirmed()), what="confirmed again")
+    await broker.stop()
+
+
+async def answered(value: bool) -> bool:
+    """For a condition that is awaited."""
+    return value
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,8 @@ def broker_lifecycle(cluster: Cluster, channel: Any = None) -> BrokerLifecycle:
         incarnation_id=UUID(int=BROKER),
         heartbeat_interval_ms=200,
         registration_timeout_ms=60_000,
+        confirmed_for_ms=1_000,
+        catch_up=lambda: asyncio.sleep(0),
         metadata_offset=lambda: cluster.metadata.image.provenance.last_contained_offset,
         offline_log_directories=list,
     )
