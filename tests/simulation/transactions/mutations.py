@@ -200,14 +200,19 @@ def unreleased_partitions_given() -> Undo:
 
 def revocation_not_awaited() -> Undo:
     """What a member was asked to give back counts as given back."""
-    return _replaced(Reconciliation, "_still_has", lambda *_: False)
+    undo = _replaced(Reconciliation, "_still_has", lambda *_: False)
+    return _both(undo, _commits_for_any_partition())
 
 
 def member_epoch_not_checked() -> Undo:
     """Members of consumer groups that were put out may commit offsets."""
     undo = _replaced(ConsumerGroup, "validate_offset_commit", lambda *_, **__: ErrorCode.NONE)
-    unchecked = _replaced(ConsumerGroup, "partition_commit_error", lambda *_, **__: ErrorCode.NONE)
-    return _both(undo, unchecked)
+    return _both(undo, _commits_for_any_partition())
+
+
+def _commits_for_any_partition() -> Undo:
+    """Behind whatever gives a partition to two members there is another wall; it is taken away."""
+    return _replaced(ConsumerGroup, "partition_commit_error", lambda *_, **__: ErrorCode.NONE)
 
 
 MUTATIONS: dict[str, Callable[[], Undo]] = {

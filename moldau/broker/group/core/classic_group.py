@@ -209,9 +209,12 @@ class ClassicGroup:
         topic_id: Any,
         topic_name: str,
         partition_index: int,
+        *,
+        is_transactional: bool,
     ) -> ErrorCode:
         """Classic members may commit for every partition."""
         del member_id, generation_or_member_epoch, topic_id, topic_name, partition_index
+        del is_transactional
         return ErrorCode.NONE
 
     def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:

@@ -265,18 +265,28 @@ class ConsumerGroup:
         topic_id: UUID,
         topic_name: str,
         partition_index: int,
+        *,
+        is_transactional: bool,
     ) -> ErrorCode:
-        """Whether a commit under an older epoch counts for one partition: only if the member has
-        had it since before that epoch, or in it.
+        """Whether a commit counts for one partition: under an older epoch only if the member has
+        had it since before that epoch, or in it; in a transaction never if it is another's.
 
         Args:
             topic_id: all zeros when the request has only the name.
         """
         member = self.members.get(member_id)
-        if member is None or generation_or_member_epoch == member.member_epoch:
+        if member is None:
+            return ErrorCode.NONE
+        is_current = generation_or_member_epoch == member.member_epoch
+        if is_current and not is_transactional:
             return ErrorCode.NONE
         found = self._topic_id_of(topic_name) if topic_id == ZERO_UUID else topic_id
         epoch = None if found is None else member.epoch_of(found, partition_index)
+        if is_current:
+            # Its own epoch says nothing: a member may have heard of that before it has stopped
+            # with what it lost on the way there.
+            owner = None if found is None else self.owner_of(found, partition_index)
+            return ErrorCode.NONE if owner in (None, member_id) else _stale(member)
         if epoch is None or generation_or_member_epoch < epoch:
             return _stale(member)
         return ErrorCode.NONE

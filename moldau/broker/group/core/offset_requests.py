@@ -186,7 +186,12 @@ class OffsetRequests:
         for topic in request.topics:
             for asked in topic.partitions:
                 error = group.partition_commit_error(
-                    request.member_id, epoch, topic.topic_id, topic.name, asked.partition_index
+                    request.member_id,
+                    epoch,
+                    topic.topic_id,
+                    topic.name,
+                    asked.partition_index,
+                    is_transactional=False,
                 )
                 if error is not ErrorCode.NONE:
                     return error
@@ -210,7 +215,12 @@ class OffsetRequests:
             for topic in request.topics:
                 for asked in topic.partitions:
                     error = error or group.partition_commit_error(
-                        request.member_id, generation, ZERO_UUID, topic.name, asked.partition_index
+                        request.member_id,
+                        generation,
+                        ZERO_UUID,
+                        topic.name,
+                        asked.partition_index,
+                        is_transactional=True,
                     )
         # This API's clients do not know the new protocol's code.
         return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error

@@ -193,6 +193,39 @@ def test_an_older_epoch_commits_what_it_has_had_since_then() -> None:
     assert commit_transactional(lost) is ErrorCode.ILLEGAL_GENERATION
 
 
+def test_a_transaction_commits_nothing_of_another_member() -> None:
+    """A member may have heard of its new epoch, and not have let go of what it cost."""
+    groups = shard()
+    first, second = groups.consumer("team", ["events"]), groups.consumer("team", ["events"])
+    first.join()
+    second.join()
+    groups.settle([first, second])
+    (own, *_) = sorted(first.owned["events"])
+    (lost, *_) = sorted(second.owned["events"])
+
+    def commit_transactional(topic: str, partition: int) -> ErrorCode:
+        return error_of(
+            groups.commit_transactional(
+                {(topic, partition): 9}, member_id=first.member_id, generation=first.epoch
+            )
+        )
+
+    assert commit_transactional("events", own) is ErrorCode.NONE
+    assert commit_transactional("events", lost) is ErrorCode.ILLEGAL_GENERATION
+    # What nobody has, and what the group does not consume, is anybody's.
+    assert commit_transactional("elsewhere", 0) is ErrorCode.NONE
+    second.leave(-1)
+    assert commit_transactional("events", lost) is ErrorCode.NONE
+    # Without a transaction nothing is promised to be once only.
+    plain = groups.commit(
+        {("events", lost): 9},
+        member_id=first.member_id,
+        generation=first.epoch,
+        topic_id=topic_id_of("events"),
+    )
+    assert error_of(plain) is ErrorCode.NONE
+
+
 def test_offset_fetch_checks_the_member() -> None:
     groups = shard()
     member = groups.consumer("team", ["events"])
