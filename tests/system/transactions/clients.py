@@ -332,6 +332,8 @@ class Pipeline(Client):
         for log in reader.lost:  # and perhaps assigned again, by the group's offset
             before.pop(log, None)
         self._note_commits(transaction, taken, before)
+        if reader.has_lost_its_place:
+            raise Broken("librdkafka has lost its place")
         if reader.lost:
             raise MustAbort("partitions were revoked")
         if not taken:

@@ -111,9 +111,9 @@ class ConfluentSender:
                 partition=send.log.partition,
                 on_delivery=partial(self._delivered, send),
             )
+            self._it.poll(0)
         except (KafkaException, BufferError) as error:
             raise MustAbort(f"produce: {error}") from None
-        self._it.poll(0)
 
     def send_offsets(self, commits: Sequence[OffsetCommit], consumer: Consumer) -> None:
         offsets = [

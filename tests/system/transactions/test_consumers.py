@@ -1,4 +1,4 @@
-"""What the workload makes of partitions that are revoked while it takes records."""
+"""What the workload makes of partitions that are revoked while it takes records, and of errors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from tests.system.transactions import consumers
 from tests.system.transactions.clients import Pipeline
 from tests.system.transactions.consumers import RecordingConsumer, member_config
 from tests.system.transactions.history import History, Log, Outcome, Placed, Poll, Transaction
-from tests.system.transactions.senders import MustAbort
+from tests.system.transactions.senders import Broken, MustAbort
 
 LEFT = Log("left", 0)
 RIGHT = Log("right", 0)
@@ -24,7 +25,7 @@ class Message:
     def __init__(self, log: Log, offset: int) -> None:
         self._log, self._offset = log, offset
 
-    def error(self) -> None:
+    def error(self) -> Any:
         return None
 
     def topic(self) -> str:
@@ -122,3 +123,35 @@ def test_a_member_never_goes_back_behind_its_new_assignment(reader: RecordingCon
         pipeline.fill(transaction, setting)
     pipeline.aborted(transaction)
     assert scripted.sought == [("left", 1791)]
+
+
+class Trouble(Message):
+    """An error in place of a record."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(LEFT, -1)
+        self._error = KafkaError(KafkaError._AUTO_OFFSET_RESET, text)
+
+    def error(self) -> Any:
+        return self._error
+
+
+def test_a_member_that_lost_its_place_is_done_for(reader: RecordingConsumer) -> None:
+    """Its library's fault, which must not become a record that is processed twice."""
+    setting: Any = None
+    pipeline = Pipeline.__new__(Pipeline)
+    pipeline.group, pipeline._reader, pipeline.dice = "group", reader, random.Random(1)
+    script_of(reader).script = [
+        lambda: Message(RIGHT, 7),
+        lambda: Trouble("no previously committed offset available: Local: No offset stored"),
+    ]
+    with pytest.raises(Broken):
+        pipeline.fill(Transaction(1, "one.1", "one", began=1), setting)
+    assert reader.complaints == []
+
+
+def test_an_offset_out_of_range_is_a_broken_promise(reader: RecordingConsumer) -> None:
+    script_of(reader).script = [lambda: Trouble("requested offset not available on the broker")]
+    reader.take(10, 0.0)
+    assert not reader.has_lost_its_place
+    assert len(reader.complaints) == 1

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from moldau.testing import wait_until
 from tests.system.transactions.clients import (
     Client,
     Pipeline,
@@ -176,6 +177,7 @@ class Workload:
 
     def __enter__(self) -> Self:
         self._is_started = True
+        self.setting.run(self._place_groups)
         for each in (*self.writers, *self.pipelines, *self.readers, *self.watches):
             each.start()
         return self
@@ -186,6 +188,21 @@ class Workload:
             client.join()
         for watch in self.watches:
             watch.finish()
+
+    def _place_groups(self) -> None:
+        """Every group begins at the beginning, by an offset of its own: a member that is told of
+        none later has been told something wrong.
+        """
+        for group in self.groups:
+            config = consumer_config(self.setting.bootstrap, group, is_committed_only=True)
+            offsets = [TopicPartition(*log, 0) for log in inputs_of(group)]
+            consumer = Consumer(config)
+            try:
+                wait_until(
+                    partial(_is_committed, consumer, offsets), what=f"the first offsets of {group}"
+                )
+            finally:
+                consumer.close()
 
     @property
     def committed_count(self) -> int:
@@ -284,6 +301,14 @@ class Workload:
             if end_offset is not None:
                 final.ends[log] = end_offset
         return [complaint] if complaint else []
+
+
+def _is_committed(consumer: Consumer, offsets: list[TopicPartition]) -> bool:
+    try:
+        answers = consumer.commit(offsets=offsets, asynchronous=False)
+    except KafkaException:
+        return False  # nobody coordinates yet
+    return all(each.error is None for each in answers)
 
 
 def _consumer(bootstrap: str, is_committed_only: bool) -> Consumer:
