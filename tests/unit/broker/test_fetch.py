@@ -103,26 +103,6 @@ async def test_offset_out_of_range(broker: DataPath, offset: int) -> None:
     assert len(found.records) == 0
 
 
-@pytest.mark.parametrize(
-    ("offset", "error"),
-    [
-        (-1, ErrorCode.OFFSET_OUT_OF_RANGE),
-        (3, ErrorCode.NONE),
-        (4, ErrorCode.NOT_LEADER_OR_FOLLOWER),
-    ],
-)
-async def test_who_may_lead_no_more_does_not_know_what_lies_beyond(
-    broker: DataPath, offset: int, error: ErrorCode
-) -> None:
-    broker.create_topic("t")
-    await fill(broker, b"a", b"b", b"c")
-    broker.is_confirmed = False
-    assert (await ask(broker, offset)).error_code == error
-    broker.is_confirmed = True
-    if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-        assert (await ask(broker, offset)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-
-
 async def test_unknown_topic_or_partition(broker: DataPath) -> None:
     broker.create_topic("t")
     request = fetch({("t", 5): 0, ("u", 0): 0}, max_wait_ms=10_000)

@@ -185,6 +185,25 @@ async def test_a_follower_serves_consumers_up_to_its_high_watermark(broker: Data
     assert older.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+@pytest.mark.parametrize(
+    ("offset", "error"),
+    [
+        (-1, ErrorCode.OFFSET_OUT_OF_RANGE),
+        (5, ErrorCode.NONE),
+        (6, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+async def test_who_may_lead_no_more_does_not_know_what_lies_beyond(
+    broker: DataPath, offset: int, error: ErrorCode
+) -> None:
+    broker.is_confirmed = False
+    found = only(await broker.ask(fetch({("t", 0): offset}), CONSUMER_ASKS))
+    assert found.error_code == error
+    broker.is_confirmed = True
+    beyond = only(await broker.ask(fetch({("t", 0): 6}), CONSUMER_ASKS))
+    assert beyond.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
 # -- throttled replicas ----------------------------------------------------------------------------
 
 
