@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from moldau.protocol.errors import ErrorCode
@@ -198,6 +198,48 @@ def test_a_controlled_shutdown_costs_producers_nothing(trio: Trio, topic: str) -
     trio.wait_isr(topic, {1, 2, 3})
     acknowledged_and_read(trio, topic, writer)
     trio.wait_equal(topic)
+
+
+def test_where_a_log_ends_is_told_while_a_transaction_is_open(trio: Trio, topic: str) -> None:
+    """A new leader knows the last stable offset once it knows what is committed, however long the
+    transaction goes on."""
+    producer = Producer(
+        {"bootstrap.servers": trio.bootstrap, "transactional.id": topic, "log_level": 0}
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for number in range(10):
+        producer.produce(topic, b"%d" % number)
+    producer.flush(60)
+
+    def latest(isolation_level: IsolationLevel) -> int | None:
+        asked = {TopicPartition(topic, 0): OffsetSpec.latest()}
+        [found] = trio.admin.list_offsets(
+            asked, isolation_level=isolation_level, request_timeout=20
+        ).values()
+        try:
+            return int(found.result(30).offset)
+        except KafkaException as error:
+            assert error.args[0].code() == KafkaError.OFFSET_NOT_AVAILABLE
+            return None
+
+    leader = trio.leader(topic)
+    assert trio.cluster.stop(leader) == 0
+    try:
+        trio.wait_leader(topic, other_than=leader)
+        wait_until(
+            lambda: latest(IsolationLevel.READ_UNCOMMITTED) == 10,
+            what="the new leader to know what is committed",
+        )
+        assert latest(IsolationLevel.READ_COMMITTED) == 0
+        producer.commit_transaction(60)
+        wait_until(
+            lambda: latest(IsolationLevel.READ_COMMITTED) == 11,
+            what="the records and their marker to be stable",
+        )
+    finally:
+        trio.cluster.restart(leader)
+    trio.wait_isr(topic, {1, 2, 3})
 
 
 def test_deleted_records_are_gone_from_all_replicas(trio: Trio) -> None:

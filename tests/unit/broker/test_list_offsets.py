@@ -45,10 +45,10 @@ async def ask(
     return response.topics[0].partitions[0]
 
 
-async def put(broker: DataPath, *timestamps_ms: int) -> None:
+async def put(broker: DataPath, *timestamps_ms: int, acks: int = -1) -> None:
     """One batch with a record at each time, given relative to NOW_MS."""
     records = [Record(n, NOW_MS + t, None, b"v") for n, t in enumerate(timestamps_ms)]
-    response = await broker.ask(produce({("t", 0): encode_batch(records)}), 12)
+    response = await broker.ask(produce({("t", 0): encode_batch(records)}, acks=acks), 12)
     assert only(response).error_code == 0
 
 
@@ -174,6 +174,35 @@ async def test_a_new_leader_that_cannot_vouch_yet(broker: DataPath, api_version:
     assert (await ask(broker, NOW_MS, api_version=api_version)).error_code == code
     assert (await ask(broker, LATEST, api_version=api_version, replica_id=-2)).offset == 3
     assert (await ask(broker, EARLIEST, api_version=api_version)).error_code == 0
+
+
+@pytest.mark.parametrize("api_version", [4, 5, 11])
+async def test_a_new_leader_with_an_open_transaction(broker: DataPath, api_version: int) -> None:
+    """The open transaction holds the last stable offset back, not what the leader can vouch for:
+    that is told by the high watermark (KIP-207)."""
+    broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
+    await put(broker, 0, acks=1)
+    open_transaction = batch(
+        2, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
+    assert broker.log("t").append_as_leader(open_transaction, leader_epoch=0).error is (
+        ErrorCode.NONE
+    )
+    broker.partition("t").core.local_log_grew(3, 1)
+    broker.change_partition("t", leader=1)
+    assert broker.partition("t").core.leader_epoch_start_offset == 3
+    code = ErrorCode.LEADER_NOT_AVAILABLE if api_version < 5 else ErrorCode.OFFSET_NOT_AVAILABLE
+    for level in (0, 1):
+        found = await ask(broker, LATEST, api_version=api_version, isolation_level=level)
+        assert found.error_code == code, "the high watermark is behind the epoch's start"
+    broker.follower_has("t", OTHER_BROKER_ID, 3)
+    for level, offset in ((0, 3), (1, 1)):
+        found = await ask(broker, LATEST, api_version=api_version, isolation_level=level)
+        assert (found.error_code, found.offset) == (0, offset)
+    found = await ask(broker, NOW_MS, api_version=api_version, isolation_level=1)
+    assert (found.error_code, found.offset) == (0, 0)
+    found = await ask(broker, NOW_MS + 1, api_version=api_version, isolation_level=1)
+    assert (found.error_code, found.offset) == (0, -1), "the first record so late is not stable yet"
 
 
 async def test_errors(broker: DataPath) -> None:
