@@ -36,6 +36,17 @@ def committed(change: IsrChange, isr: tuple[int, ...] | None = None) -> Partitio
     )
 
 
+def hear(
+    core: PartitionCore, *, partition_epoch: int, isr: tuple[int, ...], log_end_offset: int = 5
+) -> None:
+    """Metadata arrive, under the leader epoch in force."""
+    core.apply_state(
+        state(leader_epoch=core.leader_epoch, partition_epoch=partition_epoch, isr=isr),
+        log_end_offset=log_end_offset,
+        high_watermark=core.high_watermark,
+    )
+
+
 def must(change: IsrChange | None) -> IsrChange:
     assert change is not None
     return change
@@ -130,7 +141,98 @@ def test_while_a_removal_is_proposed_the_removed_still_count() -> None:
     answer = core.isr_change_answered(change, ErrorCode.NONE, committed(change))
     assert answer is IsrAnswer.COMMITTED
     assert (core.isr, core.partition_epoch) == ({1}, 1)
+    assert not core.advance_high_watermark(1)
+    hear(core, isr=(1,), partition_epoch=1)
     assert core.advance_high_watermark(1)
+    assert core.high_watermark == 5
+
+
+def shrunk(*, log_end_offset: int = 5) -> PartitionCore:
+    """A leader to which the controller has answered that 2 is out of sync; the metadata with that
+    change have not arrived."""
+    core = leader(isr=(1, 2))
+    fetched(core, 2, 0)
+    core.local_log_grew(log_end_offset, 1)
+    wait(core, LAG_MS + 1)
+    change = must(core.propose())
+    core.isr_change_answered(change, ErrorCode.NONE, committed(change))
+    return core
+
+
+def test_who_left_counts_until_the_metadata_say_so() -> None:
+    """The controller may have asked for more in-sync replicas than the leader knows of: then who
+    left is eligible to lead, and has to have what counts as committed."""
+    core = shrunk()
+    assert core.isr == {1}
+    assert not core.advance_high_watermark(1)
+    assert core.is_committed(5, 1) is None
+    hear(core, isr=(1,), partition_epoch=1)
+    assert not core.advance_high_watermark(2), "the metadata brought a minimum of 2 before"
+    assert core.check_isr(2, -1) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert core.advance_high_watermark(1), "until less is asked for"
+    assert core.is_committed(5, 1) is ErrorCode.NONE
+
+
+def test_who_left_holds_nothing_back_that_it_has() -> None:
+    core = shrunk()
+    assert fetched(core, 2, 3)
+    assert core.high_watermark == 3
+
+
+def test_who_left_joins_again_once_the_metadata_say_that_it_left() -> None:
+    core = shrunk()
+    fetched(core, 2, 5)
+    assert core.propose_expansion(2) is None
+    assert core.propose() is None
+    hear(core, isr=(1,), partition_epoch=1)
+    assert must(core.propose()).isr == (1, 2)
+
+
+def test_a_shrink_after_a_shrink_counts_until_its_own_metadata() -> None:
+    core = leader()
+    fetched(core, 2, 0)
+    fetched(core, 3, 0)
+    core.local_log_grew(5, 1)
+    fetched(core, 2, 5)
+    wait(core, LAG_MS + 1)
+    cluster = core.cluster
+    assert isinstance(cluster, Cluster)
+    first = must(core.propose())
+    assert first.isr == (1, 2)
+    core.isr_change_answered(first, ErrorCode.NONE, committed(first))
+    core.local_log_grew(7, 1)
+    wait(core, LAG_MS + 1)
+    second = must(core.propose())
+    assert second.isr == (1,)
+    core.isr_change_answered(second, ErrorCode.NONE, committed(second))
+    hear(core, isr=(1, 2), partition_epoch=1)
+    assert not core.advance_high_watermark(1), "this says nothing of 2"
+    assert core.isr == {1}
+    hear(core, isr=(1,), partition_epoch=2)
+    assert core.advance_high_watermark(1)
+    assert core.high_watermark == 7
+
+
+def test_the_metadata_of_a_shrink_leave_what_is_proposed_since() -> None:
+    core = shrunk()
+    cluster = core.cluster
+    assert isinstance(cluster, Cluster)
+    fetched(core, 3, 5)
+    joining = must(core.propose_expansion(3))
+    core.local_log_grew(9, 1)
+    hear(core, isr=(1,), partition_epoch=1, log_end_offset=9)
+    assert core.in_sync.pending is joining
+    core.advance_high_watermark(1)
+    assert core.high_watermark == 5, "3 may be in sync"
+
+
+def test_who_joins_needs_no_metadata() -> None:
+    core = leader(isr=(1,))
+    fetched(core, 2, 0)
+    change = must(core.propose_expansion(2))
+    core.isr_change_answered(change, ErrorCode.NONE, committed(change))
+    core.local_log_grew(5, 2)
+    assert fetched(core, 2, 5, 2)
     assert core.high_watermark == 5
 
 
@@ -140,6 +242,7 @@ def test_a_shrink_below_the_minimum_commits_nothing() -> None:
     wait(core, LAG_MS + 1)
     change = must(core.propose())
     core.isr_change_answered(change, ErrorCode.NONE, committed(change))
+    hear(core, isr=(1,), partition_epoch=1)
     assert not core.advance_high_watermark(2)
     assert core.check_isr(2, -1) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert core.advance_high_watermark(1), "until less is asked for"

@@ -19,7 +19,11 @@ from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from moldau.protocol.metadata_records import BrokerRegistrationChangeRecord
+from moldau.protocol.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+)
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeRequest, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
@@ -293,10 +297,52 @@ async def test_a_silent_follower_leaves_and_what_waited_is_committed(
     partition.check_isr()
     assert not request.is_answered
     assert controller.commit() is None
-    assert only(request.response).error_code == 0
     assert partition.context.isr_counts.shrinks == 1
     assert "out of sync: 2 (3 records behind, not caught up for 30001 ms)" in caplog.text
     assert "ISR shrank from 1,2 to 1" in caplog.text
+    broker.change_partition("t", isr=[1])
+    assert only(request.response).error_code == 0
+
+
+@pytest.mark.parametrize("level", ["topic", "cluster"])
+@pytest.mark.parametrize("is_one_change", [True, False])
+async def test_a_minimum_raised_before_a_shrink_holds_for_what_waits(
+    broker: DataPath, controller: Controller, level: str, is_one_change: bool
+) -> None:
+    """The controller has the new minimum and keeps 2 eligible; its answer to the shrink overtakes
+    the metadata, which bring both at once or one after the other."""
+    broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
+    Follower(broker).poll({("t", 0): at(0)})
+    waiting = broker.send(produce({("t", 0): batch(3)}, timeout_ms=600_000), 12)
+    broker.clock.advance(30_001)
+    partition = broker.partition("t")
+    partition.check_isr()
+    controller.commit()
+    assert partition.core.isr == {1}
+    late = broker.send(produce({("t", 0): batch(1)}, timeout_ms=600_000), 12)
+    partition.check_isr()
+    raised = ConfigRecord(
+        resource_type=2 if level == "topic" else 4,
+        resource_name="t" if level == "topic" else "",
+        name="min.insync.replicas",
+        value="2",
+    )
+    shrunk = PartitionChangeRecord(
+        partition_id=0, topic_id=partition.topic_id, isr=[1], eligible_leader_replicas=[2]
+    )
+    if is_one_change:
+        broker.replay(raised, shrunk)
+    else:
+        broker.replay(raised)
+        broker.replay(shrunk)
+    assert partition.core.high_watermark == 0
+    assert not waiting.is_answered
+    assert not late.is_answered
+    refused = await broker.ask(produce({("t", 0): batch(1)}), 12)
+    assert only(refused).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    Follower(broker).poll({("t", 0): at(4)})
+    controller.commit()
+    assert [only(each.response).error_code for each in (waiting, late)] == [0, 0]
 
 
 async def test_a_fenced_follower_is_not_waited_for(

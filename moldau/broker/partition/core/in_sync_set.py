@@ -1,10 +1,19 @@
 """The in-sync replicas of a partition: what the controller has committed, and what is proposed.
 
 Owns the one proposal that may be under way, and what counts as in sync meanwhile. Must not know
-offsets or time. Invariants: at most one proposal at a time; while one may have been committed
-without our knowing, its additions count (`maximal`), so that nothing is taken for replicated that
-one of them lacks; an answer to anything else than the proposal under way changes nothing.
-Sources: KIP-497 (AlterPartition), KIP-903 (broker epochs in it).
+offsets or time. Invariants: at most one proposal at a time; every replica that may be elected
+cleanly counts (`maximal`), so that nothing is taken for replicated that one of them lacks; an
+answer to anything else than the proposal under way changes nothing.
+Sources: KIP-497 (AlterPartition), KIP-903 (broker epochs in it), KIP-966 (eligible
+leader replicas).
+
+Why a replica that left the ISR counts until the metadata say so:
+1. `min.insync.replicas` is raised from 1 to 2; the leader's metadata lag.
+2. The leader proposes to shrink the ISR from {1, 2} to {1}. The controller, for which that is less
+   than the minimum, keeps 2 as an eligible leader replica.
+3. The answer overtakes the metadata. If the leader committed alone now, under the old minimum, and
+   died, 2 would be elected cleanly without those records.
+The metadata log has the new minimum before the shrink: with the one, the leader knows the other.
 """
 
 from __future__ import annotations
@@ -51,11 +60,20 @@ class InSyncSet:
 
     Attributes:
         committed: as last heard from the controller.
-        maximal: committed ones and proposed additions; a proposed removal still counts.
+        maximal: committed ones, proposed additions, and those that left by an answer which the
+            metadata have not confirmed; a proposed removal still counts.
         pending: the proposal that is under way, or was refused without our knowing the state.
     """
 
-    __slots__ = ("_is_awaiting_metadata", "committed", "maximal", "members", "pending")
+    __slots__ = (
+        "_is_awaiting_metadata",
+        "_left",
+        "_left_until",
+        "committed",
+        "maximal",
+        "members",
+        "pending",
+    )
 
     def __init__(self) -> None:
         self.members: tuple[int, ...] = ()
@@ -63,9 +81,16 @@ class InSyncSet:
         self.maximal: frozenset[int] = frozenset()
         self.pending: IsrChange | None = None
         self._is_awaiting_metadata = False
+        self._left: frozenset[int] = frozenset()
+        self._left_until = -1
 
-    def commit(self, members: Iterable[int]) -> None:
-        """The controller's word; whatever is proposed stays proposed."""
+    def apply_metadata(self, members: Iterable[int], partition_epoch: int) -> None:
+        """The metadata of this partition epoch; what is proposed stays proposed."""
+        if partition_epoch >= self._left_until:
+            self._left = frozenset()
+        self._commit(members)
+
+    def _commit(self, members: Iterable[int]) -> None:
         self.members = tuple(members)
         self.committed = frozenset(self.members)
         self._update_maximal()
@@ -78,6 +103,10 @@ class InSyncSet:
 
     def withdraw(self) -> None:
         """Newer metadata: the controller will refuse the proposal, or has committed it."""
+        self._left = frozenset()
+        self._drop_pending()
+
+    def _drop_pending(self) -> None:
         self.pending = None
         self._is_awaiting_metadata = False
         self._update_maximal()
@@ -98,10 +127,12 @@ class InSyncSet:
             ):
                 return self._await_metadata()
             self.pending = None
-            self.commit(state.isr)
+            self._left = self._left.union(self.committed).difference(state.isr)
+            self._left_until = state.partition_epoch
+            self._commit(state.isr)
             return IsrAnswer.COMMITTED
         if error in NOTHING_COMMITTED:
-            self.withdraw()
+            self._drop_pending()
             return IsrAnswer.REFUSED
         if error in WAIT_FOR_METADATA:
             return self._await_metadata()
@@ -113,7 +144,8 @@ class InSyncSet:
 
     def _update_maximal(self) -> None:
         pending = self.pending
-        self.maximal = self.committed if pending is None else self.committed.union(pending.isr)
+        proposed = () if pending is None else pending.isr
+        self.maximal = self.committed.union(self._left, proposed)
 
 
 def proposal(
