@@ -56,7 +56,7 @@ def check_isr(partition: Partition) -> None:
         return
     if partition.core.advance_high_watermark(partition.min_insync_replicas):
         partition.high_watermark_moved(log)
-    submit(partition, partition.core.propose())
+    submit(partition, partition.core.propose(again=True))
     if partition.low_watermark_waits:
         partition.tell_low_watermark()
 
@@ -114,10 +114,9 @@ def isr_change_answered(
         )
     log = partition.log
     if answer is not IsrAnswer.COMMITTED:
-        # Who was about to join is waited for no more.
-        if log is not None and core.advance_high_watermark(partition.min_insync_replicas):
-            partition.high_watermark_moved(log)
-        return None
+        if log is None or log.offline or core.in_sync.refused.isdisjoint(change.isr):
+            return None
+        return _next_change(partition)
     logger.info(
         "%s: ISR %s from %s to %s in partition epoch %d",
         partition.topic_partition,
@@ -132,7 +131,11 @@ def isr_change_answered(
         return None
     core.advance_high_watermark(partition.min_insync_replicas)
     partition.high_watermark_moved(log)
-    next_change = core.propose()
+    return _next_change(partition)
+
+
+def _next_change(partition: Partition) -> IsrChange | None:
+    next_change = partition.core.propose()
     if next_change is not None:
         _say_proposed(partition, next_change)
     return next_change

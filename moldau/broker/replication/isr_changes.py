@@ -2,9 +2,9 @@
 
 Owns: which proposals wait, the one request under way, and when it is repeated. Must not judge a
 proposal, or take an answer over: `Partition.isr_change_answered` does. Invariants: one request is
-under way at a time, so that the controller gets the proposals of a partition in their order; of a
-partition at most one proposal waits, the newest; one that its partition has left behind, because
-metadata moved on, is not sent (again).
+under way at a time, but copies of it that were not answered may reach the controller later than
+what is sent after them; of a partition at most one proposal waits, the newest; one that its
+partition has left behind, because metadata moved on, is not sent (again).
 """
 
 from __future__ import annotations

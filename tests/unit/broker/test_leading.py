@@ -351,8 +351,14 @@ async def test_a_fenced_follower_is_not_waited_for(
     broker.create_topic("t", replicas=(1, 2), isr=(1,))
     Follower(broker).poll({("t", 0): at(0)})
     partition, change = controller.take()
-    partition.isr_change_answered(change, ErrorCode.INELIGIBLE_REPLICA, None)
+    same = partition.isr_change_answered(change, ErrorCode.INELIGIBLE_REPLICA, None)
+    assert same is not None
     request = broker.send(produce({("t", 0): batch(3)}, timeout_ms=600_000), 12)
+    fence(broker)
+    assert not request.is_answered, "a late copy of the proposal may let it in"
+    fence(broker, is_fenced=False)
+    state = PartitionState(1, 0, same.partition_epoch + 1, (), same.isr)
+    assert partition.isr_change_answered(same, ErrorCode.NONE, state) is None
     assert not request.is_answered, "it was level a moment ago and may join yet"
     fence(broker)
     assert only(request.response).error_code == 0
@@ -384,8 +390,11 @@ async def test_a_refused_proposal_is_counted_and_told(
     Follower(broker).poll({("t", 0): at(0)})
     partition, change = controller.take()
     assert partition.isr_change_answered(change, ErrorCode.NETWORK_EXCEPTION, None) is change
-    assert partition.isr_change_answered(change, ErrorCode.INELIGIBLE_REPLICA, None) is None
-    assert partition.context.isr_counts.failed_updates == 1
+    same = partition.isr_change_answered(change, ErrorCode.INELIGIBLE_REPLICA, None)
+    assert same is not None
+    assert same.isr == (1,)
+    assert partition.isr_change_answered(same, ErrorCode.INELIGIBLE_REPLICA, None) is None
+    assert partition.context.isr_counts.failed_updates == 2
     assert "refused ISR 1,2 (INELIGIBLE_REPLICA); it stays 1" in caplog.text
 
 

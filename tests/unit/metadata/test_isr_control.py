@@ -51,10 +51,16 @@ def test_a_leader_shrinks_and_grows_its_isr(driver: CoreDriver) -> None:
     assert driver.partition().leader_epoch == 0, "the leader stayed"
 
 
-def test_the_same_isr_again_is_answered_and_writes_nothing(driver: CoreDriver) -> None:
-    answer = driver.alter_partition([1, 2, 3])
-    assert (answer.error_code, answer.isr, answer.partition_epoch) == (0, [1, 2, 3], 0)
-    assert not driver.appended
+def test_the_same_isr_again_voids_older_copies_of_other_proposals(driver: CoreDriver) -> None:
+    driver.alter_partition([1, 2])
+    answer = driver.alter_partition([1, 2])
+    assert (answer.error_code, answer.isr, answer.partition_epoch) == (0, [1, 2], 2)
+    [record] = driver.appended
+    assert record.isr == [1, 2]
+    assert (driver.partition().isr, driver.partition().partition_epoch) == ((1, 2), 2)
+    assert driver.partition().leader_epoch == 0, "the leader stayed"
+    late = driver.alter_partition([1, 2, 3], partition_epoch=1)
+    assert late.error_code == ErrorCode.INVALID_UPDATE_VERSION
 
 
 def test_version_2_names_members_without_epochs(driver: CoreDriver) -> None:

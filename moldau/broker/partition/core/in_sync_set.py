@@ -14,6 +14,15 @@ Why a replica that left the ISR counts until the metadata say so:
 3. The answer overtakes the metadata. If the leader committed alone now, under the old minimum, and
    died, 2 would be elected cleanly without those records.
 The metadata log has the new minimum before the shrink: with the one, the leader knows the other.
+
+Why a replica whose addition was refused counts until the partition epoch is another:
+1. The leader proposes to let 2 in. The request gets no answer, and lies in an older connection.
+2. 2 is fenced; the proposal, sent again over another connection, is refused. 2 is unfenced.
+3. The first copy reaches the controller, which takes it over: it is made for the partition epoch in
+   force. If the leader had committed alone since the refusal, and died, 2 would be elected cleanly
+   without those records.
+Any proposal that the controller takes over makes the older copies void. After a refused addition
+the leader therefore proposes the ISR as it is, or a smaller one.
 """
 
 from __future__ import annotations
@@ -28,9 +37,8 @@ from moldau.protocol.errors import ErrorCode
 NOTHING_COMMITTED: Final = frozenset(
     {ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED}
 )
-"""The controller looked at the very state the proposal was made for, and left it. As copies of a
-proposal reach it in order, an earlier one has not been committed either.
-"""
+"""The controller looked at the very state the proposal was made for, and left it: no copy has been
+committed so far. One that was sent before may be yet."""
 
 WAIT_FOR_METADATA: Final = frozenset(
     {
@@ -60,9 +68,10 @@ class InSyncSet:
 
     Attributes:
         committed: as last heard from the controller.
-        maximal: committed ones, proposed additions, and those that left by an answer which the
-            metadata have not confirmed; a proposed removal still counts.
+        maximal: committed ones, proposed and refused additions, and those that left by an answer
+            which the metadata have not confirmed; a proposed removal still counts.
         pending: the proposal that is under way, or was refused without our knowing the state.
+        refused: additions that were refused in this partition epoch.
     """
 
     __slots__ = (
@@ -73,6 +82,7 @@ class InSyncSet:
         "maximal",
         "members",
         "pending",
+        "refused",
     )
 
     def __init__(self) -> None:
@@ -80,6 +90,7 @@ class InSyncSet:
         self.committed: frozenset[int] = frozenset()
         self.maximal: frozenset[int] = frozenset()
         self.pending: IsrChange | None = None
+        self.refused: frozenset[int] = frozenset()
         self._is_awaiting_metadata = False
         self._left: frozenset[int] = frozenset()
         self._left_until = -1
@@ -103,11 +114,8 @@ class InSyncSet:
 
     def withdraw(self) -> None:
         """Newer metadata: the controller will refuse the proposal, or has committed it."""
-        self._left = frozenset()
-        self._drop_pending()
-
-    def _drop_pending(self) -> None:
         self.pending = None
+        self.refused = self._left = frozenset()
         self._is_awaiting_metadata = False
         self._update_maximal()
 
@@ -116,7 +124,9 @@ class InSyncSet:
     ) -> IsrAnswer:
         """The controller's answer, or that there was none (any other error).
 
-        A committed one is taken over if it is not older than the proposal.
+        A committed one is taken over if it is not older than the proposal. It names the partition
+        epoch of the proposal when Apache Kafka's controller is asked for the ISR as it is: that
+        one writes nothing then, and a late copy stays possible, as it is for Kafka's own leaders.
         """
         if change is not self.pending or self._is_awaiting_metadata:
             return IsrAnswer.STALE
@@ -127,12 +137,16 @@ class InSyncSet:
             ):
                 return self._await_metadata()
             self.pending = None
-            self._left = self._left.union(self.committed).difference(state.isr)
-            self._left_until = state.partition_epoch
+            self.refused = frozenset()
+            if state.partition_epoch > change.partition_epoch:
+                self._left = self._left.union(self.committed).difference(state.isr)
+                self._left_until = state.partition_epoch
             self._commit(state.isr)
             return IsrAnswer.COMMITTED
         if error in NOTHING_COMMITTED:
-            self._drop_pending()
+            self.pending = None
+            self.refused = self.refused.union(change.isr).difference(self.committed)
+            self._update_maximal()
             return IsrAnswer.REFUSED
         if error in WAIT_FOR_METADATA:
             return self._await_metadata()
@@ -145,7 +159,7 @@ class InSyncSet:
     def _update_maximal(self) -> None:
         pending = self.pending
         proposed = () if pending is None else pending.isr
-        self.maximal = self.committed.union(self._left, proposed)
+        self.maximal = self.committed.union(self._left, self.refused, proposed)
 
 
 def proposal(

@@ -27,6 +27,8 @@ class ReplicaProgress:
 
     Args:
         caught_up_ms: from when its time to catch up counts; NEVER_MS for one out of sync.
+
+    `refused_ms` is when the controller refused to let it into the ISR, NEVER_MS if it did not.
     """
 
     __slots__ = (
@@ -36,6 +38,7 @@ class ReplicaProgress:
         "caught_up_ms",
         "log_end_offset",
         "log_start_offset",
+        "refused_ms",
         "replica_id",
     )
 
@@ -45,6 +48,7 @@ class ReplicaProgress:
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.caught_up_ms = caught_up_ms
+        self.refused_ms = NEVER_MS
         self._fetch_ms = NEVER_MS
         self._fetch_leader_end: float = float("inf")
 

@@ -35,6 +35,10 @@ NO_LEADER: Final = -1
 UNKNOWN_LEADER_EPOCH: Final = -1
 ACKS_ALL: Final = -1
 
+REFUSAL_PAUSE_MS: Final = 1_000
+"""How long a replica that the controller refused is not proposed again, unless brokers change. Its
+reason may be one that the leader cannot see, and each attempt ends with a metadata record."""
+
 
 class ReplicaRole(Enum):
     """What this broker is to the partition."""
@@ -378,13 +382,19 @@ class PartitionCore:
             return None
         return self._propose_joining([progress])
 
-    def propose(self) -> IsrChange | None:
-        """Look at everybody: the recovery after an unclean election, who fell out of sync, who is
-        level and was not let in when it said so.
+    def propose(self, *, again: bool = False) -> IsrChange | None:
+        """Look at everybody: the recovery after an unclean election, who fell out of sync, whose
+        addition was refused, who is level and was not let in when it said so.
+
+        Args:
+            again: look at those too that the controller refused a moment ago.
 
         Returns:
             What to submit; it counts as under way from now on.
         """
+        if again:
+            for progress in self.followers.values():
+                progress.refused_ms = NEVER_MS
         in_sync = self.in_sync
         if self.role is not ReplicaRole.LEADER or in_sync.pending is not None:
             return None
@@ -408,6 +418,11 @@ class PartitionCore:
                 tuple(member for member in in_sync.members if member not in lagging),
                 f"out of sync: {described}",
             )
+        if in_sync.refused:
+            return self._propose(
+                in_sync.members,
+                f"late copies of a refused proposal shall not let in {sorted(in_sync.refused)}",
+            )
         last_fetch_ms = self.cluster.last_fetch_ms
         joining = [
             progress
@@ -428,6 +443,7 @@ class PartitionCore:
             self.in_sync.pending is None
             and end >= self.high_watermark
             and end >= self.leader_epoch_start_offset
+            and self.cluster.now_ms() - progress.refused_ms > REFUSAL_PAUSE_MS
             and self.cluster.is_isr_eligible(progress.replica_id, progress.broker_epoch)
         )
 
@@ -463,6 +479,9 @@ class PartitionCore:
             assert state is not None
             self.partition_epoch = state.partition_epoch
             self.leader_recovery_state = state.leader_recovery_state
+        elif answer is IsrAnswer.REFUSED:
+            for replica_id in self.in_sync.refused.intersection(change.isr):
+                self.followers[replica_id].refused_ms = self.cluster.now_ms()
         return answer
 
     # -- the local log of a follower -------------------------------------------------------------

@@ -3,9 +3,11 @@ KIP-841, KIP-903).
 
 Owns: the checks on such a report. Must not: elect anybody by itself; but a report may complete a
 reassignment, which may move the leader.
-Invariant: only the current leader, under its current broker, leader and partition epoch, changes an
-ISR, and only live brokers under their current broker epoch get into one, with replicas whose
-directories they have.
+Invariants: only the current leader, under its current broker, leader and partition epoch, changes
+an ISR, and only live brokers under their current broker epoch get into one, with replicas whose
+directories they have. Each report that is taken over raises the partition epoch, also one that
+changes nothing else: a leader whose proposal was refused makes sure by it that no copy of that
+proposal, late over an older connection, is taken over after all.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from moldau.metadata.controller.core.partition_index import PartitionKey
 from moldau.metadata.controller.core.result import ControllerResult, VersionedRecord
 from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
+from moldau.metadata.features import partition_record_version
 from moldau.metadata.image import PartitionRegistration, TopicImage
 from moldau.metadata.image.topics_delta import merge_partition_change
 from moldau.metadata.image.values import RECOVERED, RECOVERING
@@ -81,10 +84,9 @@ def _step(
             answers.partitions.append(_refused(wanted, error))
             continue
         seen.add(key)
-        answer, record = _alter(changer, topic, wanted)
+        answer, record = _alter(changer, state.metadata_level, topic, wanted)
         answers.partitions.append(answer)
-        if record is not None:
-            result.records.append(record)
+        result.records.append(record)
     if looked_at == settings.max_changes_per_step:
         result.resume = lambda log_end_offset, now_ms: _step(
             state, settings, broker_id, response, pending, seen
@@ -158,18 +160,22 @@ def _is_eligible(state: ControllerState, member: BrokerState) -> bool:
 
 
 def _alter(
-    changer: PartitionChanger, topic: TopicImage, wanted: PartitionData
-) -> tuple[PartitionDataResponse, VersionedRecord | None]:
+    changer: PartitionChanger, metadata_level: int, topic: TopicImage, wanted: PartitionData
+) -> tuple[PartitionDataResponse, VersionedRecord]:
     partition = topic.partitions[wanted.partition_index]
     target = PartitionTarget(
         isr=[member.broker_id for member in _members(wanted)],
         leader_recovery_state=wanted.leader_recovery_state,
     )
     record = changer.change(topic, wanted.partition_index, partition, target)
-    if record is not None:
-        change = record[0]
-        assert isinstance(change, PartitionChangeRecord)
-        partition = merge_partition_change(partition, change)
+    if record is None:
+        same = PartitionChangeRecord(
+            partition_id=wanted.partition_index, topic_id=topic.topic_id, isr=list(partition.isr)
+        )
+        record = same, partition_record_version(metadata_level)
+    change = record[0]
+    assert isinstance(change, PartitionChangeRecord)
+    partition = merge_partition_change(partition, change)
     if partition.leader_epoch != wanted.leader_epoch:
         # The new ISR completed a reassignment, and with it the leader epoch grew. The sender has
         # to learn the new state from the log before it asks for anything else.
