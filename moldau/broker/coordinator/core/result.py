@@ -56,6 +56,17 @@ class CancelTimer(NamedTuple):
 After: TypeAlias = "Callable[[ErrorCode, float], CoordinatorResult]"
 
 
+def is_refused(error: ErrorCode) -> bool:
+    """Whether `After` is told that the records could not be appended: none was replayed, and what
+    was done in memory in view of them has to be taken back.
+
+    A refusal never has the code REQUEST_TIMED_OUT: with it the records are in the log, and the
+    state must stay what the log says. The codes of an unload count as refusals; nothing looks at
+    the state after that.
+    """
+    return error not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT)
+
+
 @dataclass(slots=True)
 class CoordinatorResult:
     """What one event leads to. The runtime does it in this order:
@@ -67,8 +78,8 @@ class CoordinatorResult:
     3. `after(error, now_ms)` is called exactly once: with NONE as soon as everything that was
        appended before it (the records of earlier results too) is below the high watermark; with
        NOT_COORDINATOR when leadership is lost before; with REQUEST_TIMED_OUT when the write's time
-       is up, which leaves open whether the records will count. What it returns is carried out the
-       same way.
+       is up: the records are in the log and replayed, and only another leader may lack them. What
+       may be taken back, and when, says `is_refused`. What it returns is carried out the same way.
 
     `replies` are for what no record stands behind, and for refusals. Whatever tells of state in the
     log belongs into `after`, reads included: then nobody is told what may be lost.

@@ -16,6 +16,7 @@ from moldau.broker.coordinator.core.result import (
     Reply,
     ReplyTo,
     SetTimer,
+    is_refused,
 )
 from moldau.broker.group.core import classic_answers as answers
 from moldau.broker.group.core.classic_answers import SESSION, ClassicTimer, join_error
@@ -247,7 +248,7 @@ class ClassicJoin:
             answers.answer_join(
                 group, member, join_error(told, UNKNOWN_MEMBER, joining.api_version), result
             )
-            if group.state is ClassicGroupState.STABLE and member.member_id == member_id:
+            if is_refused(error):
                 # As if it had not come back: the log still knows the old id.
                 result.timers.append(CancelTimer(ClassicTimer(SESSION, group.group_id, member_id)))
                 group.update(member, *old)

@@ -20,6 +20,7 @@ from moldau.broker.coordinator.core.result import (
     CoordinatorResult,
     ReplyTo,
     SetTimer,
+    is_refused,
 )
 from moldau.broker.group.core.consumer_group import ConsumerGroup, owned_by_topic
 from moldau.broker.group.core.consumer_heartbeat import (
@@ -175,6 +176,7 @@ class ClassicMembers:
             )
         )
         error_code = ErrorCode.NONE
+        must_join: list[SetTimer] = []
         if (
             member.member_epoch < assignment_epoch
             or member.state is MemberState.UNREVOKED_PARTITIONS
@@ -184,9 +186,12 @@ class ClassicMembers:
             )
         ):
             error_code = ErrorCode.REBALANCE_IN_PROGRESS
-            result.timers += self._must_join(group, member)
+            must_join = self._must_join(group, member)
+            result.timers += must_join
 
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
+            if must_join and is_refused(error):
+                self.forget(group.group_id, [member.member_id])
             code = error_code if error is ErrorCode.NONE else group_write_error(error)
             return CoordinatorResult.reply(reply_to, HeartbeatResponse(error_code=code))
 

@@ -19,6 +19,7 @@ from moldau.broker.coordinator.core.result import (
     CoordinatorResult,
     ReplyTo,
     SetTimer,
+    is_refused,
 )
 from moldau.broker.group.core import consumer_replay
 from moldau.broker.group.core.consumer_classic import ClassicMembers
@@ -264,8 +265,8 @@ class ConsumerGroups:
         result = self.fence(group, [member], now_ms)
 
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
-            if error is ErrorCode.NONE:
-                return CoordinatorResult()
+            if not is_refused(error):
+                return CoordinatorResult()  # a member of that id is one that has come back
             return CoordinatorResult(timers=[SetTimer(key, _RETRY_MS)])
 
         result.after = after

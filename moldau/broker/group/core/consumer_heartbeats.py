@@ -17,6 +17,7 @@ from moldau.broker.coordinator.core.result import (
     CoordinatorResult,
     ReplyTo,
     SetTimer,
+    is_refused,
 )
 from moldau.broker.group.core.consumer_classic import ClassicMembers
 from moldau.broker.group.core.consumer_group import ConsumerGroup
@@ -143,9 +144,10 @@ class Heartbeats:
     def _failed(
         self, update: MemberUpdate, session: SetTimer, reply_to: ReplyTo, error: ErrorCode
     ) -> CoordinatorResult:
-        """The heartbeat could not be written; but it was heard all the same."""
-        for command in update.commands:
-            self._expressions.ended(command.group_id)
+        """The heartbeat could not be written, or not committed in time; but it was heard."""
+        if is_refused(error):
+            for command in update.commands:
+                self._expressions.ended(command.group_id)
         result = CoordinatorResult.reply(
             reply_to, ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
         )

@@ -16,6 +16,7 @@ from moldau.broker.coordinator.core.result import (
     CoordinatorResult,
     ReplyTo,
     SetTimer,
+    is_refused,
 )
 from moldau.broker.group.core.classic_answers import join_error
 from moldau.broker.group.core.consumer_group import ConsumerGroup
@@ -160,11 +161,11 @@ class ClassicJoins:
         )
 
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
+            told = answer
             if error is not ErrorCode.NONE:
-                refused = join_error(group_write_error(error), request.member_id, api_version)
-                return CoordinatorResult.reply(reply_to, refused)
-            result = CoordinatorResult.reply(reply_to, answer)
-            if not converts:
+                told = join_error(group_write_error(error), request.member_id, api_version)
+            result = CoordinatorResult.reply(reply_to, told)
+            if not converts and not is_refused(error):
                 self._joined(group.group_id, [member.member_id])
                 result.timers = [
                     CancelTimer(_key("join", group, member.member_id)),

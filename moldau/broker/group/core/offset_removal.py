@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from moldau.broker.coordinator.core.result import CoordinatorRecord, CoordinatorResult, SetTimer
+from moldau.broker.coordinator.core.result import (
+    CoordinatorRecord,
+    CoordinatorResult,
+    SetTimer,
+    is_refused,
+)
 from moldau.broker.group.core.classic_group import ClassicGroup
 from moldau.broker.group.core.records import NO_EXPIRY, offset_tombstone
 from moldau.protocol.errors import ErrorCode
@@ -103,7 +108,7 @@ class OffsetRemoval:
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             del now_ms
-            if error is ErrorCode.NONE:
+            if not is_refused(error):
                 return CoordinatorResult()
             # What could not be written is found again in the next round.
             self._left.clear()
@@ -185,7 +190,7 @@ class OffsetRemoval:
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             del now_ms
-            return self.topics_deleted(topics) if error is ErrorCode.NONE else CoordinatorResult()
+            return CoordinatorResult() if is_refused(error) else self.topics_deleted(topics)
 
         return CoordinatorResult(records=records, after=after)
 

@@ -455,6 +455,38 @@ def test_a_return_that_cannot_be_written_has_not_happened() -> None:
     assert member.heartbeat() is ErrorCode.FENCED_INSTANCE_ID
 
 
+def test_a_return_whose_commit_takes_too_long_is_what_the_log_says() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1, instance_id="i-1", session_ms=60_000)
+    groups.log.is_committing_at_once = False
+    again = came_back(member)
+    assert not again.joining.is_answered
+    groups.advance(5000)  # offsets.commit.timeout.ms
+    assert error_of(again.joining) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert member.heartbeat() is ErrorCode.FENCED_INSTANCE_ID
+    in_memory = set(groups.state.groups["team"].members)
+    groups.log.commit()
+    assert member.heartbeat() is ErrorCode.FENCED_INSTANCE_ID
+    groups.fail_over()
+    assert set(groups.state.groups["team"].members) == in_memory
+    groups.log.is_committing_at_once = True
+    assert member.heartbeat() is ErrorCode.FENCED_INSTANCE_ID
+    again.ask_to_join()
+    assert again.joined().generation_id == 1
+
+
+def test_a_return_whose_commit_takes_too_long_has_a_session() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1, instance_id="i-1")
+    groups.log.is_committing_at_once = False
+    came_back(member)
+    groups.advance(5000)
+    groups.log.commit()
+    groups.log.is_committing_at_once = True
+    groups.advance(SESSION_MS)
+    assert groups.group_state() == "Empty"
+
+
 def test_a_static_member_may_be_away_for_a_session() -> None:
     groups = Groups()
     leader, follower = (groups.member(instance_id=f"i-{n}") for n in (1, 2))

@@ -271,6 +271,24 @@ def test_after_a_failover_a_slow_member_has_its_rebalance_timeout_once_more() ->
     assert first.heartbeat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_member_that_is_back_before_its_end_is_committed_keeps_its_session() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    member.join()
+    groups.log.is_committing_at_once = False
+    groups.advance(SESSION_MS + 1)
+    assert not groups.consumer_group().members, "its end is written, and not committed"
+    groups.advance(4000)
+    member.ask(**{**member.full(), "member_epoch": 0, "topic_partitions": []})
+    groups.advance(2000)  # the end has waited for offsets.commit.timeout.ms, the join has not
+    groups.log.commit()
+    groups.log.is_committing_at_once = True
+    groups.advance(SESSION_MS - 3000)
+    assert list(groups.consumer_group().members) == [member.member_id]
+    groups.advance(3000)
+    assert not groups.consumer_group().members
+
+
 def test_describe_tells_epochs_assignments_and_kinds_of_members() -> None:
     groups = shard(2)
     member = groups.consumer("team", ["events"], instance_id="i")

@@ -75,6 +75,25 @@ def test_a_failover_keeps_the_place_of_a_static_member() -> None:
     assert list(groups.consumer_group().members) == [back.member_id]
 
 
+def test_a_look_up_that_runs_is_not_begun_again_because_a_commit_takes_too_long() -> None:
+    groups = shard("log-a")
+    groups.holds_lookups = True
+    groups.log.is_committing_at_once = False
+    member = groups.consumer("team", regex="log-.*")
+    member.ask(**member.full())
+    assert len(groups.lookups) == 1
+    groups.advance(5000)  # offsets.commit.timeout.ms
+    assert member.last.answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    member.ask(**member.full())
+    assert len(groups.lookups) == 1
+    groups.log.commit()
+    groups.log.is_committing_at_once = True
+    groups.run_lookups()
+    member.epoch = member.last.answer.member_epoch
+    member.heartbeat()
+    assert member.owned == {"log-a": {0, 1}}
+
+
 def test_an_expression_stands_for_the_topics_whose_whole_name_it_matches() -> None:
     groups = shard("log-a", "log-b", "my-log")
     member = groups.consumer("team", regex="log-.*")

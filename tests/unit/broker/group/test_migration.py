@@ -344,3 +344,42 @@ def test_classic_members_commit_under_their_generation() -> None:
     assert error_of(member.commit({("events", 1): 3}, version=7)) is ErrorCode.NONE
     too_new = member.commit({("events", 1): 3}, generation=member.generation + 1)
     assert error_of(too_new) is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_a_classic_member_whose_join_takes_too_long_has_a_session() -> None:
+    groups = shard()
+    new = groups.consumer("team", ["events"])
+    new.join()
+    lost = groups.member(protocols={"range": subscription({}, "events")})
+    lost.ask_to_join()
+    lost.member_id = lost.joining.answer.member_id
+    groups.log.is_committing_at_once = False
+    lost.ask_to_join()
+    groups.advance(5000)  # offsets.commit.timeout.ms
+    assert error_of(lost.joining) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert set(groups.consumer_group().members) == {new.member_id, lost.member_id}
+    groups.log.commit()
+    groups.log.is_committing_at_once = True
+    new.heartbeat()
+    groups.advance(SESSION_MS)
+    assert set(groups.consumer_group().members) == {new.member_id}
+
+
+def test_a_classic_member_told_to_join_by_a_refused_write_has_its_time() -> None:
+    groups = shard()
+    new = groups.consumer("team", ["events"])
+    new.join()
+    old = groups.member(protocols={"range": subscription({}, "events")}, session_ms=300_000)
+    old.join()
+    old.joined()
+    old.sync()
+    # The next heartbeat takes the group on to its next assignment, which cannot be written.
+    groups.grow_topic("events", 4, 5)
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert old.heartbeat() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    groups.log.append_error = ErrorCode.NONE
+    assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    for _ in range(3):
+        groups.advance(REBALANCE_MS / 3)
+        new.heartbeat()
+    assert set(groups.consumer_group().members) == {new.member_id}

@@ -356,6 +356,19 @@ def test_many_offsets_of_a_deleted_topic_go_in_portions() -> None:
     assert sizes[5:] == [1000, 1000, 500]
 
 
+def test_a_portion_whose_commit_takes_too_long_keeps_none_of_the_others() -> None:
+    groups = Groups()
+    groups.create_topic("events")
+    for start in range(0, 2500, 500):
+        groups.commit({("events", n): n for n in range(start, start + 500)})
+    groups.log.is_committing_at_once = False
+    groups.delete_topic("events")
+    for _ in range(3):
+        groups.advance(5000)  # offsets.commit.timeout.ms
+    groups.log.commit()
+    assert groups.state.offsets.count == 0
+
+
 def test_a_topic_deleted_while_the_partition_is_loaded_takes_its_offsets_along() -> None:
     groups = Groups()
     groups.create_topic("events")
