@@ -324,7 +324,7 @@ def _write(
     for _, header in batches:
         if header.partition_leader_epoch != log.leader_epoch_cache.latest_epoch:
             log.leader_epoch_cache.assign(header.partition_leader_epoch, header.base_offset)
-    _apply_producers(log, updates)
+    log.producer_state.apply(updates)
     log.producer_state.map_end_offset = next_offset
     log.log_end_offset = next_offset
     return AppendResult(
@@ -365,14 +365,6 @@ def _note_aborted(log: Log, segment: LogSegment, updates: list[ProducerUpdate]) 
     for completed, last_stable_offset in log.producer_state.endings(updates):
         if completed.is_aborted:
             segment.transaction_index.append(AbortedTransaction(*completed[:3], last_stable_offset))
-
-
-def _apply_producers(log: Log, updates: list[ProducerUpdate]) -> None:
-    """The batches are in the file: what they did to their producers is true now."""
-    for update in updates:
-        log.producer_state.apply(update)
-        for completed in update.completed:
-            log.producer_state.complete(completed)
 
 
 def _duplicate(log: Log, batch: ProducerBatch, now_ms: int) -> AppendResult:

@@ -70,7 +70,6 @@ class ProducerUpdate:
         "completed",
         "coordinator_epoch",
         "current_txn_first_offset",
-        "is_new",
         "last_sequence",
         "producer_epoch",
         "producer_id",
@@ -86,7 +85,6 @@ class ProducerUpdate:
         self.started_first_offsets: list[int] = []
         self.resets_batches = False
         self.timestamp_ms = -1
-        self.is_new = entry is None
         if entry is None:
             self.producer_epoch = NO_EPOCH
             self.last_sequence = NO_SEQUENCE

@@ -59,9 +59,7 @@ def replay_batch(
         for completed, last_stable_offset in state.endings([update]):
             if completed.is_aborted:
                 index.append(AbortedTransaction(*completed[:3], last_stable_offset))
-    state.apply(update)
-    for completed in update.completed:
-        state.complete(completed)
+    state.apply([update])
 
 
 def load_producers(log: Log, end_offset: int) -> None:

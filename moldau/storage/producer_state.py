@@ -76,13 +76,25 @@ class ProducerState:
         """An empty pending update on what is known of the producer."""
         return ProducerUpdate(producer_id, self.producers.get(producer_id))
 
-    def apply(self, update: ProducerUpdate) -> None:
-        """Make a pending update true: its batches are in the file now."""
+    def apply(self, updates: Iterable[ProducerUpdate]) -> None:
+        """Make the pending updates of one append true: its batches are in the file now.
+
+        Over the limit producers are forgotten only then: an update says what is new of its
+        producer, which means nothing without what was known of it.
+        """
+        for update in updates:
+            self._apply(update)
+            for completed in update.completed:
+                # Readers of committed data wait for the high watermark to pass the marker.
+                self._ongoing.pop(completed.first_offset, None)
+                self._unreplicated.append(completed)
+        if len(self.producers) > MAX_PRODUCER_COUNT:
+            self._forget_idlest()
+
+    def _apply(self, update: ProducerUpdate) -> None:
         producer_id = update.producer_id
         entry = self.producers.get(producer_id)
         if entry is None:
-            if len(self.producers) >= MAX_PRODUCER_COUNT:
-                self._forget_idlest()
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
         if update.resets_batches:
             entry.producer_epoch = update.producer_epoch
@@ -118,13 +130,6 @@ class ProducerState:
                 ongoing.pop(completed.first_offset, None)
                 ended.append((completed, next(iter(ongoing), offset + 1)))
         return ended
-
-    def complete(self, completed: CompletedTransaction) -> None:
-        """The transaction's marker is in the log; readers of committed data wait for the high
-        watermark to pass it.
-        """
-        self._ongoing.pop(completed.first_offset, None)
-        self._unreplicated.append(completed)
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Ended transactions whose marker is below `high_watermark` are decided for readers."""
@@ -193,7 +198,8 @@ class ProducerState:
             for producer_id, entry in self.producers.items()
             if entry.current_txn_first_offset == NO_OFFSET
         )
-        dropped = idle[: max(1, MAX_PRODUCER_COUNT // 10)]
+        excess_count = len(self.producers) - MAX_PRODUCER_COUNT
+        dropped = idle[: excess_count + MAX_PRODUCER_COUNT // 10]
         for _, producer_id in dropped:
             del self.producers[producer_id]
         logger.warning(

@@ -12,6 +12,7 @@ from moldau.protocol.records import (
     EndTxnMarker,
     encode_end_txn_batch,
     iter_batches,
+    patch_batch,
 )
 from moldau.storage import producer_state
 from moldau.storage.append import AppendOrigin, AppendResult
@@ -188,6 +189,46 @@ def test_the_number_of_producers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         assert len(log.producer_state.producers) <= 20
     assert 0 in log.producer_state.producers, "an open transaction is not forgotten"
     assert 59 in log.producer_state.producers
+
+
+def test_an_append_that_evicts_forgets_none_of_what_it_did_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_state, "MAX_PRODUCER_COUNT", 20)
+    bench = LogBench()
+    log = bench.open()
+    for producer_id in range(20):
+        send(log, 0, producer_id=producer_id, producer_epoch=3)
+        bench.clock.advance(1)
+    # One fetch brings a new producer and the next batch of the one that was idle longest.
+    fetched = bytearray()
+    for producer_id, sequence in ((20, 0), (0, 1)):
+        base_offset = 20 + len(list(iter_batches(fetched)))
+        sent = batch_of("v", producer_id=producer_id, producer_epoch=3, base_sequence=sequence)
+        patch_batch(sent, 0, base_offset=base_offset, partition_leader_epoch=0)
+        fetched += sent
+    assert log.append_as_follower(fetched, leader_epoch=0).error is ErrorCode.NONE
+    state = {each.producer_id: each for each in log.active_producers()}
+    assert (state[0].producer_epoch, state[0].last_sequence) == (3, 1)
+    assert [batch.last_sequence for batch in state[0].batches] == [0, 1]
+    assert state[20].producer_epoch == 3
+    assert 1 not in state
+    assert len(state) <= 20
+    assert send(log, 2, producer_id=0, producer_epoch=3).error is ErrorCode.NONE
+
+
+def test_one_append_of_many_new_producers_stays_within_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_state, "MAX_PRODUCER_COUNT", 20)
+    log = LogBench().open()
+    fetched = bytearray()
+    for number in range(50):
+        sent = batch_of("v", producer_id=number, producer_epoch=0, base_sequence=0)
+        patch_batch(sent, 0, base_offset=number, partition_leader_epoch=0)
+        fetched += sent
+    assert log.append_as_follower(fetched, leader_epoch=0).error is ErrorCode.NONE
+    assert len(log.active_producers()) <= 20
 
 
 def test_describe_producers_data() -> None:
