@@ -2,7 +2,8 @@
 
 Owns the one decision between telling and stopping, and the only place where any exception is
 caught.
-Invariant: a broken invariant (AssertionError) always stops the node rather than serve wrong data.
+Invariant: a broken invariant (AssertionError) always stops the node rather than serve wrong data,
+also where it comes with other exceptions (an exception group).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
+
+from moldau.runtime.restarts import JOB_KEY
 
 logger = logging.getLogger("moldau.broker.faults")
 
@@ -33,7 +36,12 @@ FAULT_TABLE: Final[tuple[tuple[type[BaseException], Verdict], ...]] = (
 
 
 def verdict(error: BaseException) -> Verdict:
-    """What the table says; anything that is no ordinary exception stops the node."""
+    """What the table says; anything that is no ordinary exception stops the node. A group counts as
+    the worst of its exceptions.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        decisions = {verdict(each) for each in error.exceptions}
+        return Verdict.STOP if Verdict.STOP in decisions else Verdict.REPORT
     for kind, decision in FAULT_TABLE:
         if isinstance(error, kind):
             return decision
@@ -45,10 +53,16 @@ class FaultHandler:
 
     Args:
         stop: called at most once, with one line that says why the node must end.
+        count_job_failure: called for each job that failed and is begun again.
     """
 
-    def __init__(self, stop: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        stop: Callable[[str], None],
+        count_job_failure: Callable[[], object] = lambda: None,
+    ) -> None:
         self._stop: Callable[[str], None] | None = stop
+        self._count_job_failure = count_job_failure
         self.fault_count = 0
 
     def __call__(self, error: BaseException) -> None:
@@ -64,6 +78,9 @@ class FaultHandler:
     def from_loop(self, _loop: object, context: dict[str, Any]) -> None:
         """As asyncio's exception handler."""
         error = context.get("exception")
+        if JOB_KEY in context:
+            self._count_job_failure()
+            logger.error("%s", context.get("message"))
         if isinstance(error, BaseException):
             self(error)
         else:

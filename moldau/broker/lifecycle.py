@@ -34,6 +34,7 @@ from moldau.protocol.messages.p63_broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
 )
+from moldau.runtime.restarts import RestartedTask
 
 logger = logging.getLogger("moldau.broker.lifecycle")
 
@@ -138,7 +139,7 @@ class BrokerLifecycle:
         self._catch_up = catch_up
         self._metadata_offset = metadata_offset
         self._offline_log_directories = offline_log_directories
-        self._task: asyncio.Task[None] | None = None
+        self._heartbeats: RestartedTask | None = None
         self._unfenced = asyncio.Event()
         self._may_stop = asyncio.Event()
         self._want_shutdown = False
@@ -230,7 +231,8 @@ class BrokerLifecycle:
     def start_heartbeats(self) -> None:
         """Begin to beat; the first beat leaves at once."""
         assert self.broker_epoch >= 0, "registered before the first heartbeat"
-        self._task = asyncio.create_task(self._beat(), name="broker-heartbeats")
+        self._heartbeats = RestartedTask("broker-heartbeats", self._beat)
+        self._heartbeats.start()
 
     async def wait_unfenced(self) -> None:
         """Return when the controller has let this broker lead and serve."""
@@ -247,7 +249,7 @@ class BrokerLifecycle:
             timeout_ms: how long to wait at most.
             silence_ms: how long without any answer of a controller.
         """
-        if self._task is None:
+        if self._heartbeats is None:
             return False
         self.move_to(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
         loop = asyncio.get_running_loop()
@@ -278,12 +280,11 @@ class BrokerLifecycle:
 
     async def stop(self) -> None:
         """End the heartbeats, also one on its way; the session then runs out at the controller."""
-        task, self._task = self._task, None
-        if task is not None:
+        heartbeats, self._heartbeats = self._heartbeats, None
+        if heartbeats is not None:
             self._may_stop.set()
             self._wake.set()
-            task.cancel()
-            await asyncio.wait([task])
+            await heartbeats.stop()
 
     async def _beat(self) -> None:
         while not self._may_stop.is_set():

@@ -24,6 +24,7 @@ from moldau.protocol.messages.p70_controller_registration import (
     ControllerRegistrationResponse,
 )
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
+from moldau.runtime.restarts import RestartedTask
 
 logger = logging.getLogger("moldau.controller.registration")
 
@@ -63,15 +64,12 @@ class ControllerRegistrationManager:
         self._random = random
         self._backoff_ms = FIRST_BACKOFF_MS
         self._woken = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = RestartedTask("controller-registration", self._run)
         self._problem = ""
 
     def start(self) -> None:
         """Begin to look after the registration."""
-        assert self._task is None, "started once"
-        self._task = asyncio.get_running_loop().create_task(
-            self._run(), name="controller-registration"
-        )
+        self._task.start()
 
     @property
     def is_registered(self) -> bool:
@@ -81,10 +79,7 @@ class ControllerRegistrationManager:
 
     async def close(self) -> None:
         """Send nothing more."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await self._task.stop()
         await self._link.close()
 
     # -- the log ---------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from moldau.protocol.types import TopicPartition
@@ -48,6 +49,8 @@ class LogJobs:
         self._rolled: dict[TopicPartition, Log] = {}
         self.rolled_flush = PeriodicJob("flush after roll", clock, NEVER_MS, self._flush_rolled)
         self.sync_created = PeriodicJob("sync of new", clock, NEVER_MS, self._sync_created)
+        self._troubled: set[tuple[str, TopicPartition]] = set()
+        """With which logs what raised and has not been done since, or is being done."""
         self._ends_when_last_seen: dict[TopicPartition, int] = {}
         self.rest = PeriodicJob("rest", clock, settings.idle_check_interval_ms, self._rest_idle)
         self.retention = PeriodicJob(
@@ -158,13 +161,14 @@ class LogJobs:
             logger.error("%s", error)
 
     async def _flush_all(self, logs: Sequence[Log]) -> None:
-        waiting = list(reversed(logs))
+        waiting = list(reversed(self._troubled_last("flush", logs)))
 
         async def work() -> None:
             while waiting:
                 log = waiting.pop()
                 if not log.offline:
-                    await self.flush(log)
+                    with self._in_trouble("flush", log):
+                        await self.flush(log)
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(min(MAX_PARALLEL_FLUSHES, len(waiting))):
@@ -183,7 +187,12 @@ class LogJobs:
         while self._rolled:
             logs = list(self._rolled.values())
             self._rolled.clear()
-            await self._flush_all(logs)
+            try:
+                await self._flush_all(logs)
+                logs.clear()
+            finally:
+                for log in logs:
+                    self._rolled.setdefault(log.topic_partition, log)
 
     async def _flush_due(self) -> None:
         now_ms = self._manager.clock.monotonic_ms()
@@ -213,7 +222,7 @@ class LogJobs:
     # -- retention and expiry --------------------------------------------------------------------
 
     async def _apply_retention(self) -> None:
-        await self._visit(self.retain)
+        await self._visit("retention", self.retain)
 
     def retain(self, log: Log) -> None:
         """Apply the topic's retention now, unless the log is being cleaned (it follows then)."""
@@ -230,7 +239,7 @@ class LogJobs:
         def expire(log: Log) -> None:
             log.expire_producers()
 
-        await self._visit(expire)
+        await self._visit("expiry", expire)
 
     async def _rest_idle(self) -> None:
         seen = self._ends_when_last_seen
@@ -248,16 +257,32 @@ class LogJobs:
             except LogOffline as error:
                 logger.error("%s", error)
 
-        await self._visit(look)
+        await self._visit("rest", look)
         self._ends_when_last_seen = still_open
 
-    async def _visit(self, action: Callable[[Log], None]) -> None:
-        logs = list(self._manager.logs())
+    async def _visit(self, what: str, action: Callable[[Log], None]) -> None:
+        logs = self._troubled_last(what, self._manager.logs())
         for number, log in enumerate(logs, start=1):
             if not log.offline:
-                action(log)
+                with self._in_trouble(what, log):
+                    action(log)
             if number % MAX_LOGS_PER_VISIT == 0:
                 await asyncio.sleep(0)
+
+    def _troubled_last(self, what: str, logs: Iterable[Log]) -> list[Log]:
+        """One that raises ends the run; it comes last from then on and holds up no other."""
+        return sorted(logs, key=lambda log: (what, log.topic_partition) in self._troubled)
+
+    @contextmanager
+    def _in_trouble(self, what: str, log: Log) -> Iterator[None]:
+        key = what, log.topic_partition
+        self._troubled.add(key)
+        try:
+            yield
+        except asyncio.CancelledError:
+            self._troubled.discard(key)  # another one raised
+            raise
+        self._troubled.discard(key)
 
     # -- checkpoints -----------------------------------------------------------------------------
 

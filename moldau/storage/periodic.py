@@ -2,7 +2,13 @@
 
 Owns: one timer and at most one running task. Must not: know what is done, or swallow its faults.
 Invariant: the next run is scheduled when the last one has ended, so a slow disk makes runs rarer,
-never more numerous; after `stop` returned nothing of it runs any more.
+never more numerous; one that raised is told and followed by another, after a pause; after `stop`
+returned nothing of it runs any more.
+
+Runs handle what disks do. Any other exception goes to the node's fault table, which stops the node
+for a broken invariant. For all others it goes on: no job of the storage endangers data by coming
+late. What is not flushed is on the other replicas, older checkpoints make the next start longer,
+and what is not removed or compacted takes room.
 """
 
 from __future__ import annotations
@@ -11,13 +17,24 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from moldau.runtime.clock import Clock, TimerHandle
+from moldau.runtime.restarts import Restarts
 from moldau.storage.manager_settings import NEVER_MS
 
 
 class PeriodicJob:
     """States: idle -> waiting (`start`) -> running -> waiting ... -> stopped (`stop`)."""
 
-    __slots__ = ("_again", "_clock", "_interval_ms", "_run", "_stopped", "_task", "_timer", "name")
+    __slots__ = (
+        "_again",
+        "_clock",
+        "_interval_ms",
+        "_is_pausing",
+        "_restarts",
+        "_run",
+        "_stopped",
+        "_task",
+        "_timer",
+    )
 
     def __init__(
         self,
@@ -27,13 +44,14 @@ class PeriodicJob:
         run: Callable[[], Awaitable[None]],
     ) -> None:
         """`interval_ms` is from the end of one run to the next; a function is asked each time."""
-        self.name = name
+        self._restarts = Restarts(f"storage job {name}")
         self._clock = clock
         self._interval_ms = interval_ms
         self._run = run
         self._timer: TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._again = False
+        self._is_pausing = False
         self._stopped = False
 
     @property
@@ -42,12 +60,15 @@ class PeriodicJob:
         return self._task is not None
 
     def start(self, delay_ms: int | None = None) -> None:
-        """Have the first run after `delay_ms` (default: the interval)."""
-        self._schedule(self._next_ms() if delay_ms is None else delay_ms)
+        """Have the next run after `delay_ms` (default: the interval)."""
+        if not self._is_pausing:
+            self._schedule(self._next_ms() if delay_ms is None else delay_ms)
 
     def soon(self) -> None:
-        """Run now instead of when the timer says; during a run, once more after it."""
-        if self._stopped:
+        """Run now instead of when the timer says; during a run, once more after it. The pause
+        after a failure is not cut short.
+        """
+        if self._stopped or self._is_pausing:
             return
         if self._task is not None:
             self._again = True
@@ -77,8 +98,8 @@ class PeriodicJob:
         self._timer = None
         if self._stopped or self._task is not None:
             return
-        self._again = False
-        task = asyncio.get_running_loop().create_task(self._guarded(), name=f"storage {self.name}")
+        self._again = self._is_pausing = False
+        task = asyncio.get_running_loop().create_task(self._guarded(), name=self._restarts.name)
         self._task = task
         task.add_done_callback(self._ended)
 
@@ -87,13 +108,12 @@ class PeriodicJob:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        if not task.cancelled() and task.exception() is not None:
-            # Runs handle what disks do. Anything else is a broken invariant: the node's fault
-            # table hears of it through the loop, and this job has ended.
-            self._stopped = True
-            context = {"message": f"storage job {self.name} failed", "exception": task.exception()}
-            task.get_loop().call_exception_handler({**context, "task": task})
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._is_pausing = True
+            self._schedule(self._restarts.failed(error))
             return
+        self._restarts.went_well()
         self._schedule(0 if self._again else self._next_ms())
 
     def _next_ms(self) -> int:

@@ -10,6 +10,7 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.runtime.clock import ManualClock
+from moldau.runtime.restarts import FIRST_PAUSE_MS
 from moldau.storage.checkpoints import read_clean_shutdown_marker, read_offset_checkpoint
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
@@ -72,6 +73,15 @@ class Node:
 
     def names(self, path: str = "/data") -> list[str]:
         return self.filesystem.listdir(path)
+
+
+def exceptions_of_this_loop() -> list[BaseException]:
+    """What the fault table would be told."""
+    told: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: told.append(context["exception"])
+    )
+    return told
 
 
 async def settle() -> None:
@@ -365,6 +375,71 @@ async def test_retention_runs_by_itself() -> None:
     assert any(name.endswith(".deleted") for name in node.names("/data/a-0"))
     await node.advance(60_000)
     assert not any(name.endswith(".deleted") for name in node.names("/data/a-0"))
+
+
+async def test_a_job_that_raises_is_told_begun_again_and_done_for_the_other_logs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = exceptions_of_this_loop()
+    node = Node(retention_check_interval_ms=100_000, initial_delay_ms=0)
+    manager = await node.start()
+    for number in range(4):
+        fill(manager.get_or_create(tp(f"a-{number}"), topic_id(1)))
+    looked_at: list[str] = []
+    apply_retention = Log.apply_retention
+    troubled = "a-1"
+
+    def failing(log: Log, now_ms: int) -> object:
+        if log.name == troubled:
+            raise KeyError("retention of a-1")
+        looked_at.append(log.name)
+        return apply_retention(log, now_ms)
+
+    monkeypatch.setattr(Log, "apply_retention", failing)
+    await node.advance(100_000)
+    assert [str(error) for error in told] == ["'retention of a-1'"]
+    looked_at.clear()
+    await node.advance(FIRST_PAUSE_MS)
+    assert sorted(looked_at) == ["a-0", "a-2", "a-3"], "none waits behind the one that raises"
+    assert len(told) == 2
+    await node.advance(FIRST_PAUSE_MS)
+    assert len(told) == 2, "the second pause is longer"
+    troubled = ""
+    looked_at.clear()
+    await node.advance(FIRST_PAUSE_MS)
+    assert sorted(looked_at) == ["a-0", "a-1", "a-2", "a-3"]
+    await node.advance(99_999)
+    assert len(looked_at) == 4, "then the interval counts again"
+    await node.advance(1)
+    assert looked_at[4:] == ["a-0", "a-1", "a-2", "a-3"]
+    assert len(told) == 2
+
+
+async def test_a_flush_after_a_roll_that_raises_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = exceptions_of_this_loop()
+    node = Node()
+    manager = await node.start()
+    logs = [manager.get_or_create(tp(f"a-{number}"), topic_id(1)) for number in range(3)]
+    start_flush = Log.start_flush
+
+    def failing(log: Log) -> object:
+        if log is logs[1]:
+            raise KeyError(log.name)
+        return start_flush(log)
+
+    monkeypatch.setattr(Log, "start_flush", failing)
+    for log in logs:
+        fill(log)
+        log.roll()
+    await settle()
+    assert told
+    await node.advance(FIRST_PAUSE_MS)
+    assert [log.recovery_point for log in logs] == [20, 0, 20]
+    monkeypatch.undo()
+    await node.advance(60 * FIRST_PAUSE_MS)
+    assert [log.recovery_point for log in logs] == [20, 20, 20]
 
 
 async def test_failing_directory_goes_offline_and_the_other_serves() -> None:

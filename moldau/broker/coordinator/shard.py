@@ -49,6 +49,9 @@ StateT = TypeVar("StateT", bound=CoordinatorState)
 Operation = Callable[[StateT, float], CoordinatorResult]
 Execute = Callable[[int, Any], None]
 
+FAILED_TIMER_MS: Final = 30_000
+"""A timer whose event raised runs out again after this time."""
+
 
 class ShardState(Enum):
     """Where a shard stands."""
@@ -336,7 +339,16 @@ class Shard(Generic[StateT]):
 
     def _timer_ran_out(self, key: Hashable) -> None:
         del self._timers[key]
-        self._carry_out(self.machine.on_timer(key, self._now_ms()))
+        is_done = False
+        try:
+            self._carry_out(self.machine.on_timer(key, self._now_ms()))
+            is_done = True
+        finally:
+            if not is_done and self.state is ShardState.ACTIVE and key not in self._timers:
+                # What a state machine does from time to time it would never do again.
+                self._timers[key] = self._ports.timers.call_later(
+                    FAILED_TIMER_MS, self._timer_ran_out, key
+                )
         self._drain()
 
     # -- waiting for commits ---------------------------------------------------------------------

@@ -77,12 +77,13 @@ class Node:
 
     def __init__(self, config: NodeConfig, *, on_fatal: Callable[[str], None]) -> None:
         self._config = config
-        self._on_fault = FaultHandler(on_fatal)
         self._on_fatal = on_fatal
         self._random = random.Random(secrets.randbits(128))
         self._filesystem = OsFilesystem()
         self._clock = SystemClock()
         self._registry = Registry(self._clock.monotonic_ms)
+        failures = self._registry.counter("kafka.server:type=BackgroundJobs,name=Failures")
+        self._on_fault = FaultHandler(on_fatal, failures.add)
         self._metadata = MetadataLoader(config.node_id)
         self._directories: LogDirectories | None = None
         self._quorum: QuorumNode | None = None

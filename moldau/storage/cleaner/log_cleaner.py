@@ -230,13 +230,19 @@ class LogCleaner:
         )
         self._under_way[log.topic_partition] = cleaning
         started_ms = self._manager.clock.monotonic_ms()
+        is_decided = False
         try:
             done = await self._carry_out(worker, cleaning)
+            is_decided = True
         except CleaningFailed as failure:
+            is_decided = True
             await self._failed(cleaning, failure)
             return False
         finally:
             del self._under_way[log.topic_partition]
+            if not is_decided:
+                # The job is begun again, and must not choose this log first every time.
+                self._give_up(log, "its compaction raised, see the log")
         elapsed_ms = self._manager.clock.monotonic_ms() - started_ms
         self._horizons[log.topic_partition] = done.stats.latest_horizon_ms
         self.figures.cleaned(done.stats, elapsed_ms)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.records import Codec
+from moldau.protocol.records import Codec, Record, encode_batch
+from moldau.protocol.types import TopicPartition
+from moldau.runtime.restarts import FIRST_PAUSE_MS
 from moldau.storage.append import AppendOrigin
 from moldau.storage.cleaner.settings import MIN_MAP_BYTES, CleanerSettings
 from tests.storage.cleaner.cleaner_bench import (
@@ -507,3 +512,37 @@ async def test_records_need_keys() -> None:
     offset = bench.append(("", "an empty key is a key"), origin=AppendOrigin.COORDINATOR)
     assert [r.key for r in read_once(bench.log, offset)[1]] == [b""]
     assert newest_of(committed(bench.log)).keys() == {b""}
+
+
+async def test_a_log_whose_compaction_raises_is_left_alone_and_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: told.append(context["exception"])
+    )
+    bench = await CleanerBench().start()
+    for number in range(40):
+        bench.append((f"k{number % 3}", f"v{number:030}"))
+    cleaner = bench.manager.cleaner
+    carry_out = cleaner._carry_out
+
+    async def failing(worker: Any, cleaning: Any) -> Any:
+        if cleaning.log is bench.log:
+            raise KeyError("compaction")
+        return await carry_out(worker, cleaning)
+
+    monkeypatch.setattr(cleaner, "_carry_out", failing)
+    other = bench.manager.get_or_create(TopicPartition("other", 0), topic_id(9))
+    for _ in range(20):
+        sent = encode_batch([Record(0, bench.clock.now_ms(), b"k", b"v" * 100)])
+        assert other.append_as_leader(sent, leader_epoch=0).error is ErrorCode.NONE
+    other.update_high_watermark(other.log_end_offset)
+    other.roll()
+    await bench.clean()
+    assert [str(error) for error in told] == ["'compaction'"]
+    assert cleaner.uncleanable.keys() == {bench.log.topic_partition}
+    bench.clock.advance(FIRST_PAUSE_MS)
+    await bench.clean()
+    assert cleaner.figures.cleaned_count == 1
+    assert len(told) == 1

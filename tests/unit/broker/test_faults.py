@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from moldau.broker.faults import FaultHandler, Verdict, verdict
+from moldau.runtime.restarts import JOB_KEY
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,10 @@ from moldau.broker.faults import FaultHandler, Verdict, verdict
         (OSError(5, "I/O error"), Verdict.REPORT),
         (KeyError("k"), Verdict.REPORT),
         (SystemExit(1), Verdict.STOP),
+        (ExceptionGroup("flushes", [OSError(5, "I/O error"), KeyError("k")]), Verdict.REPORT),
+        (ExceptionGroup("flushes", [KeyError("k"), AssertionError("x")]), Verdict.STOP),
+        (ExceptionGroup("a", [ExceptionGroup("b", [AssertionError("x")])]), Verdict.STOP),
+        (BaseExceptionGroup("a", [SystemExit(1)]), Verdict.STOP),
     ],
 )
 def test_the_table(error: BaseException, expected: Verdict) -> None:
@@ -36,3 +41,21 @@ def test_a_stop_is_asked_for_once(caplog: pytest.LogCaptureFixture) -> None:
     ]
     assert handler.fault_count == 3
     assert any(record.exc_info for record in caplog.records)
+
+
+def test_failures_of_jobs_are_counted_and_told_with_the_jobs_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counted: list[None] = []
+    reasons: list[str] = []
+    handler = FaultHandler(reasons.append, lambda: counted.append(None))
+    with caplog.at_level(logging.ERROR, "moldau.broker.faults"):
+        handler.from_loop(None, {"message": "no job's", "exception": KeyError("k")})
+        assert not counted
+        told = {"message": "flush failed", "exception": KeyError("k"), JOB_KEY: "flush"}
+        handler.from_loop(None, told)
+        assert not reasons
+        handler.from_loop(None, {**told, "exception": AssertionError("log end")})
+    assert len(counted) == 2
+    assert len(reasons) == 1
+    assert "flush failed" in caplog.text

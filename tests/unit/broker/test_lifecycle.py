@@ -29,6 +29,7 @@ from moldau.protocol.messages.p63_broker_heartbeat import (
 )
 from moldau.protocol.metadata_records import FeatureLevelRecord, RegisterBrokerRecord
 from moldau.protocol.schema import Message
+from moldau.runtime import restarts
 from moldau.testing.waiting import wait_until_async
 
 
@@ -394,3 +395,29 @@ async def test_news_does_not_wait_for_the_next_heartbeat() -> None:
     await controller.beats(1)
     assert len(controller.heartbeats) == before + 1
     await broker.stop()
+
+
+async def test_heartbeats_that_raise_are_told_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_MS", 1)
+    told: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: told.append(context["exception"])
+    )
+    controller = ScriptedController()
+    broker = lifecycle(controller)
+    await broker.register()
+    offline = iter([KeyError("directory")])
+
+    def offline_log_directories() -> list[uuid.UUID]:
+        for error in offline:
+            raise error
+        return []
+
+    monkeypatch.setattr(broker, "_offline_log_directories", offline_log_directories)
+    broker.start_heartbeats()
+    await controller.beats()
+    assert [str(error) for error in told] == ["'directory'"]
+    await broker.stop()
+    count = len(controller.heartbeats)
+    await asyncio.sleep(0)
+    assert len(controller.heartbeats) == count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from uuid import UUID
@@ -18,6 +19,7 @@ from moldau.protocol.messages.p70_controller_registration import (
 )
 from moldau.raft import VoterEndpoint
 from moldau.raft.core.values import Leadership
+from moldau.runtime import restarts
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
 from tests.unit.controller_server.harness import LISTENER, ControllerBench, until
 
@@ -133,3 +135,26 @@ def test_the_leaders_address_is_that_of_the_first_listener_it_has() -> None:
     assert leader_address(leadership, ["MISSING", "OLD"]) == LeaderAddress(3, "a", 1)
     assert leader_address(leadership, ["MISSING"]) is None
     assert leader_address(Leadership(-1, 1), ["NEW"]) is None
+
+
+async def test_a_registration_that_raises_is_told_and_tried_again(
+    bench: ControllerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_MS", 1)
+    told: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: told.append(context["exception"])
+    )
+    standby = Registering(bench, request(2))
+    failures = iter([KeyError("controller.id")])
+
+    def leader() -> LeaderAddress:
+        for error in failures:
+            raise error
+        return address(bench)
+
+    monkeypatch.setattr(standby.manager, "_leader", leader)
+    standby.manager.start()
+    await until(lambda: standby.known(2) is not None, "its registration")
+    assert [str(error) for error in told] == ["'controller.id'"]
+    await standby.manager.close()

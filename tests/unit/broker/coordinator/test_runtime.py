@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from moldau.broker.coordinator.core.result import (
     Reply,
     SetTimer,
 )
+from moldau.broker.coordinator.shard import FAILED_TIMER_MS
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.harness import SETTINGS, Caller, MemoryBroker
@@ -363,6 +365,28 @@ def test_an_answer_that_fails_takes_no_other_with_it() -> None:
 
 
 # -- timers --------------------------------------------------------------------------------------
+
+
+def test_a_timer_whose_event_raises_runs_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = led_bench()
+    bench.runtime.call(0, set_timer("expiry", 100))
+    state = bench.state
+    on_timer = state.on_timer
+    failures = iter([KeyError("expiry")])
+
+    def failing(key: Hashable, now_ms: float) -> CoordinatorResult:
+        for error in failures:
+            raise error
+        return on_timer(key, now_ms)
+
+    monkeypatch.setattr(state, "on_timer", failing)
+    with pytest.raises(KeyError):
+        bench.broker.advance(110)
+    assert state.timers_run == []
+    bench.broker.advance(FAILED_TIMER_MS + 10)
+    assert state.timers_run == ["expiry"]
+    bench.broker.advance(2 * FAILED_TIMER_MS)
+    assert state.timers_run == ["expiry"]
 
 
 def test_timers_run_once_and_are_replaced_and_cancelled() -> None:
