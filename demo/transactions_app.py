@@ -4,13 +4,15 @@ The application of `make demo-transactions`, as anybody would write it with conf
 up to 1,000 records from `flights`, produces two records for each, and commits them together with
 the group's offsets in one transaction. Killed at any point, it goes on where its last committed
 transaction ended. Ends with status 0 on SIGTERM, and with 1 when its producer was fenced or has
-failed for good; whoever runs it starts it again. Prints a line per committed transaction.
+failed for good, or when librdkafka does not return from a call, which the stacks on stderr show;
+the stage starts it again. Prints a line per committed transaction.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import signal
 import sys
 import time
@@ -24,6 +26,8 @@ from demo.enrichment import INPUT, Enrichment
 
 GROUP: Final = "enrichment"
 CALL_S: Final = 10.0
+STUCK_S: Final = 3 * CALL_S
+"""A call that has not returned by then never will: librdkafka's issues 5456 and 5511."""
 DEADLINE_S: Final = 120.0
 POLL_S: Final = 0.5
 
@@ -145,12 +149,14 @@ class Application:
 
 
 def _again(call: Callable[[], Any]) -> None:
-    """Repeat a call of the producer while that may help.
+    """Repeat a call of the producer while that may help. One that does not return ends the process
+    with status 1.
 
     Raises: MustAbort; KafkaException when the producer can do nothing any more.
     """
     end = time.monotonic() + DEADLINE_S
     while True:
+        faulthandler.dump_traceback_later(STUCK_S, exit=True)
         try:
             call()
             return
@@ -160,6 +166,8 @@ def _again(call: Callable[[], Any]) -> None:
                 raise MustAbort from caught
             if not error.retriable() or time.monotonic() >= end:
                 raise
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def main() -> int:

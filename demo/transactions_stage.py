@@ -51,7 +51,7 @@ class Killing(NamedTuple):
     dice: float
 
 
-class _Process:
+class RestartedApplication:
     """One application, started again whenever it has ended."""
 
     def __init__(self, command: list[str], say: Callable[[str], None]) -> None:
@@ -125,7 +125,7 @@ class Stage:
         self._protocol = protocol
         self._records = records_per_transaction
         self._say = say
-        self._applications: dict[str, _Process] = {}
+        self._applications: dict[str, RestartedApplication] = {}
         self._admin = AdminClient(self._config())
         self._asker: Consumer | None = None
         self._repairs: list[threading.Thread] = []
@@ -185,7 +185,7 @@ class Stage:
             *(sys.executable, "-m", "demo.transactions_app", f"--protocol={self._protocol}"),
             *(f"--records={self._records}", self._cluster.bootstrap_server, name),
         ]
-        self._applications[name] = _Process(command, self._say)
+        self._applications[name] = RestartedApplication(command, self._say)
 
     def stop(self) -> list[str]:
         """End all applications; what went wrong meanwhile. Everybody killed is back."""
