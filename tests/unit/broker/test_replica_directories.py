@@ -360,7 +360,8 @@ async def test_lagging_followers_are_found_in_time(tmp_path: Path) -> None:
 
 async def test_a_broker_that_leaves_is_not_waited_for(broker: DataPath) -> None:
     """Outside the ISR, but caught up a moment ago: the high watermark waits for it until it is
-    fenced, and the controller has refused to take it in.
+    fenced, the controller has refused to take it in, and no copy of that proposal can be taken over
+    any more.
     """
     create(broker, "t", directory_ids(broker)[0], isr=[BROKER_ID])
     partition = broker.partition("t")
@@ -376,6 +377,21 @@ async def test_a_broker_that_leaves_is_not_waited_for(broker: DataPath) -> None:
     proposal.answer(
         AlterPartitionResponse(
             topics=[TopicDataResponse(topic_id=topic.topic_id, partitions=[refused])]
+        )
+    )
+    unchanged = await next_of(broker, AlterPartitionRequest)
+    [wanted] = unchanged.request.topics[0].partitions
+    assert [each.broker_id for each in wanted.new_isr_with_epochs] == [BROKER_ID]
+    assert partition.core.high_watermark == 0, "a late copy may still let it in"
+    taken_over = PartitionDataResponse(
+        leader_id=BROKER_ID,
+        leader_epoch=wanted.leader_epoch,
+        isr=[BROKER_ID],
+        partition_epoch=wanted.partition_epoch + 1,
+    )
+    unchanged.answer(
+        AlterPartitionResponse(
+            topics=[TopicDataResponse(topic_id=topic.topic_id, partitions=[taken_over])]
         )
     )
     await until(lambda: partition.core.high_watermark == 2)
