@@ -50,7 +50,8 @@ class Restarts:
 
 
 class RestartedTask:
-    """A task that is begun again when it raises.
+    """A task that is begun again when it raises. After a life of MAX_PAUSE_MS or more, a failure
+    counts as the first in a row.
 
     States: made → running (`start`) → pausing (it raised) → running … → ended (it returned, or
     `stop`).
@@ -60,7 +61,7 @@ class RestartedTask:
         work: makes the coroutine of one life of the task.
     """
 
-    __slots__ = ("_is_stopped", "_restarts", "_task", "_timer", "_work")
+    __slots__ = ("_is_stopped", "_restarts", "_started_s", "_task", "_timer", "_work")
 
     def __init__(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._work = work
@@ -68,12 +69,15 @@ class RestartedTask:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
+        self._started_s = 0.0
 
     def start(self) -> None:
         """Begin; on the loop that is to run it."""
         assert self._task is None, f"{self._restarts.name} runs already"
         self._timer = None
-        self._task = asyncio.get_running_loop().create_task(self._work(), name=self._restarts.name)
+        loop = asyncio.get_running_loop()
+        self._started_s = loop.time()
+        self._task = loop.create_task(self._work(), name=self._restarts.name)
         self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
@@ -92,6 +96,9 @@ class RestartedTask:
         error = None if task.cancelled() else task.exception()
         if error is None:
             return
+        loop = task.get_loop()
+        if loop.time() - self._started_s >= MAX_PAUSE_MS / 1000:
+            self._restarts.went_well()
         pause_ms = self._restarts.failed(error)
         if not self._is_stopped:
-            self._timer = task.get_loop().call_later(pause_ms / 1000, self.start)
+            self._timer = loop.call_later(pause_ms / 1000, self.start)

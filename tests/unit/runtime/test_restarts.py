@@ -58,6 +58,27 @@ async def test_a_task_that_raises_runs_again_until_it_is_stopped(
     await task.stop()
 
 
+async def test_a_task_that_raises_after_a_long_life_pauses_shortly(
+    told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_MS", 1)
+    monkeypatch.setattr(restarts, "MAX_PAUSE_MS", 0)  # a life of any length is a long one
+    failures: Iterator[Exception] = iter([ValueError() for _ in range(5)])
+    has_ended = asyncio.Event()
+
+    async def work() -> None:
+        for failure in failures:
+            raise failure
+        has_ended.set()
+
+    task = RestartedTask("work", work)
+    task.start()
+    await asyncio.wait_for(has_ended.wait(), 10)
+    assert {context["message"] for context in told} == {"work failed and is begun again in 1 ms"}
+    await task.stop()
+
+
 async def test_a_task_that_pauses_is_not_begun_again_after_its_stop() -> None:
     is_told = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: is_told.set())
