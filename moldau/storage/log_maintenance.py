@@ -351,13 +351,16 @@ def truncate_to(log: Log, offset: int) -> bool:
 
 
 def truncate_fully_and_start_at(log: Log, offset: int) -> None:
-    """Remove all records; the log is empty, begins at `offset` and knows no leader epoch any more.
+    """Remove all records; the log is empty, begins at `offset` and knows no leader epoch and no
+    producer any more.
 
     Raises: LogOffline.
     """
     _require_online(log)
     try:
         _lower_recovery_point(log, min(log.log_start_offset, offset))
+        # Those of a clean stop are at no segment's start: one at `offset` would be taken for true.
+        log.producer_state.drop_all_snapshots()
         _remove_segments(log, log.segments[::-1])
         log.filesystem.fsync_directory(log.directory)
         log.set_segments([create_segment(log, offset)])

@@ -328,6 +328,11 @@ class ProducerState:
         for each in [each for each in self.snapshot_offsets if each > offset]:
             self.remove_snapshot(each)
 
+    def drop_all_snapshots(self) -> None:
+        """Remove every snapshot: nothing of what they tell is in the log. Raises: OSError."""
+        for each in list(self.snapshot_offsets):
+            self.remove_snapshot(each)
+
     def remove_stray_snapshots(self, segment_base_offsets: Iterable[int]) -> None:
         """Keep the snapshots at segment starts and the newest one. Raises: OSError."""
         keep = set(segment_base_offsets)

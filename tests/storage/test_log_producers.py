@@ -432,3 +432,19 @@ def test_a_retry_after_a_crash_is_known_though_its_record_was_deleted() -> None:
     log.abandon()
     log = bench.open(clean=True, recovery_point=20, log_start_offset=20)
     assert send(log, 19).is_duplicate
+
+
+def test_a_log_that_begins_elsewhere_knows_no_producer_of_the_old_records() -> None:
+    """A clean stop left a snapshot exactly where the log begins then."""
+    bench = LogBench()
+    log = bench.open()
+    send(log, 0, count=3, transactional=True)
+    log = bench.reopen(log, clean=True)
+    assert log.producer_state.snapshot_offsets == [3]
+    log.truncate_fully_and_start_at(3)
+    assert log.active_producers() == []
+    append(log, "another's")
+    log.update_high_watermark(4)
+    assert log.last_stable_offset == 4
+    log = bench.reopen(log)
+    assert log.active_producers() == []

@@ -1,0 +1,97 @@
+"""What a log knows of its producers is what its batches say, whatever happened to the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from moldau.storage import log_maintenance
+from moldau.storage.producer_snapshot import SnapshotEntry
+from moldau.storage.producer_state import ProducerState
+from tests.storage.producer_model import History
+from tests.storage.storage_fixtures import seed_from_environment
+
+SEED = 20_261
+HISTORIES = 120
+STEPS = 60
+
+Inject = Callable[[pytest.MonkeyPatch], None]
+
+
+def run_histories(first_seed: int, count: int) -> None:
+    """Raises: AssertionError, with what replays it."""
+    for seed in range(first_seed, first_seed + count):
+        asyncio.run(History(seed).run(STEPS))
+
+
+def test_random_histories() -> None:
+    run_histories(seed_from_environment(SEED), HISTORIES)
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    first, second = History(SEED), History(SEED)
+    asyncio.run(first.run(STEPS))
+    asyncio.run(second.run(STEPS))
+    assert first.model.batches == second.model.batches
+    assert first.steps == second.steps
+
+
+def newest_snapshot_skips_those_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are left where they are, and tell of cut-off batches once the log has grown again."""
+    load_newest = ProducerState.load_newest
+
+    def load(self: ProducerState, first_offset: int, log_end_offset: int, now_ms: int) -> None:
+        beyond = [each for each in self.snapshot_offsets if each > log_end_offset]
+        self.snapshot_offsets = [each for each in self.snapshot_offsets if each not in beyond]
+        load_newest(self, first_offset, log_end_offset, now_ms)
+        self.snapshot_offsets += beyond
+
+    monkeypatch.setattr(ProducerState, "load_newest", load)
+
+
+def nothing_is_loaded_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers stay as they were before it."""
+    monkeypatch.setattr(log_maintenance, "reload_producers", lambda _log: None)
+
+
+def snapshots_stay_when_a_log_begins_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that a clean stop took may lie just where the log begins then."""
+    monkeypatch.setattr(ProducerState, "drop_all_snapshots", lambda _self: None)
+
+
+def snapshots_forget(field: str) -> Inject:
+    """One field is not in the snapshot."""
+
+    def inject(monkeypatch: pytest.MonkeyPatch) -> None:
+        restore = ProducerState._restore
+
+        def without(self: ProducerState, entries: list[SnapshotEntry], now_ms: int) -> None:
+            restore(self, [each._replace(**{field: -1}) for each in entries], now_ms)
+
+        monkeypatch.setattr(ProducerState, "_restore", without)
+
+    inject.__name__ = f"snapshots_forget_{field}"
+    return inject
+
+
+@pytest.mark.parametrize(
+    "inject",
+    [
+        newest_snapshot_skips_those_beyond_the_end,
+        nothing_is_loaded_after_a_cut,
+        snapshots_stay_when_a_log_begins_elsewhere,
+        snapshots_forget("coordinator_epoch"),
+        snapshots_forget("current_txn_first_offset"),
+        snapshots_forget("producer_epoch"),
+        snapshots_forget("last_timestamp_ms"),
+        snapshots_forget("last_sequence"),
+    ],
+    ids=lambda inject: inject.__name__,
+)
+def test_an_injected_bug_is_found(inject: Inject, monkeypatch: pytest.MonkeyPatch) -> None:
+    inject(monkeypatch)
+    with pytest.raises(AssertionError, match=r"seed \d+, step \d+ of .*") as found:
+        run_histories(SEED, HISTORIES)
+    print(found.value)
