@@ -1,16 +1,21 @@
 """A leader, its followers and a controller that hear of each other late, twice or never.
 
-The leader is the real `PartitionCore`; followers are log ends, the controller is the list of states
-it has decided. What is checked is what clients are promised: nothing counts as committed that a
-replica lacks which could be elected.
+The leader is the real `PartitionCore`; followers are log ends, the controller is the list of what
+it has decided, which the leader hears of in order but as late as it comes. Requests to the
+controller have copies that lie in older connections; brokers are fenced, or refused for a reason
+that the leader cannot see; `min.insync.replicas` changes while changes of the ISR are under way.
+What is checked is what clients are promised: nothing counts as committed that a replica lacks
+which could be elected, from the ISR or as an eligible leader replica (KIP-966). That this finds
+bugs of that kind is shown with injected ones.
 """
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +29,7 @@ from moldau.broker.partition.core import (
     PartitionCore,
     PartitionState,
 )
+from moldau.broker.partition.core.in_sync_set import InSyncSet
 from moldau.protocol.errors import ErrorCode
 
 LOCAL = 1
@@ -33,10 +39,33 @@ MAX_LAG_MS = 1_000
 
 PICK = st.integers(min_value=0, max_value=1_000)
 FOLLOWER = st.sampled_from(FOLLOWERS)
+MINIMUM = st.integers(min_value=1, max_value=3)
+UNANSWERED = (
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_CONTROLLER,
+)
+
+
+class Decided(NamedTuple):
+    """Everything the controller has decided up to one place of the metadata log."""
+
+    state: PartitionState
+    elr: frozenset[int]
+    min_insync_replicas: int
+    fenced: frozenset[int]
+    broker_epochs: dict[int, int]
+
+
+class Copy(NamedTuple):
+    """One copy of a proposal on its way; the leader waits for the answer to the newest alone."""
+
+    change: IsrChange
+    attempt: int
 
 
 class Answer(NamedTuple):
-    change: IsrChange
+    copy: Copy
     error: ErrorCode
     state: PartitionState | None
 
@@ -46,39 +75,51 @@ class DelayedFetch(NamedTuple):
     fetch: FollowerFetch
 
 
+class WatchedCore(PartitionCore):
+    """Looks at each move of the high watermark."""
+
+    def advance_high_watermark(self, min_insync_replicas: int) -> bool:
+        before = self.high_watermark
+        is_moved = super().advance_high_watermark(min_insync_replicas)
+        assert is_moved == (self.high_watermark > before)
+        assert self.high_watermark >= before
+        assert not is_moved or not self.is_under_min_isr(min_insync_replicas)
+        return is_moved
+
+
 class LeaderAndFollowers(RuleBasedStateMachine):
     """Rules are events; the leader's view of the cluster trails behind the controller's."""
 
+    writes_confirmations: ClassVar[bool] = True
+    """Whether the controller's partition epoch grows with a report that changes nothing."""
+
     def __init__(self) -> None:
         super().__init__()
-        # What the leader sees of the cluster (ClusterView).
+        # What the leader sees of the cluster (ClusterView), and knows of the topic.
         self.max_lag_ms = MAX_LAG_MS
         self.last_fetch_ms: dict[int, float] = {}
         self.now = 0.0
-        self.seen_epochs = dict.fromkeys(REPLICAS, 1)
-        self.seen_fenced: frozenset[int] = frozenset()
+        self.heard = -1
+        self.known_minimum = 1
         # What is.
         self.ends = dict.fromkeys(REPLICAS, 0)
-        self.broker_epochs = dict.fromkeys(REPLICAS, 1)
-        self.fenced: frozenset[int] = frozenset()
-        self.states: list[PartitionState] = []
-        self.under_way: list[IsrChange] = []
+        self.decided: list[Decided] = []
+        self.unwanted: frozenset[int] = frozenset()
+        self.stalled: frozenset[int] = frozenset()
+        self.copies: list[Copy] = []
         self.answers: list[Answer] = []
+        self.attempts: dict[IsrChange, int] = {}
         self.fetches: list[DelayedFetch] = []
         self.handed_out: IsrChange | None = None
-        self.core = PartitionCore(LOCAL, self)
-        self.last_high_watermark = (0, 0)
-        self.min_insync_replicas = 1
+        self.core = WatchedCore(LOCAL, self)
         self.committed_count = 0
 
-    @initialize(
-        min_insync_replicas=st.integers(min_value=1, max_value=3),
-        isr=st.sampled_from((REPLICAS, (LOCAL, 2), (LOCAL,))),
-    )
+    @initialize(min_insync_replicas=MINIMUM, isr=st.sampled_from((REPLICAS, (LOCAL, 2), (LOCAL,))))
     def begin(self, min_insync_replicas: int, isr: tuple[int, ...]) -> None:
-        self.min_insync_replicas = min_insync_replicas
-        self.states = [PartitionState(LOCAL, 0, 0, REPLICAS, isr)]
-        self._hear(self.states[0])
+        state = PartitionState(LOCAL, 0, 0, REPLICAS, isr)
+        epochs = dict.fromkeys(REPLICAS, 1)
+        self.decided = [Decided(state, frozenset(), min_insync_replicas, frozenset(), epochs)]
+        self._hear(0)
 
     # -- ClusterView -----------------------------------------------------------------------------
 
@@ -86,13 +127,11 @@ class LeaderAndFollowers(RuleBasedStateMachine):
         return self.now
 
     def broker_epoch(self) -> int:
-        return self.broker_epochs[LOCAL]
+        return 1
 
     def is_isr_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        return broker_id not in self.seen_fenced and broker_epoch in (
-            -1,
-            self.seen_epochs[broker_id],
-        )
+        seen = self.decided[self.heard]
+        return broker_id not in seen.fenced and broker_epoch in (-1, seen.broker_epochs[broker_id])
 
     # -- the leader ------------------------------------------------------------------------------
 
@@ -103,13 +142,13 @@ class LeaderAndFollowers(RuleBasedStateMachine):
     @precondition(_is_leading)
     def append(self, count: int) -> None:
         self.ends[LOCAL] += count
-        self.core.local_log_grew(self.ends[LOCAL], self.min_insync_replicas)
+        self.core.local_log_grew(self.ends[LOCAL], self.known_minimum)
 
-    @rule()
+    @rule(again=st.booleans())
     @precondition(_is_leading)
-    def check(self) -> None:
-        self.core.advance_high_watermark(self.min_insync_replicas)
-        self._hand_out(self.core.propose())
+    def check(self, again: bool) -> None:
+        self.core.advance_high_watermark(self.known_minimum)
+        self._hand_out(self.core.propose(again=again))
 
     @rule(elapsed_ms=st.sampled_from((1, 100, MAX_LAG_MS + 1)))
     def let_time_pass(self, elapsed_ms: int) -> None:
@@ -125,37 +164,52 @@ class LeaderAndFollowers(RuleBasedStateMachine):
             assert self.core.followers[member].log_end_offset >= self.core.leader_epoch_start_offset
             assert change.broker_epochs[member] > 0
         self.handed_out = change
-        self.under_way.append(change)
+        self._send(change)
+
+    def _send(self, change: IsrChange) -> None:
+        self.attempts[change] = attempt = self.attempts.get(change, 0) + 1
+        self.copies.append(Copy(change, attempt))
 
     # -- followers -------------------------------------------------------------------------------
 
-    def _controller_state(self) -> PartitionState:
-        return self.states[-1]
+    @property
+    def newest(self) -> Decided:
+        return self.decided[-1]
 
     @rule(replica_id=FOLLOWER, count=st.integers(min_value=1, max_value=10))
     def replicate(self, replica_id: int, count: int) -> None:
         """Records have arrived at a follower that follows this leader."""
-        if self._controller_state().leader_id == LOCAL and self._has_heard_epoch():
+        if replica_id in self.stalled:
+            return
+        if self.newest.state.leader_id == LOCAL and self._has_heard_epoch():
             self.ends[replica_id] = min(self.ends[LOCAL], self.ends[replica_id] + count)
 
     def _has_heard_epoch(self) -> bool:
-        return self.core.leader_epoch == self._controller_state().leader_epoch
+        return self.core.leader_epoch == self.newest.state.leader_epoch
 
     @rule(replica_id=FOLLOWER, is_delayed=st.booleans())
     def fetch(self, replica_id: int, is_delayed: bool) -> None:
         """A follower's fetch is sent, under the newest leader epoch."""
-        if replica_id in self.fenced and self.broker_epochs[replica_id] == 1:
+        if replica_id in self.stalled:
             return
+        epoch = self.newest.broker_epochs[replica_id]
         sent = DelayedFetch(
-            self._controller_state().leader_epoch,
-            FollowerFetch(
-                replica_id, self.ends[replica_id], 0, self.broker_epochs[replica_id], self.now
-            ),
+            self.newest.state.leader_epoch,
+            FollowerFetch(replica_id, self.ends[replica_id], 0, epoch, self.now),
         )
         if is_delayed:
             self.fetches.append(sent)
         else:
             self._arrive(sent)
+
+    @rule(replica_id=FOLLOWER)
+    def stall(self, replica_id: int) -> None:
+        """Its broker lives, but fetches nothing."""
+        self.stalled |= {replica_id}
+
+    @rule(replica_id=FOLLOWER)
+    def go_on(self, replica_id: int) -> None:
+        self.stalled -= {replica_id}
 
     @rule(pick=PICK)
     @precondition(lambda self: self.fetches)
@@ -170,141 +224,184 @@ class LeaderAndFollowers(RuleBasedStateMachine):
         if error is not ErrorCode.NONE:
             return
         assert sent.leader_epoch == self.core.leader_epoch
-        self.core.follower_fetched(fetch, self.min_insync_replicas)
+        self.core.follower_fetched(fetch, self.known_minimum)
         self._hand_out(self.core.propose_expansion(fetch.replica_id))
 
     @rule(replica_id=FOLLOWER, lost=st.integers(min_value=0, max_value=10))
     def restart_without_its_tail(self, replica_id: int, lost: int) -> None:
-        """An unclean start: out of the ISR before it fetches anything."""
-        if self._controller_state().leader_id == replica_id:
+        """An unclean start: out of the ISR and the ELR before it fetches anything."""
+        newest = self.newest
+        if newest.state.leader_id == replica_id:
             return
-        self.broker_epochs[replica_id] += 1
+        epochs = {**newest.broker_epochs, replica_id: newest.broker_epochs[replica_id] + 1}
         self.ends[replica_id] = max(0, self.ends[replica_id] - lost)
-        self._leave_isr(replica_id)
+        self._write(broker_epochs=epochs)
+        self._leave_isr(replica_id, lost=(replica_id,))
 
     # -- the controller --------------------------------------------------------------------------
 
-    def _decide(self, **changes: object) -> None:
-        state = self._controller_state()
-        self.states.append(
-            replace(state, partition_epoch=state.partition_epoch + 1, **changes)  # type: ignore[arg-type]
-        )
+    def _write(self, **changes: Any) -> None:
+        self.decided.append(self.newest._replace(**changes))
 
-    def _leave_isr(self, replica_id: int) -> None:
-        isr = self._controller_state().isr
-        if replica_id in isr:
-            self._decide(isr=tuple(member for member in isr if member != replica_id))
+    def _change_partition(self, *, lost: tuple[int, ...] = (), **changes: Any) -> None:
+        """Also finds the eligible leaders, as `leader_election` does."""
+        old = self.newest.state
+        state = replace(old, partition_epoch=old.partition_epoch + 1, **changes)
+        elr: frozenset[int] = frozenset()
+        if len(state.isr) < self.newest.min_insync_replicas:
+            elr = self.newest.elr.union(old.isr).difference(state.isr, lost)
+        self._write(state=state, elr=elr)
+
+    def _leave_isr(self, replica_id: int, lost: tuple[int, ...] = ()) -> None:
+        isr = self.newest.state.isr
+        if replica_id in isr or self.newest.elr.intersection(lost):
+            self._change_partition(isr=tuple(each for each in isr if each != replica_id), lost=lost)
+
+    @rule(min_insync_replicas=MINIMUM)
+    def minimum_changes(self, min_insync_replicas: int) -> None:
+        """Who is eligible by the old minimum is not by the new one (ClearElrRecord)."""
+        self._write(min_insync_replicas=min_insync_replicas, elr=frozenset())
 
     @rule(replica_id=FOLLOWER)
     def fence(self, replica_id: int) -> None:
-        if self._controller_state().leader_id != replica_id:
-            self.fenced |= {replica_id}
+        if self.newest.state.leader_id != replica_id:
+            self._write(fenced=self.newest.fenced | {replica_id})
             self._leave_isr(replica_id)
 
     @rule(replica_id=FOLLOWER)
     def unfence(self, replica_id: int) -> None:
-        self.fenced -= {replica_id}
+        if replica_id in self.newest.fenced:
+            self._write(fenced=self.newest.fenced - {replica_id})
+
+    @rule(replica_id=FOLLOWER)
+    def refuse(self, replica_id: int) -> None:
+        """For a reason of which the leader does not hear: a directory."""
+        self.unwanted |= {replica_id}
+
+    @rule(replica_id=FOLLOWER)
+    def refuse_no_more(self, replica_id: int) -> None:
+        self.unwanted -= {replica_id}
 
     @rule()
     def new_leader_epoch(self) -> None:
         """The same leader is elected again."""
-        state = self._controller_state()
-        self._decide(leader_epoch=state.leader_epoch + 1)
+        self._change_partition(leader_epoch=self.newest.state.leader_epoch + 1)
 
     @rule(replica_id=FOLLOWER)
     def another_leads(self, replica_id: int) -> None:
         """Any member of the ISR may be elected; the others follow its log."""
-        state = self._controller_state()
+        state = self.newest.state
         if replica_id not in state.isr or state.leader_id != LOCAL:
             return
-        self._decide(leader_id=replica_id, leader_epoch=state.leader_epoch + 1)
+        self._change_partition(leader_id=replica_id, leader_epoch=state.leader_epoch + 1)
         for other in FOLLOWERS:
             self.ends[other] = min(self.ends[other], self.ends[replica_id])
 
     @rule()
     def leads_again(self) -> None:
-        state = self._controller_state()
+        state = self.newest.state
         if state.leader_id != LOCAL and LOCAL in state.isr and self._has_heard_epoch():
-            self._decide(leader_id=LOCAL, leader_epoch=state.leader_epoch + 1)
+            self._change_partition(leader_id=LOCAL, leader_epoch=state.leader_epoch + 1)
 
-    @rule(pick=PICK, is_heard=st.booleans())
-    @precondition(lambda self: self.under_way)
-    def proposal_arrives(self, pick: int, is_heard: bool) -> None:
-        """The controller decides; the answer goes out, or there is none and the leader knows."""
-        change = self.under_way.pop(pick % len(self.under_way))
+    # -- proposals -------------------------------------------------------------------------------
+
+    @rule(pick=PICK, is_repeated=st.booleans())
+    @precondition(lambda self: self.copies)
+    def proposal_arrives(self, pick: int, is_repeated: bool) -> None:
+        """The controller decides and answers; the same copy may come once more."""
+        index = pick % len(self.copies)
+        copy = self.copies[index] if is_repeated else self.copies.pop(index)
+        change = copy.change
         error = self._judge(change)
-        if error is ErrorCode.NONE:
-            self._decide(isr=change.isr, leader_recovery_state=change.leader_recovery_state)
-        state = self._controller_state() if error is ErrorCode.NONE else None
-        answer = Answer(change, error, state)
-        if not is_heard:
-            answer = Answer(change, ErrorCode.NETWORK_EXCEPTION, None)
-        self.answers.append(answer)
-
-    @rule(pick=PICK)
-    @precondition(lambda self: self.under_way)
-    def proposal_is_lost(self, pick: int) -> None:
-        change = self.under_way.pop(pick % len(self.under_way))
-        self.answers.append(Answer(change, ErrorCode.REQUEST_TIMED_OUT, None))
+        if error is not ErrorCode.NONE:
+            self.answers.append(Answer(copy, error, None))
+            return
+        old = self.newest.state
+        if self.writes_confirmations or (change.isr, change.leader_recovery_state) != (
+            old.isr,
+            old.leader_recovery_state,
+        ):
+            self._change_partition(
+                isr=change.isr, leader_recovery_state=change.leader_recovery_state
+            )
+        self.answers.append(Answer(copy, error, self.newest.state))
 
     def _judge(self, change: IsrChange) -> ErrorCode:
-        state = self._controller_state()
+        newest = self.newest
+        state = newest.state
         if change.leader_epoch < state.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if change.partition_epoch < state.partition_epoch:
             return ErrorCode.INVALID_UPDATE_VERSION
         for member in change.isr:
             epoch = change.broker_epochs[member]
-            if member in self.fenced or epoch not in (-1, self.broker_epochs[member]):
+            if member in newest.fenced or epoch not in (-1, newest.broker_epochs[member]):
+                return ErrorCode.INELIGIBLE_REPLICA
+            if member in self.unwanted and member not in state.isr:
                 return ErrorCode.INELIGIBLE_REPLICA
         return ErrorCode.NONE
 
-    @rule(is_repeated=st.booleans())
-    @precondition(lambda self: self.under_way)
-    def only_the_answer_is_lost(self, is_repeated: bool) -> None:
-        """Committed perhaps, and proposed again because nobody heard of it."""
-        self.proposal_arrives(0, False)
-        self.answer_arrives(len(self.answers) - 1, False)
-        if is_repeated and self.under_way:
-            self.proposal_arrives(len(self.under_way) - 1, True)
-            self.answer_arrives(len(self.answers) - 1, False)
+    @rule(pick=PICK)
+    @precondition(lambda self: self.copies)
+    def copy_is_lost(self, pick: int) -> None:
+        self.copies.pop(pick % len(self.copies))
 
-    @rule(pick=PICK, is_repeated=st.booleans())
-    @precondition(lambda self: self.answers)
-    def answer_arrives(self, pick: int, is_repeated: bool) -> None:
-        index = pick % len(self.answers)
-        core = self.core
-        # The sender has one request under way: only what nobody waits for may come twice.
-        is_repeated = is_repeated and self.answers[index].change is not core.in_sync.pending
-        answer = self.answers[index] if is_repeated else self.answers.pop(index)
+    @rule(pick=PICK)
+    def connection_is_lost(self, pick: int) -> None:
+        """No answer comes over it any more; its requests may lie in it yet. The leader sends the
+        proposal again, unless metadata have made it void."""
+        change = self.core.in_sync.pending
+        if change is None or self.core.in_sync.is_awaiting_metadata:
+            return
         before = self._snapshot()
-        is_stale = core.in_sync.pending is not answer.change
-        became = core.isr_change_answered(answer.change, answer.error, answer.state)
+        error = UNANSWERED[pick % len(UNANSWERED)]
+        assert self.core.isr_change_answered(change, error, None) is IsrAnswer.RETRY
+        assert self._snapshot() == before
+        self._send(change)
+
+    @rule(is_repeated=st.booleans())
+    @precondition(lambda self: self.copies)
+    def only_the_answer_is_lost(self, is_repeated: bool) -> None:
+        """Committed perhaps, and proposed again because the leader did not hear of it."""
+        self.proposal_arrives(0, False)
+        self.connection_is_lost(0)
+        if is_repeated and self.copies:
+            self.proposal_arrives(len(self.copies) - 1, False)
+            self.answer_arrives(len(self.answers) - 1)
+
+    @rule(pick=PICK)
+    @precondition(lambda self: self.answers)
+    def answer_arrives(self, pick: int) -> None:
+        copy, error, state = self.answers.pop(pick % len(self.answers))
+        core, change = self.core, copy.change
+        if copy.attempt != self.attempts[change]:
+            return  # over a connection that the leader has given up
+        before = self._snapshot()
+        is_stale = core.in_sync.pending is not change
+        became = core.isr_change_answered(change, error, state)
         if is_stale:
             assert self._snapshot() == before, "a stale answer changed something"
-            return
-        if answer.error in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT):
-            assert self._snapshot() == before
-            assert answer.change not in self.under_way
-            self.under_way.append(answer.change)
             return
         if core.in_sync.pending is None:
             self.handed_out = None
         if became is IsrAnswer.COMMITTED:
             self.committed_count += 1
-            core.advance_high_watermark(self.min_insync_replicas)
+            core.advance_high_watermark(self.known_minimum)
+        if core.in_sync.pending is None:
             self._hand_out(core.propose())
 
     def _snapshot(self) -> object:
         core = self.core
         return (core.state, core.in_sync.maximal, core.in_sync.pending, core.high_watermark)
 
+    # -- metadata --------------------------------------------------------------------------------
+
     @rule(pick=PICK)
-    def metadata_arrives(self, pick: int) -> None:
-        """Mostly the newest, sometimes an old one once more."""
-        if pick % 3 == 0:
+    def metadata_arrive(self, pick: int) -> None:
+        """One change, several or all of them at once; sometimes an old state once more."""
+        if pick % 4 == 0:
             before = self._snapshot()
-            old = self.states[pick % len(self.states)]
+            old = self.decided[pick % (self.heard + 1)].state
             if (old.leader_epoch, old.partition_epoch) < (
                 self.core.leader_epoch,
                 self.core.partition_epoch,
@@ -314,44 +411,44 @@ class LeaderAndFollowers(RuleBasedStateMachine):
                 )
                 assert self._snapshot() == before, "an old state changed something"
             return
-        self.seen_fenced = self.fenced
-        self.seen_epochs = dict(self.broker_epochs)
-        self._hear(self.states[-1])
+        newest = len(self.decided) - 1
+        self._hear(newest if pick % 4 == 1 else min(newest, self.heard + 1 + pick % 3))
 
-    def _hear(self, state: PartitionState) -> None:
+    def _hear(self, position: int) -> None:
+        """In the broker's order: settings, partitions, brokers."""
         core = self.core
-        if state.leader_id != LOCAL and state.leader_epoch > core.leader_epoch:
-            self.ends[LOCAL] = min(self.ends[LOCAL], self.ends[state.leader_id])
-        core.apply_state(state, log_end_offset=self.ends[LOCAL], high_watermark=core.high_watermark)
-        if core.in_sync.pending is None:
-            self.handed_out = None
-        core.advance_high_watermark(self.min_insync_replicas)
-        self._hand_out(core.propose())
+        old = self.decided[self.heard] if self.heard >= 0 else None
+        self.heard = position
+        seen = self.decided[position]
+        state = seen.state
+        self.known_minimum = seen.min_insync_replicas
+        if old is not None:
+            core.advance_high_watermark(self.known_minimum)
+        if old is None or state != old.state:
+            if state.leader_id != LOCAL and state.leader_epoch > core.leader_epoch:
+                self.ends[LOCAL] = min(self.ends[LOCAL], self.ends[state.leader_id])
+            core.apply_state(
+                state, log_end_offset=self.ends[LOCAL], high_watermark=core.high_watermark
+            )
+            if core.in_sync.pending is None:
+                self.handed_out = None
+            core.advance_high_watermark(self.known_minimum)
+            self._hand_out(core.propose())
+        if old is not None and (seen.fenced, seen.broker_epochs) != (old.fenced, old.broker_epochs):
+            core.advance_high_watermark(self.known_minimum)
+            self._hand_out(core.propose(again=True))
 
     # -- promises --------------------------------------------------------------------------------
 
     @invariant()
     def committed_is_on_every_replica_that_may_lead(self) -> None:
-        for member in self._controller_state().isr:
+        for member in self.newest.elr.union(self.newest.state.isr):
             assert self.core.high_watermark <= self.ends[member], member
-
-    @invariant()
-    def high_watermark_moves_only_on_and_with_enough_in_sync(self) -> None:
-        core = self.core
-        leader_epoch, before = self.last_high_watermark
-        self.last_high_watermark = (core.leader_epoch, core.high_watermark)
-        if not core.is_leader or leader_epoch != core.leader_epoch:
-            return
-        assert core.high_watermark >= before
-        if core.high_watermark > before:
-            # The ISR may change right after the high watermark has moved within one event, but
-            # then it can only have shrunk by the controller's word.
-            assert not core.is_under_min_isr(self.min_insync_replicas)
 
     @invariant()
     def nothing_in_sync_is_forgotten(self) -> None:
         if self.core.is_leader and self._has_heard_epoch():
-            missing = set(self._controller_state().isr) - self.core.in_sync.maximal
+            missing = set(self.newest.state.isr) - self.core.in_sync.maximal
             assert not missing, f"{missing} may be elected, and the leader does not wait for them"
 
 
@@ -366,83 +463,178 @@ TestLeaderAndFollowers.settings = settings(
 
 
 class Walk:
-    """The same events by weighted chance: deeper than hypothesis goes, without its shrinking."""
+    """The same events by weighted chance: deeper than hypothesis goes, without its shrinking. How
+    late metadata and proposals arrive is drawn for each walk, one without the other."""
 
     WEIGHTS: ClassVar[dict[str, int]] = {
-        "append": 4,
-        "check": 4,
-        "let_time_pass": 6,
-        "replicate": 20,
-        "fetch": 20,
-        "fetch_arrives_late": 2,
+        "append": 12,
+        "check": 16,
+        "let_time_pass": 12,
+        "replicate": 40,
+        "fetch": 40,
+        "fetch_arrives_late": 4,
         "restart_without_its_tail": 1,
-        "fence": 1,
-        "unfence": 8,
+        "minimum_changes": 6,
+        "fence": 2,
+        "unfence": 12,
+        "stall": 6,
+        "go_on": 10,
+        "refuse": 3,
+        "refuse_no_more": 10,
         "new_leader_epoch": 1,
         "another_leads": 1,
-        "leads_again": 4,
-        "proposal_arrives": 8,
-        "proposal_is_lost": 2,
+        "leads_again": 12,
+        "copy_is_lost": 1,
+        "connection_is_lost": 8,
         "only_the_answer_is_lost": 2,
-        "answer_arrives": 8,
-        "metadata_arrives": 8,
+        "answer_arrives": 40,
     }
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(
+        self, chance: random.Random, machine: type[LeaderAndFollowers] = LeaderAndFollowers
+    ) -> None:
         self.chance = chance
-        self.machine = LeaderAndFollowers()
+        self.weights = {
+            **self.WEIGHTS,
+            "metadata_arrive": chance.choice((3, 8, 20)),
+            "proposal_arrives": chance.choice((8, 20, 40)),
+        }
+        self.machine = machine()
         self.machine.begin(chance.randint(1, 3), chance.choice((REPLICAS, (LOCAL, 2), (LOCAL,))))
 
     def step(self) -> None:
         chance, machine = self.chance, self.machine
-        (name,) = chance.choices(list(self.WEIGHTS), list(self.WEIGHTS.values()))
+        (name,) = chance.choices(list(self.weights), list(self.weights.values()))
         follower, flag, pick = chance.choice(FOLLOWERS), chance.random() < 0.3, chance.randrange(99)
         arguments: dict[str, tuple[object, ...]] = {
             "append": (chance.randint(1, 5),),
+            "check": (flag,),
             "let_time_pass": (chance.choice((1, 100, MAX_LAG_MS + 1)),),
             "replicate": (follower, chance.randint(1, 40)),
             "fetch": (follower, flag),
+            "fetch_arrives_late": (pick,),
             "restart_without_its_tail": (follower, chance.randint(0, 10)),
+            "minimum_changes": (chance.randint(1, 3),),
             "fence": (follower,),
             "unfence": (follower,),
+            "stall": (follower,),
+            "go_on": (follower,),
+            "refuse": (follower,),
+            "refuse_no_more": (follower,),
             "another_leads": (follower,),
-            "fetch_arrives_late": (pick,),
-            "proposal_arrives": (pick, not flag),
-            "proposal_is_lost": (pick,),
+            "proposal_arrives": (pick, flag),
+            "copy_is_lost": (pick,),
+            "connection_is_lost": (pick,),
             "only_the_answer_is_lost": (not flag,),
-            "answer_arrives": (pick, flag),
-            "metadata_arrives": (pick,),
+            "answer_arrives": (pick,),
+            "metadata_arrive": (pick,),
         }
         needed = {
             "append": machine.core.is_leader,
             "check": machine.core.is_leader,
             "fetch_arrives_late": machine.fetches,
-            "proposal_arrives": machine.under_way,
-            "proposal_is_lost": machine.under_way,
-            "only_the_answer_is_lost": machine.under_way,
+            "proposal_arrives": machine.copies,
+            "copy_is_lost": machine.copies,
+            "only_the_answer_is_lost": machine.copies,
             "answer_arrives": machine.answers,
         }
         if not needed.get(name, True):
             return
         getattr(machine, name)(*arguments.get(name, ()))
         machine.committed_is_on_every_replica_that_may_lead()
-        machine.high_watermark_moves_only_on_and_with_enough_in_sync()
         machine.nothing_in_sync_is_forgotten()
 
 
-@pytest.mark.parametrize("round_number", range(20))
+WALKS = 40
+STEPS_PER_WALK = 5_000
+
+
+@pytest.mark.parametrize("round_number", range(WALKS))
 def test_long_walks(round_number: int) -> None:
     seed = int(os.environ.get("MOLDAU_SEED", random.randrange(2**32))) + round_number
     print(f"MOLDAU_SEED={seed - round_number}")
     walk = Walk(random.Random(seed))
-    for _ in range(1_500):
+    for _ in range(STEPS_PER_WALK):
         walk.step()
 
 
 def test_walks_are_not_idle() -> None:
-    """With a fixed seed: proposals are committed, leaders change."""
+    """With a fixed seed: proposals are committed, leaders change, what is hard comes about."""
     walk = Walk(random.Random(5))
-    for _ in range(3_000):
+    seen: set[str] = set()
+    for _ in range(STEPS_PER_WALK):
         walk.step()
-    assert walk.machine.committed_count > 2
+        machine = walk.machine
+        in_sync = machine.core.in_sync
+        seen |= {"eligible leaders"} if machine.newest.elr else set()
+        seen |= {"a refused addition"} if in_sync.refused else set()
+        seen |= {"left by an answer"} if in_sync.left else set()
+        seen |= {"metadata lag"} if machine.heard < len(machine.decided) - 3 else set()
+        seen |= {"late copies"} if len(machine.copies) > 1 else set()
+    assert walk.machine.committed_count > 10
     assert walk.machine.core.leader_epoch > 2
+    assert len(seen) == 5, seen
+
+
+# -- injected bugs ---------------------------------------------------------------------------------
+
+
+def removed_at_the_answer(self: Any) -> None:
+    """A replica that left the ISR counts no more once the controller has answered so."""
+    proposed = () if self.pending is None else self.pending.isr
+    self.maximal = self.committed.union(self.refused, proposed)
+
+
+def refused_is_settled(self: Any) -> None:
+    """A refusal is taken for proof that no copy of the proposal is taken over."""
+    proposed = () if self.pending is None else self.pending.isr
+    self.maximal = self.committed.union(self.left, proposed)
+
+
+def removal_counts_when_proposed(self: Any) -> None:
+    """A replica that is proposed to leave counts no more."""
+    kept = self.committed if self.pending is None else frozenset(self.pending.isr)
+    self.maximal = kept.union(self.left, self.refused)
+
+
+def addition_counts_when_answered(self: Any) -> None:
+    """A replica that is proposed to join does not count yet."""
+    self.maximal = self.committed.union(self.left, self.refused)
+
+
+class WithoutConfirmations(LeaderAndFollowers):
+    """The controller writes nothing for the ISR as it is, so that older copies stay valid."""
+
+    writes_confirmations = False
+
+
+def is_found(machine: type[LeaderAndFollowers]) -> bool:
+    """Whether as many walks as `test_long_walks` makes find something."""
+    for seed in range(WALKS):
+        walk = Walk(random.Random(seed), machine)
+        try:
+            for _ in range(STEPS_PER_WALK):
+                walk.step()
+        except AssertionError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        removed_at_the_answer,
+        refused_is_settled,
+        removal_counts_when_proposed,
+        addition_counts_when_answered,
+    ],
+)
+def test_an_injected_bug_of_the_leader_is_found(
+    update: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InSyncSet, "_update_maximal", update)
+    assert is_found(LeaderAndFollowers)
+
+
+def test_a_controller_that_keeps_late_copies_valid_is_found() -> None:
+    assert is_found(WithoutConfirmations)

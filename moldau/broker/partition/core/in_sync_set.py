@@ -68,17 +68,18 @@ class InSyncSet:
 
     Attributes:
         committed: as last heard from the controller.
-        maximal: committed ones, proposed and refused additions, and those that left by an answer
-            which the metadata have not confirmed; a proposed removal still counts.
+        is_awaiting_metadata: only metadata can tell what became of the proposal.
+        left: those that left by an answer which the metadata have not confirmed.
+        maximal: committed ones, proposed and refused additions, and those that left; a proposed
+            removal still counts.
         pending: the proposal that is under way, or was refused without our knowing the state.
         refused: additions that were refused in this partition epoch.
     """
 
     __slots__ = (
-        "_is_awaiting_metadata",
-        "_left",
-        "_left_until",
         "committed",
+        "is_awaiting_metadata",
+        "left",
         "maximal",
         "members",
         "pending",
@@ -91,14 +92,12 @@ class InSyncSet:
         self.maximal: frozenset[int] = frozenset()
         self.pending: IsrChange | None = None
         self.refused: frozenset[int] = frozenset()
-        self._is_awaiting_metadata = False
-        self._left: frozenset[int] = frozenset()
-        self._left_until = -1
+        self.is_awaiting_metadata = False
+        self.left: frozenset[int] = frozenset()
 
-    def apply_metadata(self, members: Iterable[int], partition_epoch: int) -> None:
-        """The metadata of this partition epoch; what is proposed stays proposed."""
-        if partition_epoch >= self._left_until:
-            self._left = frozenset()
+    def apply_metadata(self, members: Iterable[int]) -> None:
+        """Metadata that are not older than any answer; what is proposed stays proposed."""
+        self.left = frozenset()
         self._commit(members)
 
     def _commit(self, members: Iterable[int]) -> None:
@@ -115,8 +114,8 @@ class InSyncSet:
     def withdraw(self) -> None:
         """Newer metadata: the controller will refuse the proposal, or has committed it."""
         self.pending = None
-        self.refused = self._left = frozenset()
-        self._is_awaiting_metadata = False
+        self.refused = frozenset()
+        self.is_awaiting_metadata = False
         self._update_maximal()
 
     def answered(
@@ -128,7 +127,7 @@ class InSyncSet:
         epoch of the proposal when Apache Kafka's controller is asked for the ISR as it is: that
         one writes nothing then, and a late copy stays possible, as it is for Kafka's own leaders.
         """
-        if change is not self.pending or self._is_awaiting_metadata:
+        if change is not self.pending or self.is_awaiting_metadata:
             return IsrAnswer.STALE
         if error is ErrorCode.NONE and state is not None:
             if (
@@ -138,9 +137,7 @@ class InSyncSet:
                 return self._await_metadata()
             self.pending = None
             self.refused = frozenset()
-            if state.partition_epoch > change.partition_epoch:
-                self._left = self._left.union(self.committed).difference(state.isr)
-                self._left_until = state.partition_epoch
+            self.left = self.left.union(self.committed).difference(state.isr)
             self._commit(state.isr)
             return IsrAnswer.COMMITTED
         if error in NOTHING_COMMITTED:
@@ -153,13 +150,13 @@ class InSyncSet:
         return IsrAnswer.RETRY
 
     def _await_metadata(self) -> IsrAnswer:
-        self._is_awaiting_metadata = True
+        self.is_awaiting_metadata = True
         return IsrAnswer.REFUSED
 
     def _update_maximal(self) -> None:
         pending = self.pending
         proposed = () if pending is None else pending.isr
-        self.maximal = self.committed.union(self._left, self.refused, proposed)
+        self.maximal = self.committed.union(self.left, self.refused, proposed)
 
 
 def proposal(

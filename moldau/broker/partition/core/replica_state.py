@@ -171,7 +171,7 @@ class PartitionCore:
         self.adding_replicas = state.adding_replicas
         self.removing_replicas = state.removing_replicas
         self.leader_recovery_state = state.leader_recovery_state
-        self.in_sync.apply_metadata(state.isr, state.partition_epoch)
+        self.in_sync.apply_metadata(state.isr)
         if role is not ReplicaRole.LEADER or begins_leading:
             self.followers = {}
             self._level = {}
