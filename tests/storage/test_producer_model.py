@@ -20,14 +20,19 @@ STEPS = 60
 Inject = Callable[[pytest.MonkeyPatch], None]
 
 
-def run_histories(first_seed: int, count: int) -> None:
-    """Raises: AssertionError, with what replays it."""
+def run_histories(first_seed: int, count: int) -> set[str]:
+    """Returns the kinds of steps there were. Raises: AssertionError, with what replays it."""
+    kinds: set[str] = set()
     for seed in range(first_seed, first_seed + count):
-        asyncio.run(History(seed).run(STEPS))
+        history = History(seed)
+        asyncio.run(history.run(STEPS))
+        kinds.update(history.steps)
+    return kinds
 
 
 def test_random_histories() -> None:
-    run_histories(seed_from_environment(SEED), HISTORIES)
+    kinds = run_histories(seed_from_environment(SEED), HISTORIES)
+    assert {"cut", "close_and_open", "kill_and_open", "start_elsewhere", "delete_records"} < kinds
 
 
 def test_the_same_seed_is_the_same_history() -> None:
