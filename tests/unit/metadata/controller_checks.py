@@ -21,11 +21,19 @@ from moldau.metadata.features import (
     supports_controller_registration,
     supports_transactions,
 )
-from moldau.metadata.image import MetadataImage, PartitionRegistration, Provenance
+from moldau.metadata.image import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+    MetadataImage,
+    PartitionRegistration,
+    Provenance,
+)
 from moldau.protocol import metadata_records as kinds
 from moldau.protocol.schema import Message
 
 NO_LEADER = -1
+PLACES_THAT_ARE_NONE = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY, LOST_DIRECTORY)
 RECOVERING = 1
 
 
@@ -120,10 +128,32 @@ class Checker:
                 if old_state is None:
                     self.holders[topic_id, index] = set(partition.isr)
                 elif partition is not old_state:
+                    self._note_moved_logs(before, (topic_id, index), old_state, partition)
                     self._check_partition_change(topic_id, index, old_state, partition)
         for key in [key for key in self.holders if key[0] not in after.topics.topics_by_id]:
             del self.holders[key]
         self._commit_everywhere()
+
+    def _note_moved_logs(
+        self,
+        before: MetadataImage,
+        key: tuple[UUID, int],
+        old: PartitionRegistration,
+        new: PartitionRegistration,
+    ) -> None:
+        """A log that was in a directory its broker has no more is an empty one in its new place;
+        one that is in no directory at all is lost.
+        """
+        for broker_id in set(old.replicas) & set(new.replicas):
+            place = old.directory(broker_id)
+            broker = before.cluster.brokers.get(broker_id)
+            if broker is None or place in PLACES_THAT_ARE_NONE or not broker.directories:
+                continue
+            now = new.directory(broker_id)
+            # Without eligible leaders the last member stays in the ISR until its log is back.
+            is_lost = now == LOST_DIRECTORY and self._counts_eligible_leaders
+            if is_lost or (now != place and place not in broker.directories):
+                self.holders[key].discard(broker_id)
 
     def _check_partition_change(
         self, topic_id: UUID, index: int, old: PartitionRegistration, new: PartitionRegistration

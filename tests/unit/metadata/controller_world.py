@@ -15,9 +15,15 @@ from moldau.metadata.controller import (
     ControllerSettings,
     VersionedRecord,
 )
-from moldau.metadata.image import ConfigResourceType, MetadataImage, Provenance
+from moldau.metadata.image import (
+    LOST_DIRECTORY,
+    ConfigResourceType,
+    MetadataImage,
+    Provenance,
+)
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p44_incremental_alter_configs as configs
+from moldau.protocol.messages import p73_assign_replicas_to_dirs as directories
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest
 from moldau.protocol.messages.p37_create_partitions import (
@@ -171,6 +177,7 @@ class World:
             self.register: 10,
             self.create_topic: 6,
             self.reassign: 10,
+            self.assign_directory: 10,
             self.elect: 5,
             self.configure: 6,
             self.pass_time: 12,
@@ -209,8 +216,13 @@ class World:
             incarnation_id=UUID(int=0x5000 + self.incarnations),
             previous_broker_epoch=previous,
             rack=self.random.choice((None, "a", "b")),
-            log_dirs=[directory_id(broker_id, each) for each in range(self.random.choice((1, 2)))],
+            log_dirs=self._directories(broker_id),
         )
+        if old is not None and self.random.random() < 0.2:
+            # The same process names other directories than before.
+            request.incarnation_id = old.incarnation_id
+            self.ask(request)
+            return
         lost = old is None or previous != old.broker_epoch
 
         def registered(response: Any) -> None:
@@ -221,6 +233,35 @@ class World:
                 self.checker.on_lost_tail(broker_id)
 
         self.ask(request, registered)
+
+    def _directories(self, broker_id: int) -> list[UUID]:
+        """One or two of the three that a broker ever has."""
+        numbers = self.random.sample(range(3), self.random.choice((1, 2)))
+        return [directory_id(broker_id, each) for each in sorted(numbers)]
+
+    def assign_directory(self) -> None:
+        """A broker says where a replica lies: in a directory that it has, or had, or nowhere."""
+        if (picked := self._pick()) is None:
+            return
+        topic = self.image.topics.topics_by_name[picked[0]]
+        broker_id = self.random.choice(topic.partitions[picked[1]].replicas)
+        broker = self.image.cluster.brokers.get(broker_id)
+        if broker is None:
+            return
+        places = [*broker.directories] * 3 + [LOST_DIRECTORY, directory_id(broker_id)]
+        data = directories.TopicData(
+            topic_id=topic.topic_id,
+            partitions=[directories.PartitionData(partition_index=picked[1])],
+        )
+        self.ask(
+            directories.AssignReplicasToDirsRequest(
+                broker_id=broker_id,
+                broker_epoch=broker.broker_epoch,
+                directories=[
+                    directories.DirectoryData(id=self.random.choice(places), topics=[data])
+                ],
+            )
+        )
 
     def _require_out(self, broker_id: int) -> None:
         for topic in self.image.topics.topics_by_id.values():

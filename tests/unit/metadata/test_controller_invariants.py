@@ -15,6 +15,7 @@ from moldau.metadata.controller.core import (
     broker_changes,
     cluster_control,
     configuration_control,
+    directory_control,
     isr_control,
     leader_election,
     partition_index,
@@ -85,8 +86,8 @@ def _leader_epochs_are_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 def _every_start_counts_as_clean(patch: pytest.MonkeyPatch) -> None:
-    def clean(state: Any, settings: Any, broker_id: int, *, is_clean: bool) -> Step:
-        return leaving_step(state, settings, broker_id, is_clean=True)
+    def clean(state: Any, settings: Any, broker_id: int, *, is_clean: bool, **more: Any) -> Step:
+        return leaving_step(state, settings, broker_id, is_clean=True, **more)
 
     patch.setattr(cluster_control, "leaving_step", clean)
 
@@ -104,15 +105,15 @@ def _brokers_that_shut_down_may_lead(patch: pytest.MonkeyPatch) -> None:
 
 
 def _fencing_leaves_the_partitions_alone(patch: pytest.MonkeyPatch) -> None:
-    def nothing(state: Any, settings: Any, broker_id: int, *, is_clean: bool) -> Step:
+    def nothing(state: Any, settings: Any, broker_id: int, *, is_clean: bool, **more: Any) -> Step:
         return Step([], is_last=True)
 
     patch.setattr(cluster_control, "leaving_step", nothing)
 
 
 def _the_fencing_comes_with_the_first_step(patch: pytest.MonkeyPatch) -> None:
-    def hasty(state: Any, settings: Any, broker_id: int, *, is_clean: bool) -> Step:
-        records = leaving_step(state, settings, broker_id, is_clean=is_clean).records
+    def hasty(state: Any, settings: Any, broker_id: int, *, is_clean: bool, **more: Any) -> Step:
+        records = leaving_step(state, settings, broker_id, is_clean=is_clean, **more).records
         return Step(records, is_last=True)
 
     patch.setattr(cluster_control, "leaving_step", hasty)
@@ -123,9 +124,9 @@ def _leaving_brokers_may_come_back_half_way(patch: pytest.MonkeyPatch) -> None:
         broker = self.broker(broker_id)
         return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
 
-    def blind(state: Any, settings: Any, broker_id: int, *, is_clean: bool) -> Step:
+    def blind(state: Any, settings: Any, broker_id: int, *, is_clean: bool, **more: Any) -> Step:
         # Besides, no step looks at what was done before: the first one's list is all.
-        step = leaving_step(state, settings, broker_id, is_clean=is_clean)
+        step = leaving_step(state, settings, broker_id, is_clean=is_clean, **more)
         return Step(step.records, is_last=step.is_last or broker_id in state.leaving)
 
     patch.setattr(ControllerState, "is_active", is_active)
@@ -206,6 +207,15 @@ def _lost_brokers_stay_eligible(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(broker_changes, "PartitionTarget", forgiving)
 
 
+def _replicas_leave_a_lost_directory_unharmed(patch: pytest.MonkeyPatch) -> None:
+    real = directory_control.PartitionTarget
+
+    def trusting(**fields: Any) -> Any:
+        return real(directories=fields["directories"])
+
+    patch.setattr(directory_control, "PartitionTarget", trusting)
+
+
 def _unclean_elections_need_no_permission(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ControllerState, "unclean_election_allowed", lambda self, name, values: True)
     # The standby asks its own, unchanged state.
@@ -238,6 +248,7 @@ MUTATIONS: Final[list[Mutation]] = [
     _the_index_forgets_eligible_leaders,
     _reassignments_end_before_anybody_caught_up,
     _fenced_brokers_are_in_a_new_isr,
+    _replicas_leave_a_lost_directory_unharmed,
     _lost_brokers_stay_eligible,
     _unclean_elections_need_no_permission,
 ]

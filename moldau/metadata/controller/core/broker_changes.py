@@ -25,7 +25,7 @@ from moldau.metadata.controller.core.leader_election import (
 from moldau.metadata.controller.core.partition_index import PartitionKey
 from moldau.metadata.controller.core.result import VersionedRecord
 from moldau.metadata.controller.core.settings import ControllerSettings
-from moldau.metadata.controller.core.state import ControllerState
+from moldau.metadata.controller.core.state import ControllerState, is_named_directory
 from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
 
 
@@ -80,10 +80,13 @@ class PartitionChanger:
     ) -> VersionedRecord | None:
         """The record that takes a partition to its target, None when it is there already."""
         state, live = self._state, self._live
+        moved = target.directories or {}
 
         def is_acceptable(broker_id: int) -> bool:
             if broker_id not in live:
                 live[broker_id] = self._may_lead(broker_id)
+            if broker_id in moved:
+                return live[broker_id] and state.is_online_directory(moved[broker_id], broker_id)
             return live[broker_id] and state.has_online_directory(partition, broker_id)
 
         return change_partition(
@@ -138,29 +141,57 @@ class PartitionChanger:
 
 
 def leaving_step(
-    state: ControllerState, settings: ControllerSettings, broker_id: int, *, is_clean: bool
+    state: ControllerState,
+    settings: ControllerSettings,
+    broker_id: int,
+    *,
+    is_clean: bool,
+    directories: Collection[UUID] = (),
 ) -> Step:
     """A broker stops, or stopped: it leaves every ISR, and every set of eligible leaders if
     unclean.
+
+    Args:
+        directories: the log directories with which it comes back, if it does and names any: what
+            lies in others is lost, however clean the stop was.
     """
-    lost = () if is_clean else (broker_id,)
     keeps_last = not state.eligible_leader_replicas_enabled
 
     def target_of(partition: PartitionRegistration) -> PartitionTarget | None:
+        is_lost = not is_clean or _is_elsewhere(partition, broker_id, directories)
         if broker_id not in partition.isr:
-            if is_clean or broker_id not in partition.elr:
+            if not is_lost or broker_id not in partition.elr:
                 return None
         elif keeps_last and partition.leader == NO_LEADER and len(partition.isr) == 1:
             return None  # the last one standing stays, or nobody could ever lead again
-        isr = tuple(replica for replica in partition.isr if replica != broker_id)
-        return PartitionTarget(isr=isr, lost=lost)
+        return _without(broker_id, partition, is_lost=is_lost)
 
     candidates: Iterable[PartitionKey] = state.index.with_isr_member(broker_id)
-    if not is_clean:
-        # One that is in both is found once: with the ISR. The sets of a partition are disjoint.
-        candidates = chain(candidates, state.index.with_elr_member(broker_id))
+    if not is_clean or directories:
+        candidates = _believed(state, broker_id)
     changer = PartitionChanger(state, settings, may_lead=_all_but(state, broker_id))
     return changer.step(candidates, target_of)
+
+
+def _believed(state: ControllerState, broker_id: int) -> Iterable[PartitionKey]:
+    """Partitions that a broker may lead by a clean election, each once: ISR and eligible leaders
+    of a partition are disjoint.
+    """
+    return chain(state.index.with_isr_member(broker_id), state.index.with_elr_member(broker_id))
+
+
+def _is_elsewhere(
+    partition: PartitionRegistration, broker_id: int, directories: Collection[UUID]
+) -> bool:
+    """Whether a broker's replica lies in a directory that is not among these."""
+    return broker_id in partition.replicas and not is_named_directory(
+        partition.directory(broker_id), directories
+    )
+
+
+def _without(broker_id: int, partition: PartitionRegistration, *, is_lost: bool) -> PartitionTarget:
+    isr = tuple(replica for replica in partition.isr if replica != broker_id)
+    return PartitionTarget(isr=isr, lost=(broker_id,) if is_lost else ())
 
 
 def return_step(state: ControllerState, settings: ControllerSettings, broker_id: int) -> Step:
@@ -195,16 +226,37 @@ def lost_directories_step(
     broker_id: int,
     directories: Collection[UUID],
 ) -> Step:
-    """Directories of a broker failed: its replicas there leave every ISR (KIP-858)."""
+    """Directories of a broker failed: its replicas there leave every ISR (KIP-858).
+
+    They stay eligible: the directory may be back as it was. Should it not, the broker's next start
+    is an unclean one, or names the directory no more.
+    """
 
     def target_of(partition: PartitionRegistration) -> PartitionTarget | None:
         replicas = partition.replicas
         if broker_id not in replicas or partition.directory(broker_id) not in directories:
             return None
-        return PartitionTarget(isr=tuple(each for each in partition.isr if each != broker_id))
+        return _without(broker_id, partition, is_lost=False)
 
     changer = PartitionChanger(state, settings, may_lead=_all_but(state, broker_id))
     return changer.step(state.index.with_isr_member(broker_id), target_of)
+
+
+def unregistered_directories_step(
+    state: ControllerState,
+    settings: ControllerSettings,
+    broker_id: int,
+    directories: Collection[UUID],
+) -> Step:
+    """A living broker names these directories and no others: what it has in others is lost."""
+
+    def target_of(partition: PartitionRegistration) -> PartitionTarget | None:
+        if not _is_elsewhere(partition, broker_id, directories):
+            return None
+        return _without(broker_id, partition, is_lost=True)
+
+    changer = PartitionChanger(state, settings, may_lead=_all_but(state, broker_id))
+    return changer.step(_believed(state, broker_id), target_of)
 
 
 def _all_but(state: ControllerState, broker_id: int) -> Callable[[int], bool]:

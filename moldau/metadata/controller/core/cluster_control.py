@@ -8,6 +8,7 @@ Owns: the life of a broker as the controller sees it. Transitions of a registrat
     unfenced -> shutting down   a heartbeat that wants to shut down while the broker leads something
     unfenced, shutting down -> fenced    session over, wish to be fenced, or leave given to stop
     any -> fenced (new epoch)   registration of a new incarnation
+    any -> same state           registration of the same incarnation: its directories may change
     any -> absent               UnregisterBroker
 
 A broker may be in more partitions than fit one batch. Then its partitions change first, step by
@@ -21,14 +22,16 @@ Must not: keep time. Invariant: a broker that is fenced, or shutting down, leads
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
+from uuid import UUID
 
 from moldau.metadata.controller.core.broker_changes import (
     Step,
     leaving_step,
     lost_directories_step,
     return_step,
+    unregistered_directories_step,
 )
 from moldau.metadata.controller.core.heartbeats import BrokerHeartbeats
 from moldau.metadata.controller.core.producer_id_control import check_broker_epoch
@@ -91,8 +94,8 @@ class ClusterControl:
         self, request: BrokerRegistrationRequest, *, log_end_offset: int, now_ms: float
     ) -> ControllerResult[BrokerRegistrationResponse]:
         """Register an incarnation; its broker epoch is the offset the next record will get."""
-        state = self._state
-        existing = state.broker(request.broker_id)
+        state, broker_id = self._state, request.broker_id
+        existing = state.broker(broker_id)
         is_new_incarnation = existing is None or existing.incarnation_id != request.incarnation_id
         try:
             check_registration(state, self._settings, request)
@@ -100,29 +103,52 @@ class ClusterControl:
                 self._check_not_alive(existing, now_ms)
         except Refusal as refusal:
             return ControllerResult(BrokerRegistrationResponse(error_code=refusal.error))
-        records: list[VersionedRecord] = []
-        if is_new_incarnation:
-            # Without KIP-966 nothing is known of how a broker stopped: Kafka believes it then.
-            is_clean = not state.eligible_leader_replicas_enabled or (
-                existing is not None and request.previous_broker_epoch == existing.broker_epoch
-            )
-            step = leaving_step(state, self._settings, request.broker_id, is_clean=is_clean)
-            if not step.is_last:
-                return ControllerResult(
-                    BrokerRegistrationResponse(),
-                    step.records,
-                    resume=self._again(self.register_broker, request),
-                    leaving=request.broker_id,
-                )
-            records = step.records
-            self.heartbeats.forget(request.broker_id)
         version = register_broker_record_version(state.metadata_level)
         keeps = None if is_new_incarnation else existing
         broker_epoch = log_end_offset if keeps is None else keeps.broker_epoch
         record = registration_record(request, version, broker_epoch=broker_epoch, keeps=keeps)
-        records.append((record, version))
-        self.heartbeats.touch(request.broker_id, broker_epoch, now_ms)
-        return ControllerResult(BrokerRegistrationResponse(broker_epoch=broker_epoch), records)
+        directories = frozenset(record.log_dirs)
+        if keeps is None:
+            is_clean = self._is_clean(existing, request, directories)
+            step = leaving_step(
+                state, self._settings, broker_id, is_clean=is_clean, directories=directories
+            )
+        else:
+            step = unregistered_directories_step(state, self._settings, broker_id, directories)
+        if not step.is_last:
+            return ControllerResult(
+                BrokerRegistrationResponse(),
+                step.records,
+                resume=self._again(self.register_broker, request),
+                leaving=broker_id if keeps is None else None,
+            )
+        if keeps is None:
+            self.heartbeats.forget(broker_id)
+        elif state.is_active(broker_id) and not directories.issubset(keeps.directories):
+            self.must_sweep = True  # what lies in a directory that is back may lead again
+        step.records.append((record, version))
+        self.heartbeats.touch(broker_id, broker_epoch, now_ms)
+        return ControllerResult(BrokerRegistrationResponse(broker_epoch=broker_epoch), step.records)
+
+    def _is_clean(
+        self,
+        existing: BrokerRegistration | None,
+        request: BrokerRegistrationRequest,
+        directories: Collection[UUID],
+    ) -> bool:
+        """Whether the broker has all that it had when it stopped, as far as that can be known.
+
+        Without KIP-966 nothing is known of how it stopped: Kafka believes it then. What it says of
+        its stop counts for the directories that it still has: one that is gone may have held
+        replicas whose directory the controller had not been told yet.
+        """
+        if not self._state.eligible_leader_replicas_enabled:
+            return True
+        return (
+            existing is not None
+            and request.previous_broker_epoch == existing.broker_epoch
+            and set(existing.directories).issubset(directories)
+        )
 
     @staticmethod
     def _again(decide: Callable[..., ControllerResult[Any]], request: Message) -> Resume:

@@ -2,7 +2,8 @@
 
 Owns: the checks and the PartitionChangeRecords. Invariant: only the owner of a replica, under its
 current broker epoch, moves it; a replica in a directory that its broker did not register, or lost,
-neither leads nor is in sync; one whose log is lost is no eligible leader either (KIP-966).
+neither leads nor is in sync; one whose log is lost, or that moves out of a directory that is not
+registered, is no eligible leader either (KIP-966).
 """
 
 from __future__ import annotations
@@ -39,16 +40,9 @@ def assign_replicas_to_directories(
     result = ControllerResult(response)
     if error is not ErrorCode.NONE:
         return result
-    online = PartitionChanger(state, settings)
-    offline = PartitionChanger(
-        state,
-        settings,
-        may_lead=lambda each: each != request.broker_id and state.is_active(each),
-    )
-    broker = state.broker(request.broker_id)
-    assert broker is not None, "its epoch was checked"
+    changer = PartitionChanger(state, settings)
     for directory in request.directories:
-        is_online = directory.id in broker.directories
+        is_online = state.is_online_directory(directory.id, request.broker_id)
         directory_answer = DirectoryDataResponse(id=directory.id)
         response.directories.append(directory_answer)
         for topic in directory.topics:
@@ -61,7 +55,7 @@ def assign_replicas_to_directories(
                 try:
                     record = _assign(
                         state,
-                        online if is_online else offline,
+                        changer,
                         (request.broker_id, directory.id, is_online),
                         (topic.topic_id, index),
                     )
@@ -90,11 +84,22 @@ def _assign(
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic has no such partition")
     if broker_id not in partition.replicas:
         raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker has no replica of it")
+    current = partition.directory(broker_id)
+    # The log was in a directory that the broker has no more, and is in another one now: it can only
+    # have been made empty there. From LOST_DIRECTORY the broker itself calls the log back that it
+    # gave up, or one that it began when the replica had left ISR and ELR.
+    is_gone = current not in (directory_id, LOST_DIRECTORY) and not state.has_online_directory(
+        partition, broker_id
+    )
     isr = partition.isr
-    if not is_online:
+    if not is_online or is_gone:
         isr = tuple(replica for replica in isr if replica != broker_id)
-    # Of a lost log nothing is left that was committed: the broker begins it anew. One in a
-    # directory that is merely offline may be back.
-    lost = (broker_id,) if directory_id == LOST_DIRECTORY else ()
-    target = PartitionTarget(isr=isr, lost=lost, directories={broker_id: directory_id})
+    # Of a lost log nothing is left that was committed. One in a directory that is merely offline
+    # may be back.
+    target = PartitionTarget(
+        isr=isr,
+        lost=(broker_id,) if is_gone or directory_id == LOST_DIRECTORY else (),
+        gone=(broker_id,) if is_gone else (),
+        directories={broker_id: directory_id},
+    )
     return changer.change(topic, partition_index, partition, target)

@@ -58,8 +58,9 @@ class PartitionTarget(NamedTuple):
     """What a partition is to become; None leaves a part as it is.
 
     `lost` are brokers that may have lost flushed data (an unclean stop, a damaged log): they are
-    not in `isr`, and leave the eligible leaders too. `directories` names log directories of single
-    replicas.
+    not in `isr`, and leave the eligible leaders too. `gone` are those of them whose log certainly
+    is not where it was: they are no last known leaders either, and even the last member leaves the
+    ISR. `directories` names log directories of single replicas.
     """
 
     isr: Sequence[int] | None = None
@@ -68,6 +69,7 @@ class PartitionTarget(NamedTuple):
     adding_replicas: Sequence[int] | None = None
     leader_recovery_state: int | None = None
     lost: Collection[int] = ()
+    gone: Collection[int] = ()
     directories: dict[int, UUID] | None = None
 
 
@@ -104,6 +106,7 @@ class _Transition:
         "adding",
         "directories",
         "elr",
+        "gone",
         "is_acceptable",
         "isr",
         "last_known_elr",
@@ -132,7 +135,8 @@ class _Transition:
         self.removing = _wanted(target.removing_replicas, partition.removing_replicas)
         self.adding = _wanted(target.adding_replicas, partition.adding_replicas)
         self.elr = partition.elr
-        self.last_known_elr = partition.last_known_elr
+        self.gone = target.gone
+        self.last_known_elr = self._without_gone(partition.last_known_elr)
         self.leader = partition.leader
         self.lost = target.lost
         self.directories = target.directories
@@ -142,6 +146,9 @@ class _Transition:
             if target.leader_recovery_state is None
             else target.leader_recovery_state
         )
+
+    def _without_gone(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(replica for replica in replicas if replica not in self.gone)
 
     def complete_reassignment(self) -> None:
         """Once all added replicas are in sync, the removed ones go (KIP-455).
@@ -202,7 +209,7 @@ class _Transition:
         for replica in self.replicas:
             if self._may_lead(replica):
                 return replica, False
-        last_known = self.partition.last_known_elr
+        last_known = self.last_known_elr
         if (
             self.rules.eligible_leader_replicas_enabled
             and not self.elr
@@ -244,7 +251,7 @@ class _Transition:
     def _record_leader(self, record: PartitionChangeRecord) -> bool:
         partition = self.partition
         changed = False
-        may_be_empty = self.rules.eligible_leader_replicas_enabled
+        may_be_empty = self.rules.eligible_leader_replicas_enabled or self.gone
         if self.isr != partition.isr and (self.isr or may_be_empty):
             record.isr = list(self.isr)
             changed = True
@@ -268,7 +275,7 @@ class _Transition:
         if self.was_unclean or not self.rules.eligible_leader_replicas_enabled:
             self.elr = self.last_known_elr = ()
         elif record.leader == NO_LEADER and partition.leader != NO_LEADER:
-            self.last_known_elr = (partition.leader,)
+            self.last_known_elr = self._without_gone((partition.leader,))
         elif record.leader >= 0:
             self.last_known_elr = ()
         changed = False

@@ -7,7 +7,7 @@ not; losing leadership throws it away and starts again from the committed one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +31,19 @@ from moldau.metadata.image import (
 )
 from moldau.protocol.schema import Message
 from moldau.protocol.topic_names import collision_key
+
+
+def is_named_directory(directory: UUID, registered: Collection[UUID]) -> bool:
+    """Whether a broker with these registered directories has the one a replica lies in (KIP-858).
+
+    A broker that named no directories is believed: it registered before there were any. So is one
+    whose replica's directory is not known yet.
+    """
+    if directory in registered:
+        return True
+    if directory == LOST_DIRECTORY:
+        return False
+    return not registered or directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
 
 
 class ControllerState:
@@ -103,20 +116,15 @@ class ControllerState:
         )
 
     def has_online_directory(self, partition: PartitionRegistration, broker_id: int) -> bool:
-        """Whether a broker has the directory that its replica lies in (KIP-858).
+        """Whether a broker has the directory that its replica lies in (KIP-858)."""
+        if broker_id not in partition.replicas:
+            return False
+        return self.is_online_directory(partition.directory(broker_id), broker_id)
 
-        A broker that named no directories is believed: it registered before there were any.
-        """
+    def is_online_directory(self, directory: UUID, broker_id: int) -> bool:
+        """Whether a replica in that directory can be used, as far as its broker has registered."""
         broker = self.image.cluster.brokers.get(broker_id)
-        if broker is None or broker_id not in partition.replicas:
-            return False
-        directory = partition.directory(broker_id)
-        if directory in broker.directories:
-            return True
-        if directory == LOST_DIRECTORY:
-            return False
-        is_believed = not broker.directories
-        return is_believed or directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
+        return broker is not None and is_named_directory(directory, broker.directories)
 
     def partition(self, topic_id: UUID, partition_index: int) -> PartitionRegistration | None:
         """A partition by its topic's id."""
