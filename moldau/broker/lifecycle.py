@@ -209,6 +209,9 @@ class BrokerLifecycle:
             await asyncio.sleep(RETRY_MS / 1000)
 
     def _registration_request(self) -> BrokerRegistrationRequest:
+        """With the log directories that have not failed: what lies in others is lost at once."""
+        failed = self._offline_log_directories()
+        directory_ids = [each for each in self._description.log_directory_ids if each not in failed]
         return BrokerRegistrationRequest(
             broker_id=self._description.broker_id,
             cluster_id=self._description.cluster_id,
@@ -216,7 +219,7 @@ class BrokerLifecycle:
             listeners=list(self._description.listeners),
             features=list(self._description.features),
             rack=self._description.rack,
-            log_dirs=list(self._description.log_directory_ids),
+            log_dirs=directory_ids,
             previous_broker_epoch=self._description.previous_broker_epoch,
         )
 

@@ -104,6 +104,7 @@ class ReplicaManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_completing = False
         self._is_completion_due = False
+        self._is_first_change = True
         self._opener = LogOpener(
             log_manager,
             settings=self._settings,
@@ -199,6 +200,9 @@ class ReplicaManager:
                 if topic not in min_insync:
                     min_insync[topic] = self._settings.of(topic).min_insync_replicas
                 self._assign(topic_partition, topic_id, registration, min_insync[topic])
+        if self._is_first_change:
+            self._is_first_change = False
+            self._log_manager.replicas_known()
         self.replication.apply_metadata(delta, image)
         self.complete_ready()
 
@@ -217,8 +221,14 @@ class ReplicaManager:
             partition = None
         if partition is None:
             partition = self._make_partition(topic_partition, topic_id)
+            if not self._is_first_change:
+                self._opener.is_new(partition)
         if partition.log is None and not partition.is_opening:
-            self._opener.open(partition, _assigned_directory(registration, self.broker_id))
+            self._opener.open(
+                partition,
+                _assigned_directory(registration, self.broker_id),
+                is_believed=not self.replication.may_be_replaced(registration),
+            )
         partition.min_insync_replicas = min_insync_replicas
         partition.apply_state(
             PartitionState(

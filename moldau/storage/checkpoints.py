@@ -15,8 +15,9 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
+from uuid import UUID
 
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import TopicPartition, uuid_from_base64, uuid_to_base64
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.corrupt_file import CorruptFile
 
@@ -37,6 +38,7 @@ OFFSET_CHECKPOINTS: Final = frozenset(
 )
 
 UNKNOWN_BROKER_EPOCH: Final = -1
+DIRECTORY_IDS: Final = "directoryIds"
 _VERSION = 0
 _MAX_OFFSET = (1 << 63) - 1
 _MAX_INT = (1 << 31) - 1
@@ -104,11 +106,20 @@ def write_leader_epoch_checkpoint(
     filesystem.write_atomically(path, _text(lines))
 
 
-def read_clean_shutdown_marker(filesystem: Filesystem, directory: str) -> int | None:
-    """The broker epoch in the directory's clean-shutdown marker; None when there is no marker.
+class CleanShutdown(NamedTuple):
+    """What a clean-shutdown marker says.
 
-    A marker without a readable epoch (an older release writes an empty file) still says that the
-    shutdown was clean: UNKNOWN_BROKER_EPOCH.
+    `broker_epoch` is UNKNOWN_BROKER_EPOCH when the marker names none (an older release writes an
+    empty file). `directory_ids` are all log directories that the broker had when it stopped, failed
+    ones included; empty when the marker does not say, as Apache Kafka's.
+    """
+
+    broker_epoch: int = UNKNOWN_BROKER_EPOCH
+    directory_ids: frozenset[UUID] = frozenset()
+
+
+def read_clean_shutdown_marker(filesystem: Filesystem, directory: str) -> CleanShutdown | None:
+    """The directory's clean-shutdown marker; None when there is none.
 
     Raises:
         OSError: the marker is there and cannot be read.
@@ -120,14 +131,32 @@ def read_clean_shutdown_marker(filesystem: Filesystem, directory: str) -> int | 
     try:
         value = json.loads(data)
     except ValueError:
-        return UNKNOWN_BROKER_EPOCH
-    broker_epoch = value.get("brokerEpoch") if isinstance(value, dict) else None
-    return broker_epoch if type(broker_epoch) is int else UNKNOWN_BROKER_EPOCH
+        return CleanShutdown()
+    if not isinstance(value, dict):
+        return CleanShutdown()
+    broker_epoch, texts = value.get("brokerEpoch"), value.get(DIRECTORY_IDS)
+    try:
+        directory_ids = frozenset(uuid_from_base64(each) for each in texts or ())
+    except (TypeError, ValueError):
+        directory_ids = frozenset()
+    return CleanShutdown(
+        broker_epoch if type(broker_epoch) is int else UNKNOWN_BROKER_EPOCH, directory_ids
+    )
 
 
-def write_clean_shutdown_marker(filesystem: Filesystem, directory: str, broker_epoch: int) -> None:
-    """Say that everything in the directory is flushed and checkpointed (KIP-966)."""
-    text = json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+def write_clean_shutdown_marker(
+    filesystem: Filesystem, directory: str, shutdown: CleanShutdown
+) -> None:
+    """Say that everything in the directory is flushed and checkpointed (KIP-966).
+
+    The ids of the directories are an addition to Apache Kafka's marker, which ignores them.
+    """
+    fields = {
+        "version": _VERSION,
+        "brokerEpoch": shutdown.broker_epoch,
+        DIRECTORY_IDS: sorted(uuid_to_base64(each) for each in shutdown.directory_ids),
+    }
+    text = json.dumps(fields, separators=(",", ":"))
     filesystem.write_atomically(os.path.join(directory, CLEAN_SHUTDOWN_MARKER), text.encode())
 
 

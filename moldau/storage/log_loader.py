@@ -9,6 +9,7 @@ reason, and nothing in its directory is removed.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from moldau.storage.checkpoints import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    CleanShutdown,
     read_clean_shutdown_marker,
     read_offset_checkpoint,
     remove_clean_shutdown_marker,
@@ -55,19 +57,30 @@ class Checkpoints:
 class DirectoryContents:
     """What a log directory holds at start-up.
 
-    `clean_shutdown_broker_epoch` is None after an unclean stop.
+    `clean_shutdown` is None after an unclean stop. `has_names`: whether a checkpoint tells which
+    partitions were here.
     """
 
     directory: LogDirectory
     checkpoints: Checkpoints
-    clean_shutdown_broker_epoch: int | None
+    clean_shutdown: CleanShutdown | None
+    has_names: bool
     partitions: list[TopicPartition]
     to_delete: list[str]
 
     @property
     def was_clean_shutdown(self) -> bool:
         """Whether the last stop left its mark."""
-        return self.clean_shutdown_broker_epoch is not None
+        return self.clean_shutdown is not None
+
+    def names(self) -> Iterator[TopicPartition]:
+        """The partitions that were here when the checkpoints were written."""
+        for topic_partition in {
+            **self.checkpoints.recovery_points,
+            **self.checkpoints.high_watermarks,
+        }:
+            if topic_partition != METADATA_PARTITION:
+                yield topic_partition
 
 
 @dataclass(slots=True)
@@ -78,6 +91,7 @@ class LoadedPartition:
     directory: LogDirectory
     log: Log | None
     offline_reason: str = ""
+    topic_id: UUID = ZERO_UUID
 
 
 def scan_directory(filesystem: Filesystem, directory: LogDirectory) -> DirectoryContents:
@@ -89,15 +103,18 @@ def scan_directory(filesystem: Filesystem, directory: LogDirectory) -> Directory
 
     Raises: OSError when the directory cannot be read or written.
     """
-    broker_epoch = read_clean_shutdown_marker(filesystem, directory.path)
+    clean_shutdown = read_clean_shutdown_marker(filesystem, directory.path)
     remove_clean_shutdown_marker(filesystem, directory.path)
+    recovery_points = _read(filesystem, directory.join(RECOVERY_POINT_CHECKPOINT))
+    high_watermarks = _read(filesystem, directory.join(HIGH_WATERMARK_CHECKPOINT))
     checkpoints = Checkpoints(
-        _read_or_reset(filesystem, directory.join(RECOVERY_POINT_CHECKPOINT)),
-        _read_or_reset(filesystem, directory.join(LOG_START_OFFSET_CHECKPOINT)),
-        _read_or_reset(filesystem, directory.join(HIGH_WATERMARK_CHECKPOINT)),
-        _read_or_reset(filesystem, directory.join(CLEANER_CHECKPOINT)),
+        recovery_points or {},
+        _read(filesystem, directory.join(LOG_START_OFFSET_CHECKPOINT)) or {},
+        high_watermarks or {},
+        _read(filesystem, directory.join(CLEANER_CHECKPOINT)) or {},
     )
-    contents = DirectoryContents(directory, checkpoints, broker_epoch, [], [])
+    has_names = recovery_points is not None or high_watermarks is not None
+    contents = DirectoryContents(directory, checkpoints, clean_shutdown, has_names, [], [])
     for name in filesystem.listdir(directory.path):
         topic_partition = parse_partition_directory(name)
         mark = directory_mark(name)
@@ -117,12 +134,15 @@ def scan_directory(filesystem: Filesystem, directory: LogDirectory) -> Directory
     return contents
 
 
-def _read_or_reset(filesystem: Filesystem, path: str) -> dict[TopicPartition, int]:
+def _read(filesystem: Filesystem, path: str) -> dict[TopicPartition, int] | None:
+    """What a checkpoint holds; None when there is none that can be read."""
+    if not filesystem.exists(path):
+        return None
     try:
         return read_offset_checkpoint(filesystem, path)
     except CorruptFile as error:
         logger.warning("%s; going on without it", error)
-        return {}
+        return None
 
 
 def load_partition(
@@ -141,6 +161,7 @@ def load_partition(
     checkpoints = contents.checkpoints
     try:
         topic_id = _topic_id(filesystem, path, contents.was_clean_shutdown)
+        loaded.topic_id = topic_id
         log = Log.open(
             filesystem,
             clock,

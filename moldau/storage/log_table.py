@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import UUID
 
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.storage.log import Log
 from moldau.storage.log_directory import LogDirectory
 from moldau.storage.log_loader import Checkpoints
@@ -24,11 +25,12 @@ class OfflinePartition:
     """A partition that is there and cannot be served.
 
     The offsets are those of the checkpoints; they are kept there, so that the next start looks at
-    the same bytes again.
+    the same bytes again. `topic_id` is zero while it is not known.
     """
 
     directory: LogDirectory
     reason: str
+    topic_id: UUID = ZERO_UUID
     recovery_point: int | None = None
     log_start_offset: int | None = None
     high_watermark: int | None = None
@@ -60,11 +62,13 @@ class LogTable:
         directory: LogDirectory,
         reason: str,
         checkpoints: Checkpoints,
+        topic_id: UUID = ZERO_UUID,
     ) -> None:
         """A partition that was found cannot be served."""
         self.offline[topic_partition] = OfflinePartition(
             directory,
             reason,
+            topic_id,
             checkpoints.recovery_points.get(topic_partition),
             checkpoints.log_start_offsets.get(topic_partition),
             checkpoints.high_watermarks.get(topic_partition),
@@ -81,6 +85,7 @@ class LogTable:
         self.offline[topic_partition] = OfflinePartition(
             directory,
             log.offline_reason,
+            log.topic_id,
             log.recovery_point,
             told_log_start_offset(log),
             log.high_watermark,

@@ -15,6 +15,7 @@ from moldau.protocol.types import TopicPartition, uuid_to_base64
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.checkpoints import (
     UNKNOWN_BROKER_EPOCH,
+    CleanShutdown,
     read_clean_shutdown_marker,
     read_leader_epoch_checkpoint,
     read_offset_checkpoint,
@@ -114,12 +115,21 @@ def test_leader_epochs_must_ascend() -> None:
 def test_clean_shutdown_marker() -> None:
     filesystem = filesystem_with("/d/x", b"")
     assert read_clean_shutdown_marker(filesystem, "/d") is None
-    write_clean_shutdown_marker(filesystem, "/d", 255)
-    assert filesystem.read_bytes("/d/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":255}'
-    assert read_clean_shutdown_marker(filesystem, "/d") == 255
-    for old in (b"", b"{", b"[]", b'{"brokerEpoch":"x"}'):
+    stop = CleanShutdown(255, frozenset({UUID(int=1), UUID(int=2)}))
+    write_clean_shutdown_marker(filesystem, "/d", stop)
+    assert filesystem.read_bytes("/d/.kafka_cleanshutdown") == (
+        b'{"version":0,"brokerEpoch":255,'
+        b'"directoryIds":["AAAAAAAAAAAAAAAAAAAAAQ","AAAAAAAAAAAAAAAAAAAAAg"]}'
+    )
+    assert read_clean_shutdown_marker(filesystem, "/d") == stop
+    filesystem.put("/d/.kafka_cleanshutdown", b'{"version":0,"brokerEpoch":255}')
+    assert read_clean_shutdown_marker(filesystem, "/d") == CleanShutdown(255), "Apache Kafka's"
+    for old in (b"", b"{", b"[]", b'{"brokerEpoch":"x"}', b'{"directoryIds":5}'):
         filesystem.put("/d/.kafka_cleanshutdown", old)
-        assert read_clean_shutdown_marker(filesystem, "/d") == UNKNOWN_BROKER_EPOCH
+        assert read_clean_shutdown_marker(filesystem, "/d") == CleanShutdown(UNKNOWN_BROKER_EPOCH)
+    for old in (b'{"brokerEpoch":9,"directoryIds":["x"]}', b'{"brokerEpoch":9,"directoryIds":[1]}'):
+        filesystem.put("/d/.kafka_cleanshutdown", old)
+        assert read_clean_shutdown_marker(filesystem, "/d") == CleanShutdown(9)
 
 
 def test_partition_metadata() -> None:

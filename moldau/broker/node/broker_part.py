@@ -44,7 +44,7 @@ from moldau.config import (
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.protocol.messages.p62_broker_registration import Feature, Listener
-from moldau.protocol.types import ZERO_UUID
+from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.network import Network
@@ -56,7 +56,7 @@ from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from moldau.storage.cleaner.settings import CleanerSettings
 from moldau.storage.cleaner.worker import CleanerWorker
 from moldau.storage.log_config import LogConfig
-from moldau.storage.log_directory import METADATA_PARTITION, LogDirectories, LogDirectory
+from moldau.storage.log_directory import LogDirectories, LogDirectory
 from moldau.storage.log_manager import LogManager
 from moldau.storage.manager_settings import LogManagerSettings
 
@@ -252,7 +252,7 @@ class BrokerPart:
         await self._metadata.wait_until(
             lambda image: self._registered_epoch(image) >= lifecycle.broker_epoch
         )
-        self._remove_strays(log_manager)
+        await log_manager.settle(self._place_of)
         assert self._coordinators is not None, "listening"
         assert self.services is not None, "listening"
         self._metadata.add_publisher(self._replica_manager)
@@ -328,23 +328,13 @@ class BrokerPart:
             ],
         )
 
-    def _remove_strays(self, log_manager: LogManager) -> None:
-        """Put aside what lies on disk and is not (any more) a replica of this broker."""
-        topics = self._metadata.image.topics.topics_by_name
-        for log in list(log_manager.logs()):
-            name, index = log.topic_partition
-            if log.topic_partition == METADATA_PARTITION:
-                continue
-            topic = topics.get(name)
-            partition = None if topic is None else topic.partitions.get(index)
-            if (
-                topic is None
-                or partition is None
-                or self._config.node_id not in partition.replicas
-                or log.topic_id not in (topic.topic_id, ZERO_UUID)
-            ):
-                logger.warning("%s is not a replica of this broker: put aside", log.topic_partition)
-                log_manager.mark_stray(log.topic_partition)
+    def _place_of(self, topic_partition: TopicPartition) -> tuple[uuid.UUID, uuid.UUID] | None:
+        """Topic id and log directory of this broker's replica, as the metadata says."""
+        topic = self._metadata.image.topics.topics_by_name.get(topic_partition.topic)
+        partition = None if topic is None else topic.partitions.get(topic_partition.partition)
+        if topic is None or partition is None or self._config.node_id not in partition.replicas:
+            return None
+        return topic.topic_id, partition.directory(self._config.node_id)
 
     # -- stop ------------------------------------------------------------------------------------
 

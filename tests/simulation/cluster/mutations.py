@@ -60,7 +60,9 @@ def unclean_start_is_clean() -> Undo:
     """A broker that lost its unflushed records keeps its places in ISR and ELR."""
     original = cluster_control.leaving_step
 
-    def leaving_step(state: Any, settings: Any, broker_id: int, *, is_clean: bool) -> Step:
+    def leaving_step(
+        state: Any, settings: Any, broker_id: int, *, is_clean: bool, **more: Any
+    ) -> Step:
         return original(state, settings, broker_id, is_clean=True)
 
     return _replaced(cluster_control, "leaving_step", leaving_step)

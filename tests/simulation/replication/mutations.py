@@ -16,6 +16,7 @@ from moldau.metadata.controller.core import cluster_control, isr_control
 from moldau.metadata.controller.core.broker_changes import Step
 from moldau.protocol.errors import ErrorCode
 from moldau.storage import log_loader
+from moldau.storage.checkpoints import CleanShutdown
 from moldau.storage.producer_append import ProducerUpdate
 from moldau.storage.producer_state import ProducerState
 
@@ -210,10 +211,12 @@ def unclean_start_keeps_isr() -> Undo:
     """The controller lets a broker that lost its unflushed records keep its places."""
     original = cluster_control.leaving_step
 
-    def leaving_step(state: Any, settings: Any, broker_id: int, *, is_clean: bool) -> Step:
+    def leaving_step(
+        state: Any, settings: Any, broker_id: int, *, is_clean: bool, **more: Any
+    ) -> Step:
         if not is_clean:
             return Step([], is_last=True)
-        return original(state, settings, broker_id, is_clean=is_clean)
+        return original(state, settings, broker_id, is_clean=is_clean, **more)
 
     return _replaced(cluster_control, "leaving_step", leaving_step)
 
@@ -222,8 +225,10 @@ def unclean_start_stays_eligible() -> Undo:
     """The controller takes every start for a clean one."""
     original = cluster_control.leaving_step
 
-    def leaving_step(state: Any, settings: Any, broker_id: int, *, is_clean: bool) -> Step:
-        return original(state, settings, broker_id, is_clean=True)
+    def leaving_step(
+        state: Any, settings: Any, broker_id: int, *, is_clean: bool, **more: Any
+    ) -> Step:
+        return original(state, settings, broker_id, is_clean=True, **more)
 
     return _replaced(cluster_control, "leaving_step", leaving_step)
 
@@ -232,8 +237,8 @@ def every_start_is_clean() -> Undo:
     """A broker takes every start for one after an orderly stop."""
     original = log_loader.read_clean_shutdown_marker
 
-    def read(filesystem: Any, directory: str) -> int | None:
-        return original(filesystem, directory) or 0
+    def read(filesystem: Any, directory: str) -> CleanShutdown:
+        return original(filesystem, directory) or CleanShutdown(0)
 
     return _replaced(log_loader, "read_clean_shutdown_marker", read)
 

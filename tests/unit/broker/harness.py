@@ -194,7 +194,8 @@ class EmptyNetwork(AsyncioNetwork):
 class DataPath:
     """One broker's data path. Use as an async context manager.
 
-    `more_directories` are log directories beside the first one.
+    `more_directories` are log directories beside the first one; `at_start` are metadata records
+    that the broker finds when it starts.
     """
 
     def __init__(
@@ -206,6 +207,7 @@ class DataPath:
         quotas: Any = None,
         max_sessions: int = 100,
         more_directories: Sequence[Path | str] = (),
+        at_start: Sequence[Any] = (),
         **broker_config: Any,
     ) -> None:
         self.directory = str(directory)
@@ -232,6 +234,7 @@ class DataPath:
         self.client_id = "tests"
         self.is_confirmed = True
         self.background = Background(self.faults.append)
+        self.at_start = at_start
 
     async def __aenter__(self) -> DataPath:
         await self._open_logs()
@@ -248,7 +251,8 @@ class DataPath:
                     fenced=False,
                 )
                 for broker_id in (BROKER_ID, OTHER_BROKER_ID)
-            ]
+            ],
+            *self.at_start,
         )
         return self
 

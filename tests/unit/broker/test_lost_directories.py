@@ -1,0 +1,316 @@
+"""A broker that starts without logs it should have: which it begins empty, and which never."""
+
+from __future__ import annotations
+
+import errno
+import random
+import uuid
+from typing import Any
+
+import pytest
+
+from moldau.metadata.image.values import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+)
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
+from moldau.protocol.metadata_records import PartitionRecord, RegisterBrokerRecord, TopicRecord
+from moldau.protocol.metadata_records.register_broker_record import BrokerEndpoint
+from moldau.protocol.types import TopicPartition
+from moldau.storage.log_directory import format_log_directory
+from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+from tests.unit.broker.directory_answers import answer
+from tests.unit.broker.harness import (
+    BROKER_ID,
+    CLUSTER_ID,
+    OTHER_BROKER_ID,
+    DataPath,
+    topic_id_of,
+)
+from tests.unit.broker.messages import batch, only, produce
+
+ELSEWHERE = uuid.UUID(int=0xE15E)
+GONE = uuid.UUID(int=0x60E)
+PARTITION = TopicPartition("t", 0)
+
+BELIEVED: list[dict[str, Any]] = [
+    {"leader": OTHER_BROKER_ID, "isr": [BROKER_ID, OTHER_BROKER_ID]},
+    {"leader": OTHER_BROKER_ID, "isr": [OTHER_BROKER_ID], "eligible_leader_replicas": [BROKER_ID]},
+    {"leader": -1, "isr": [], "eligible_leader_replicas": [BROKER_ID, OTHER_BROKER_ID]},
+    {"leader": -1, "isr": [], "last_known_elr": [BROKER_ID]},
+    {"leader": BROKER_ID, "isr": [BROKER_ID]},
+]
+NOT_BELIEVED: dict[str, Any] = {"leader": OTHER_BROKER_ID, "isr": [OTHER_BROKER_ID]}
+
+
+class Machine:
+    """Two disks, and the broker started on one or both of them."""
+
+    def __init__(self) -> None:
+        self.filesystem = SimulatedFilesystem()
+        self.ids = {
+            path: format_log_directory(
+                self.filesystem,
+                path,
+                cluster_id=CLUSTER_ID,
+                node_id=BROKER_ID,
+                random=random.Random(path),
+            ).directory_id
+            for path in ("/one", "/two")
+        }
+
+    def start(self, *paths: str, at_start: list[Any] | None = None) -> DataPath:
+        """The broker with these directories, and what the metadata says when it starts."""
+        paths = paths or ("/one", "/two")
+        registration = RegisterBrokerRecord(
+            broker_id=BROKER_ID,
+            broker_epoch=BROKER_ID,
+            end_points=[BrokerEndpoint(name="PLAINTEXT", host="host-1", port=9092)],
+            rack=None,
+            fenced=False,
+            log_dirs=[self.ids[path] for path in paths],
+        )
+        return DataPath(
+            paths[0],
+            filesystem=self.filesystem,
+            more_directories=paths[1:],
+            at_start=[registration, *(at_start or [])],
+        )
+
+    def topic(self, directory: uuid.UUID | None, **changed: Any) -> list[Any]:
+        fields: dict[str, Any] = {
+            "partition_id": 0,
+            "topic_id": topic_id_of("t"),
+            "replicas": [BROKER_ID, OTHER_BROKER_ID],
+            "isr": [BROKER_ID, OTHER_BROKER_ID],
+            "directories": [directory, ELSEWHERE],
+            "leader": BROKER_ID,
+            "leader_epoch": 3,
+        }
+        fields |= changed
+        if len(fields["replicas"]) == 1:
+            fields["directories"] = [directory]
+        topic_id = fields["topic_id"]
+        return [TopicRecord(name="t", topic_id=topic_id), PartitionRecord(**fields)]
+
+    async def fill(self, path: str = "/one") -> None:
+        """The broker runs with both disks, and its replica, on one of them, gets records."""
+        async with self.start() as broker:
+            broker.replay(*self.topic(self.ids[path], leader_epoch=0))
+            await broker.ask(produce({("t", 0): batch(3)}, acks=1), 12)
+            assert broker.log("t").directory == f"{path}/t-0"
+
+    def wipe(self, path: str) -> None:
+        """Everything below a directory is gone but its identity."""
+        for name in self.filesystem.listdir(path):
+            if name != "meta.properties":
+                self.remove(f"{path}/{name}")
+
+    def remove(self, path: str) -> None:
+        if self.filesystem.is_directory(path):
+            self.filesystem.rmtree(path)
+        else:
+            self.filesystem.unlink(path)
+
+
+def directories(broker: DataPath) -> list[str]:
+    """Where there is something under the partition's name."""
+    paths = [each.path for each in broker.log_manager.directories]
+    return [path for path in paths if "t-0" in broker.filesystem.listdir(path)]
+
+
+async def refused(broker: DataPath) -> bool:
+    answered = only(await broker.ask(produce({("t", 0): batch()}, acks=1), 12))
+    return bool(answered.error_code == ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+async def told(broker: DataPath) -> uuid.UUID:
+    """The directory of the only replica in the next AssignReplicasToDirs."""
+    while True:
+        sent = await broker.channel.next()
+        if isinstance(sent.request, AssignReplicasToDirsRequest):
+            answer(sent)
+            [directory] = sent.request.directories
+            return uuid.UUID(int=directory.id.int)
+
+
+def asked(broker: DataPath) -> list[Any]:
+    kind = AssignReplicasToDirsRequest
+    return [each for each in broker.channel.all_requests if isinstance(each, kind)]
+
+
+# -- a directory that is not configured any more ---------------------------------------------------
+
+
+@pytest.mark.parametrize("state", BELIEVED)
+@pytest.mark.parametrize("directory", [GONE, LOST_DIRECTORY])
+async def test_a_replica_in_a_directory_that_is_gone_is_not_begun_empty(
+    state: dict[str, Any], directory: uuid.UUID
+) -> None:
+    machine = Machine()
+    async with machine.start("/two", at_start=machine.topic(directory, **state)) as broker:
+        assert broker.partition("t").is_offline
+        assert directories(broker) == []
+        broker.change_partition("t", leader=-1, isr=[])
+        assert directories(broker) == [], "another one may yet need it"
+        assert not asked(broker), "what the metadata says is right"
+        broker.change_partition("t", **{**NOT_BELIEVED, "eligible_leader_replicas": []})
+        assert broker.log("t").log_end_offset == 0
+        assert await told(broker) == machine.ids["/two"]
+
+
+async def test_the_replica_of_a_directory_taken_out_is_not_begun_empty() -> None:
+    machine = Machine()
+    await machine.fill("/one")
+    state = machine.topic(machine.ids["/one"], **BELIEVED[1])
+    async with machine.start("/two", at_start=state) as broker:
+        assert broker.partition("t").is_offline
+        assert directories(broker) == []
+    async with machine.start(at_start=state) as broker:
+        assert broker.log("t").log_end_offset == 3, "with the directory it is back"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_the_only_replica_of_a_directory_taken_out_stays_offline(times: int) -> None:
+    machine = Machine()
+    await machine.fill("/one")
+    state = machine.topic(machine.ids["/one"], replicas=[BROKER_ID], isr=[BROKER_ID])
+    for _ in range(times):
+        async with machine.start("/two", at_start=state) as broker:
+            assert broker.partition("t").is_offline
+            broker.change_partition("t", leader=-1, isr=[])
+            broker.change_partition("t", leader=BROKER_ID, isr=[BROKER_ID])
+            assert await refused(broker)
+            assert directories(broker) == []
+            assert not asked(broker)
+
+
+async def test_a_replica_assigned_while_the_broker_was_away_begins_at_once() -> None:
+    machine = Machine()
+    for directory in (machine.ids["/two"], UNASSIGNED_DIRECTORY, GONE):
+        state = machine.topic(directory, **NOT_BELIEVED)
+        async with machine.start(at_start=state) as broker:
+            assert broker.log("t").log_end_offset == 0
+            broker.delete_topic("t")
+
+
+async def test_a_replica_assigned_while_the_broker_runs_begins_at_once() -> None:
+    machine = Machine()
+    for directory in (machine.ids["/two"], UNASSIGNED_DIRECTORY):
+        async with machine.start() as broker:
+            broker.replay(*machine.topic(directory))
+            assert await refused(broker) is False
+            broker.delete_topic("t")
+
+
+# -- a log that is gone from a directory that is here ----------------------------------------------
+
+
+@pytest.mark.parametrize("state", BELIEVED)
+@pytest.mark.parametrize("is_wiped", [False, True], ids=["log", "everything"])
+async def test_a_log_that_is_gone_from_its_directory_is_lost(
+    state: dict[str, Any], is_wiped: bool
+) -> None:
+    machine = Machine()
+    await machine.fill("/one")
+    if is_wiped:
+        machine.wipe("/one")
+    else:
+        machine.remove("/one/t-0")
+    records = machine.topic(machine.ids["/one"], **state)
+    for _ in range(2):  # and at the next start, too
+        async with machine.start(at_start=records) as broker:
+            assert broker.partition("t").is_offline
+            assert directories(broker) == []
+            assert await told(broker) == LOST_DIRECTORY
+    async with machine.start(at_start=records) as broker:
+        assert await told(broker) == LOST_DIRECTORY
+        broker.change_partition(
+            "t",
+            **{**NOT_BELIEVED, "eligible_leader_replicas": []},
+            directories=[LOST_DIRECTORY, ELSEWHERE],
+        )
+        assert broker.log("t").log_end_offset == 0
+        assert await told(broker) == machine.ids["/one"]
+
+
+async def test_the_only_replica_that_is_gone_from_its_directory_stays_offline() -> None:
+    machine = Machine()
+    await machine.fill("/one")
+    machine.remove("/one/t-0")
+    state = machine.topic(machine.ids["/one"], replicas=[BROKER_ID], isr=[BROKER_ID])
+    for _ in range(3):
+        async with machine.start(at_start=state) as broker:
+            assert broker.partition("t").is_offline
+            assert await refused(broker)
+            assert not asked(broker)
+
+
+@pytest.mark.parametrize("directory", ["/one", "unassigned", "migrating"])
+async def test_a_replica_whose_log_was_never_made_is_no_loss(directory: str) -> None:
+    """The broker died between the metadata that gave it the replica and the log."""
+    machine = Machine()
+    async with machine.start():
+        pass
+    place = {"unassigned": UNASSIGNED_DIRECTORY, "migrating": MIGRATING_DIRECTORY}
+    state = machine.topic(
+        place.get(directory) or machine.ids[directory], replicas=[BROKER_ID], isr=[BROKER_ID]
+    )
+    async with machine.start(at_start=state) as broker:
+        assert await refused(broker) is False
+
+
+async def test_a_replica_whose_directory_was_never_told_may_be_in_one_that_is_gone() -> None:
+    machine = Machine()
+    await machine.fill("/one")
+    state = machine.topic(UNASSIGNED_DIRECTORY, replicas=[BROKER_ID], isr=[BROKER_ID])
+    for _ in range(2):
+        async with machine.start("/two", at_start=state) as broker:
+            assert broker.partition("t").is_offline
+            assert await refused(broker)
+
+
+async def test_a_log_in_another_directory_than_the_metadata_says_is_used() -> None:
+    machine = Machine()
+    await machine.fill("/one")
+    for directory in (machine.ids["/two"], GONE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY):
+        async with machine.start(at_start=machine.topic(directory)) as broker:
+            assert broker.log("t").log_end_offset == 3
+            assert await told(broker) == machine.ids["/one"]
+
+
+# -- names that are used again (a failed directory keeps the old ones) -----------------------------
+
+
+def fail(broker: DataPath, index: int) -> None:
+    broker.log_manager.fail_directory(broker.log_manager.directories[index], "the test says so")
+
+
+@pytest.mark.parametrize("directory", ["/two", "unassigned"])
+async def test_a_topic_made_again_while_its_old_directory_is_failed(directory: str) -> None:
+    machine = Machine()
+    again = topic_id_of("again")
+    place = machine.ids.get(directory) or UNASSIGNED_DIRECTORY
+    async with machine.start() as broker:
+        broker.replay(*machine.topic(machine.ids["/one"]))
+        await broker.ask(produce({("t", 0): batch(3)}, acks=1), 12)
+        machine.filesystem.faults.append(Fault("rename", "/one/t-0", errno.EIO, count=None))
+        fail(broker, 0)
+        broker.delete_topic("t")
+        broker.replay(*machine.topic(place, topic_id=again))
+        assert broker.log("t").directory == "/two/t-0"
+        assert await refused(broker) is False
+        machine.filesystem.faults.clear()
+    # The old disk is repaired: two directories have a partition of that name, one is the topic's.
+    state = machine.topic(machine.ids["/two"], topic_id=again)
+    async with machine.start(at_start=[]) as broker:
+        assert broker.log_manager.twins == {PARTITION}
+        await broker.log_manager.settle(lambda _: (again, machine.ids["/two"]))
+        broker.replay(*state)
+        assert broker.log("t").directory == "/two/t-0"
+        assert broker.log("t").log_end_offset == 1
+        assert not broker.log_manager.twins
+        strays = [each for each in machine.filesystem.listdir("/one") if each.endswith("-stray")]
+        assert len(strays) == 1
