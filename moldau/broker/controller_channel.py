@@ -23,7 +23,7 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import decode_enveloped_response, encode_envelope
 from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
-from moldau.protocol.messages.p58_envelope import EnvelopeRequest
+from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET, EnvelopeRequest
 from moldau.protocol.schema import Message
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import DEFAULT_REQUEST_TIMEOUT_MS, Connection
@@ -59,25 +59,42 @@ class ForwardedClient(NamedTuple):
     api_version: int | None = None
 
 
+class ControllerAnswer(NamedTuple):
+    """The controller's response, and where the metadata ended that were committed then: all that
+    the response tells of is below. UNKNOWN_END_OFFSET: this controller does not say (Apache
+    Kafka's), or the request was the broker's own.
+    """
+
+    response: Any
+    committed_end_offset: int = UNKNOWN_END_OFFSET
+
+
 class ControllerChannel(Protocol):
     """Sends one request to the active controller (KIP-590's forwarding, from the broker's side)."""
 
     async def send(
-        self,
-        request: Message,
-        principal: str,
-        *,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        client: ForwardedClient | None = None,
+        self, request: Message, principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
     ) -> Any:
-        """Answer with the controller's response message.
+        """Answer with the controller's response to a request of the broker's own.
 
         Args:
             principal: on whose behalf.
-            client: for a client's request that is passed on; None for the broker's own.
 
         Raises:
             ControllerUnavailable: no answer within `timeout_ms`, or too many requests wait already.
+        """
+        ...
+
+    async def forward(
+        self,
+        request: Message,
+        principal: str,
+        client: ForwardedClient,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> ControllerAnswer:
+        """As `send`, for the request of a client of this broker, whose `principal` is asked for
+        permission.
         """
         ...
 
@@ -163,20 +180,35 @@ class NetworkControllerChannel:
         principal: str,
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        client: ForwardedClient | None = None,
     ) -> Any:
         """As the port says."""
+        return (await self._send(request, principal, timeout_ms, None)).response
+
+    async def forward(
+        self,
+        request: Message,
+        principal: str,
+        client: ForwardedClient,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> ControllerAnswer:
+        """As the port says."""
+        return await self._send(request, principal, timeout_ms, client)
+
+    async def _send(
+        self, request: Message, principal: str, timeout_ms: int, client: ForwardedClient | None
+    ) -> ControllerAnswer:
         if self._waiting_count >= MAX_WAITING_REQUESTS:
             raise ControllerUnavailable(f"{MAX_WAITING_REQUESTS} requests wait already")
         self._waiting_count += 1
         try:
-            return await self._send(request, principal, timeout_ms, client)
+            return await self._try(request, principal, timeout_ms, client)
         finally:
             self._waiting_count -= 1
 
-    async def _send(
+    async def _try(
         self, request: Message, principal: str, timeout_ms: int, client: ForwardedClient | None
-    ) -> Any:
+    ) -> ControllerAnswer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         reason = "no controller is known to lead"
@@ -211,7 +243,7 @@ class NetworkControllerChannel:
         principal: str,
         timeout_ms: float,
         client: ForwardedClient | None,
-    ) -> Any:
+    ) -> ControllerAnswer:
         """One attempt at one leader. Raises TryAgain, ControllerUnavailable."""
         lane = _LANES.get(ApiKey(request.API_KEY), _CLIENTS_LANE)
         link = self._links[lane]
@@ -220,7 +252,7 @@ class NetworkControllerChannel:
                 response = await link.send(leader, request, timeout_ms=timeout_ms)
                 if has_error(response, ErrorCode.NOT_CONTROLLER):
                     raise TryAgain(f"{leader} is not the active controller")
-                return response
+                return ControllerAnswer(response)
             return await self._forward(link, leader, request, principal, timeout_ms, client)
         except LINK_ERRORS as error:
             raise TryAgain(f"{leader}: {str(error) or type(error).__name__}") from error
@@ -237,7 +269,7 @@ class NetworkControllerChannel:
         principal: str,
         timeout_ms: float,
         client: ForwardedClient,
-    ) -> Any:
+    ) -> ControllerAnswer:
         correlation_id = next(self._correlation_ids)
         api_version = -1
 
@@ -267,9 +299,10 @@ class NetworkControllerChannel:
                 if error is ErrorCode.UNSUPPORTED_VERSION
                 else ErrorCode.UNKNOWN_SERVER_ERROR,
             )
-        return decode_enveloped_response(
+        response = decode_enveloped_response(
             answer,
             api_key=request.API_KEY,
             api_version=api_version,
             correlation_id=correlation_id,
         )
+        return ControllerAnswer(response, answer.committed_end_offset)

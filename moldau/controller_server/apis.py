@@ -128,6 +128,13 @@ class ControllerApis:
         """For the listener, whose ApiVersions names features."""
         return self._descriptions
 
+    @property
+    def committed_end_offset(self) -> int:
+        """Where the metadata that are committed end, as far as the controller has replayed them:
+        every response that it has given tells only of what is below.
+        """
+        return self._controller.committed_image.provenance.last_contained_offset + 1
+
     async def handle(self, request: Message, context: ControllerRequestContext) -> Any:
         """The response to `request`, after what it did is committed."""
         api_key = ApiKey(request.API_KEY)

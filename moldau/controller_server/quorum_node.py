@@ -279,6 +279,13 @@ class QuorumNode:
         controller = self._controller
         return controller is not None and controller.is_active
 
+    @property
+    def committed_end_offset(self) -> int:
+        """As `ControllerApis`; for whoever has just had a response of this node's controller."""
+        apis = self._apis
+        assert apis is not None, "a controller runs on this node"
+        return apis.committed_end_offset
+
     async def send(
         self,
         request: Message,

@@ -255,7 +255,9 @@ class ControllerRequestRouter:
             return EnvelopeResponse(error_code=refusal.error)
         if has_error(response, ErrorCode.NOT_CONTROLLER):
             return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
-        return encode_enveloped_response(response, forwarded.header)
+        return encode_enveloped_response(
+            response, forwarded.header, committed_end_offset=apis.committed_end_offset
+        )
 
     @staticmethod
     async def _serve_forwarded(

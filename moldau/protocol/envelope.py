@@ -21,7 +21,11 @@ from moldau.protocol.headers import (
     encode_response,
 )
 from moldau.protocol.messages.default_principal_data import DefaultPrincipalData
-from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
+from moldau.protocol.messages.p58_envelope import (
+    UNKNOWN_END_OFFSET,
+    EnvelopeRequest,
+    EnvelopeResponse,
+)
 from moldau.protocol.schema import Message
 from moldau.protocol.types import Part
 
@@ -168,8 +172,13 @@ def decode_envelope(envelope: EnvelopeRequest) -> ForwardedRequest:
     return ForwardedRequest(principal, client_host, header, message)
 
 
-def encode_enveloped_response(response: Message, header: RequestHeader) -> EnvelopeResponse:
+def encode_enveloped_response(
+    response: Message, header: RequestHeader, *, committed_end_offset: int = UNKNOWN_END_OFFSET
+) -> EnvelopeResponse:
     """Put the response to an embedded request into an Envelope's.
+
+    Args:
+        committed_end_offset: of the metadata log; everything that the response tells of is below.
 
     Raises:
         LocalProtocolError: the response does not fit the request's version.
@@ -179,7 +188,7 @@ def encode_enveloped_response(response: Message, header: RequestHeader) -> Envel
             response, api_version=header.api_version, correlation_id=header.correlation_id
         )
     )
-    return EnvelopeResponse(response_data=frame)
+    return EnvelopeResponse(response_data=frame, committed_end_offset=committed_end_offset)
 
 
 def decode_enveloped_response(

@@ -2,18 +2,15 @@
 
 Behaviour: allowed by CREATE on the cluster or on the topic; who may not DESCRIBE_CONFIGS is not
 shown the created topic's configuration; a name given twice in one request is INVALID_REQUEST for
-that name; the answer comes after this broker has seen the new topics, so that the next request
-finds them.
+that name.
 Known gaps: none.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.cluster_view import is_internal_topic
 from moldau.broker.forwarding import forward
 from moldau.broker.request_context import RequestContext
 from moldau.broker.services import BrokerServices
@@ -24,8 +21,6 @@ from moldau.protocol.messages.p19_create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-
-VISIBLE_WAIT_MS = 2_000
 
 
 async def answer(
@@ -66,24 +61,7 @@ async def answer(
             result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             result.configs, result.num_partitions, result.replication_factor = [], -1, -1
         response.topics.append(result)
-    if not request.validate_only:
-        await _until_visible(services, answered)
     return response
-
-
-async def _until_visible(services: BrokerServices, answered: CreateTopicsResponse) -> None:
-    created = [
-        result.topic_id
-        for result in answered.topics
-        if result.error_code == ErrorCode.NONE and not is_internal_topic(result.name)
-    ]
-    try:
-        async with asyncio.timeout(VISIBLE_WAIT_MS / 1000):
-            await services.metadata.wait_until(
-                lambda image: all(topic_id in image.topics.topics_by_id for topic_id in created)
-            )
-    except TimeoutError:
-        return  # created all the same; a broker that lags is what clients retry for
 
 
 def _refusal(topic_name: str, error: ErrorCode, message: str) -> CreatableTopicResult:

@@ -24,8 +24,9 @@ from moldau.broker.election_meters import ElectionMeters
 from moldau.broker.fetch_sessions import FetchSessionCache
 from moldau.broker.lifecycle import BrokerDescription, BrokerLifecycle, BrokerState
 from moldau.broker.metadata_loader import MetadataLoader
+from moldau.broker.metadata_progress import catch_up
 from moldau.broker.node.dynamic_settings import DynamicSettings
-from moldau.broker.node.quorum_link import ProducerIdBlocks, catch_up
+from moldau.broker.node.quorum_link import ProducerIdBlocks
 from moldau.broker.node.settings import fetch_session_limit, server_limits
 from moldau.broker.node.start_gate import StartGate
 from moldau.broker.producer_ids import ProducerIds

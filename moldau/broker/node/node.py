@@ -22,6 +22,7 @@ from moldau.broker.faults import FaultHandler
 from moldau.broker.http.server import HttpListener
 from moldau.broker.lifecycle import BrokerState, RegistrationRefused
 from moldau.broker.metadata_loader import MetadataLoader
+from moldau.broker.metadata_progress import INTERNAL_PRINCIPAL
 from moldau.broker.node.broker_part import BrokerPart, format_address
 from moldau.broker.node.formatting import (
     FormatError,
@@ -30,7 +31,6 @@ from moldau.broker.node.formatting import (
     random_cluster_id,
 )
 from moldau.broker.node.quorum_link import (
-    INTERNAL_PRINCIPAL,
     ControllerRouter,
     InProcessControllerChannel,
     LeaderRelay,

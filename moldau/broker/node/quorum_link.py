@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from moldau.broker.controller_channel import (
     DEFAULT_TIMEOUT_MS,
-    RETRY_BACKOFF_MS,
+    ControllerAnswer,
     ControllerChannel,
     ControllerUnavailable,
     ForwardedClient,
@@ -23,23 +23,18 @@ from moldau.broker.controller_channel import (
     TryAgain,
 )
 from moldau.broker.metadata_loader import MetadataLoader
+from moldau.broker.metadata_progress import INTERNAL_PRINCIPAL, high_watermark_of, wait_applied
 from moldau.broker.producer_ids import ProducerIdBlock, ProducerIdsUnavailable
 from moldau.controller_server import QuorumNode, RequestUndelivered
 from moldau.metadata.image import Provenance
-from moldau.protocol.error_responses import error_codes, has_error
+from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p55_describe_quorum import (
-    DescribeQuorumRequest,
-    PartitionData,
-    TopicData,
-)
 from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
 from moldau.protocol.schema import Message
-from moldau.raft import METADATA_TOPIC, CommittedBatch, LoadedSnapshot
+from moldau.raft import CommittedBatch, LoadedSnapshot
 from moldau.runtime.leader_link import LeaderAddress
 
 CATCH_UP_TIMEOUT_S: Final = 120.0
-INTERNAL_PRINCIPAL: Final = "User:ANONYMOUS"
 
 
 class InProcessControllerChannel:
@@ -49,27 +44,36 @@ class InProcessControllerChannel:
         self._quorum = quorum
 
     async def send(
+        self, request: Message, principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
+    ) -> Any:
+        """As the port says; a refusal by the controller is a response, not an exception."""
+        try:
+            return await self._quorum.send(request, principal, timeout_ms=timeout_ms)
+        except RequestUndelivered as problem:
+            raise ControllerUnavailable(str(problem)) from problem
+
+    async def forward(
         self,
         request: Message,
         principal: str,
+        client: ForwardedClient,
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        client: ForwardedClient | None = None,
-    ) -> Any:
-        """As the port says; a refusal by the controller is a response, not an exception."""
-        sender = client or ForwardedClient("127.0.0.1")
+    ) -> ControllerAnswer:
+        """As `send`."""
         try:
-            return await self._quorum.send(
+            response = await self._quorum.send(
                 request,
                 principal,
                 timeout_ms=timeout_ms,
-                client_host=sender.host,
-                client_id=sender.client_id,
-                api_version=sender.api_version,
-                is_forwarded=client is not None,
+                client_host=client.host,
+                client_id=client.client_id,
+                api_version=client.api_version,
+                is_forwarded=True,
             )
         except RequestUndelivered as problem:
             raise ControllerUnavailable(str(problem)) from problem
+        return ControllerAnswer(response, self._quorum.committed_end_offset)
 
 
 class ControllerRouter(NetworkControllerChannel):
@@ -100,21 +104,26 @@ class ControllerRouter(NetworkControllerChannel):
         principal: str,
         timeout_ms: float,
         client: ForwardedClient | None,
-    ) -> Any:
+    ) -> ControllerAnswer:
         if self._in_process is None or leader.node_id != self._node_id:
             return await super()._attempt(leader, request, principal, timeout_ms, client)
         # What the controller was asked runs to its end there, also when nobody waits any more: the
         # limit is this caller's.
         try:
             async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
-                response = await self._in_process.send(
-                    request, principal, timeout_ms=int(timeout_ms), client=client
-                )
+                limit_ms = int(timeout_ms)
+                if client is None:
+                    own = await self._in_process.send(request, principal, timeout_ms=limit_ms)
+                    answer = ControllerAnswer(own)
+                else:
+                    answer = await self._in_process.forward(
+                        request, principal, client, timeout_ms=limit_ms
+                    )
         except (TimeoutError, ControllerUnavailable) as problem:
             raise TryAgain(f"{leader}: {str(problem) or 'no answer in time'}") from problem
-        if has_error(response, ErrorCode.NOT_CONTROLLER):
+        if has_error(answer.response, ErrorCode.NOT_CONTROLLER):
             raise TryAgain(f"{leader} is not the active controller")
-        return response
+        return answer
 
 
 class LeaderRelay:
@@ -188,49 +197,20 @@ async def follow_metadata(
     await quorum.subscribe(LoaderFeed(loader))
     try:
         async with asyncio.timeout(leader_timeout_ms / 1000):
-            high_watermark = await _high_watermark(channel, leader_timeout_ms)
+            high_watermark = await high_watermark_of(channel, leader_timeout_ms)
     except (TimeoutError, ControllerUnavailable):
         problems = await quorum.peer_problems()
         reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
         raise NoActiveController(reasons or "none of them knows one") from None
     try:
         async with asyncio.timeout(CATCH_UP_TIMEOUT_S):
-            await _wait_applied(loader, high_watermark)
+            await wait_applied(loader, high_watermark)
     except TimeoutError:
         read = loader.last_applied_offset + 1
         raise ControllerUnavailable(
             f"of {high_watermark} metadata records not all were read in "
             f"{CATCH_UP_TIMEOUT_S:.0f} s; {read} are here"
         ) from None
-
-
-async def catch_up(channel: ControllerChannel, loader: MetadataLoader) -> None:
-    """Return when the loader has everything that was committed when this was called.
-
-    Raises:
-        ControllerUnavailable: no active controller answered in time.
-    """
-    await _wait_applied(loader, await _high_watermark(channel, DEFAULT_TIMEOUT_MS))
-
-
-async def _wait_applied(loader: MetadataLoader, high_watermark: int) -> None:
-    await loader.wait_until(
-        lambda image: image.provenance.last_contained_offset >= high_watermark - 1
-    )
-
-
-async def _high_watermark(channel: ControllerChannel, timeout_ms: int) -> int:
-    """What is committed, as the quorum's leader knows it; asks until one does."""
-    request = DescribeQuorumRequest(
-        topics=[TopicData(topic_name=METADATA_TOPIC, partitions=[PartitionData(partition_index=0)])]
-    )
-    while True:
-        response = await channel.send(request, INTERNAL_PRINCIPAL, timeout_ms=timeout_ms)
-        if not any(error_codes(response)):
-            high_watermark: int = response.topics[0].partitions[0].high_watermark
-            return high_watermark
-        # It leads no more, or not yet for certain.
-        await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
 
 
 class ProducerIdBlocks:

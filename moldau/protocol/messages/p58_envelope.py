@@ -1,8 +1,20 @@
-"""Envelope (58) v0: carry a client's request from a broker to the controller."""
+"""Envelope (58) v0: carry a client's request from a broker to the controller.
+
+`committed_end_offset` is no field of Apache Kafka's: only Moldau writes and reads it, and every
+other implementation skips it as it skips any tagged field that it does not know. Its tag is far
+above those that Kafka counts up from 0.
+"""
+
+from typing import Final
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, field, request, response
-from moldau.protocol.types import Bytes, Int16
+from moldau.protocol.types import Bytes, Int16, Int64
+
+UNKNOWN_END_OFFSET: Final = -1
+"""Of a controller that does not tell how far the metadata log is committed."""
+
+COMMITTED_END_OFFSET_TAG: Final = 10_000
 
 
 @request(ApiKey.ENVELOPE, versions="0", flexible="0+")
@@ -16,3 +28,6 @@ class EnvelopeRequest(Message):
 class EnvelopeResponse(Message):
     response_data: Bytes | None = field(None, nullable="0+")
     error_code: Int16 = 0
+    committed_end_offset: Int64 = field(
+        UNKNOWN_END_OFFSET, since=0, tag=COMMITTED_END_OFFSET_TAG, ignorable=True
+    )

@@ -38,7 +38,7 @@ class Tools:
 async def cluster(java: JavaTools, tmp_path: Path) -> AsyncIterator[Cluster]:
     made = Cluster(tmp_path)
     await made.start()
-    await made.channel.send(UpdateFeaturesRequest(), "User:a", client=CLIENT)  # somebody leads
+    await made.channel.forward(UpdateFeaturesRequest(), "User:a", CLIENT)  # somebody leads
     yield made
     await made.stop()
 

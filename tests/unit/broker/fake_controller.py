@@ -11,7 +11,11 @@ from moldau.protocol.envelope import decode_envelope, encode_enveloped_response
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import ApiVersion, ApiVersionsResponse
-from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
+from moldau.protocol.messages.p58_envelope import (
+    UNKNOWN_END_OFFSET,
+    EnvelopeRequest,
+    EnvelopeResponse,
+)
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
 from moldau.runtime.clock import SystemClock
@@ -46,6 +50,7 @@ class FakeController:
         self.served = dict(SERVED)
         self.mode = "answer"
         self.envelope_error = ErrorCode.NONE
+        self.committed_end_offset = UNKNOWN_END_OFFSET
         self.asked: list[Message] = []
         self.forwarded: list[tuple[str, str, str | None, int]] = []
         self.arrived = asyncio.Event()
@@ -103,4 +108,8 @@ class FakeController:
         response = self._answer(message)
         if self.envelope_error is not ErrorCode.NONE:
             return EnvelopeResponse(error_code=self.envelope_error)
-        return None if response is None else encode_enveloped_response(response, header)
+        if response is None:
+            return None
+        return encode_enveloped_response(
+            response, header, committed_end_offset=self.committed_end_offset
+        )

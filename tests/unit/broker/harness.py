@@ -160,6 +160,9 @@ class FakeMetadata:
     def __init__(self) -> None:
         self.image = MetadataImage.EMPTY
 
+    async def wait_until(self, condition: Callable[[MetadataImage], bool]) -> None:
+        assert condition(self.image), "tests of this path commit before they ask"
+
 
 class CountingProducerIds:
     """Blocks of five ids; `is_available` False plays a controller that does not answer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from moldau.broker.controller_channel import DEFAULT_TIMEOUT_MS, ForwardedClient
+from moldau.broker.controller_channel import DEFAULT_TIMEOUT_MS
 from moldau.protocol.schema import Message
 from moldau.testing.waiting import wait_until_async
 
@@ -32,12 +32,7 @@ class ScriptedChannel:
         self.all_requests: list[Any] = []
 
     async def send(
-        self,
-        request: Message,
-        principal: str,
-        *,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        client: ForwardedClient | None = None,
+        self, request: Message, principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
     ) -> Any:
         sent = Sent(request)
         self.sent.append(sent)

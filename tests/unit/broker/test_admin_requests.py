@@ -11,7 +11,11 @@ import pytest
 
 from moldau.broker.api.p03_metadata import PARTITIONS_PER_TURN
 from moldau.broker.authorizer import AllowAllAuthorizer, Operation, ResourceType
-from moldau.broker.controller_channel import ControllerUnavailable, ForwardedClient
+from moldau.broker.controller_channel import (
+    ControllerAnswer,
+    ControllerUnavailable,
+    ForwardedClient,
+)
 from moldau.config import NodeConfig
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_codes, error_response, has_error
@@ -32,20 +36,15 @@ class ScriptedController:
 
     def __init__(self, answer: Callable[[Message], Message] | None) -> None:
         self.answer = answer
-        self.clients: list[ForwardedClient | None] = []
+        self.clients: list[ForwardedClient] = []
 
-    async def send(
-        self,
-        request: Message,
-        principal: str,
-        *,
-        timeout_ms: int = 0,
-        client: ForwardedClient | None = None,
-    ) -> Any:
+    async def forward(
+        self, request: Message, principal: str, client: ForwardedClient, *, timeout_ms: int = 0
+    ) -> ControllerAnswer:
         self.clients.append(client)
         if self.answer is None:
             raise ControllerUnavailable("nobody is there")
-        return self.answer(request)
+        return ControllerAnswer(self.answer(request), committed_end_offset=0)
 
 
 @pytest.fixture

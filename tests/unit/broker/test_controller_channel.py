@@ -10,6 +10,7 @@ import pytest
 
 from moldau.broker import controller_channel
 from moldau.broker.controller_channel import (
+    ControllerAnswer,
     ControllerUnavailable,
     ForwardedClient,
     NetworkControllerChannel,
@@ -25,6 +26,7 @@ from moldau.protocol.messages.p19_create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET
 from moldau.protocol.messages.p63_broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -98,7 +100,7 @@ async def test_own_requests_go_directly_and_clients_requests_in_envelopes(
     quorum.elect(controller.address)
     assert await quorum.channel.send(BrokerHeartbeatRequest(), OWN) == BrokerHeartbeatResponse()
     assert controller.forwarded == []
-    response = await quorum.channel.send(topics(), "User:alice", client=CLIENT)
+    response, _ = await quorum.channel.forward(topics(), "User:alice", CLIENT)
     assert response.topics[0].name == "t"
     assert controller.forwarded == [("User:alice", "10.1.2.3", "client", 7)]
 
@@ -113,24 +115,36 @@ async def test_what_is_forwarded_arrives_in_every_version(
     quorum.elect(controller.address)
     for version in range(kind.MIN_VERSION, kind.MAX_VERSION + 1):
         client = ForwardedClient("::1", None, version)
-        response = await quorum.channel.send(kind(), "User:alice", client=client)
+        response, _ = await quorum.channel.forward(kind(), "User:alice", client)
         assert type(response) is answer_kind
         assert controller.forwarded[-1] == ("User:alice", "::1", None, version)
+
+
+@pytest.mark.parametrize("end_offset", [UNKNOWN_END_OFFSET, 0, 2**62])
+async def test_how_far_the_controller_has_committed_comes_along(
+    start: Start, quorum: Quorum, end_offset: int
+) -> None:
+    """UNKNOWN_END_OFFSET is what an Envelope without the field, Apache Kafka's, says."""
+    controller = await start()
+    controller.committed_end_offset = end_offset
+    quorum.elect(controller.address)
+    answer = await quorum.channel.forward(topics(), "User:alice", CLIENT)
+    assert answer.committed_end_offset == end_offset
 
 
 async def test_an_older_controller_gets_a_version_it_knows(start: Start, quorum: Quorum) -> None:
     controller = await start()
     controller.served[ApiKey.CREATE_TOPICS] = (2, 5)
     quorum.elect(controller.address)
-    await quorum.channel.send(topics(), "User:alice", client=CLIENT)
-    await quorum.channel.send(topics(), "User:alice", client=CLIENT._replace(api_version=7))
+    await quorum.channel.forward(topics(), "User:alice", CLIENT)
+    await quorum.channel.forward(topics(), "User:alice", CLIENT._replace(api_version=7))
     assert [version for *_, version in controller.forwarded] == [5, 5]
     del controller.served[ApiKey.CREATE_TOPICS]
     other = await start(2)
     del other.served[ApiKey.CREATE_TOPICS]
     quorum.elect(other.address)
     with pytest.raises(ControllerUnavailable) as failure:
-        await quorum.channel.send(topics(), "User:alice", client=CLIENT)
+        await quorum.channel.forward(topics(), "User:alice", CLIENT)
     assert failure.value.error is ErrorCode.UNSUPPORTED_VERSION
 
 
@@ -141,10 +155,17 @@ async def test_not_controller_is_tried_again_at_the_next_leader(
     old, new = await start(1), await start(2)
     old.not_controller()
     quorum.elect(old.address)
-    asked = asyncio.ensure_future(quorum.channel.send(topics(), OWN, client=client))
+    channel = quorum.channel
+    asked: asyncio.Future[Any]
+    if client is None:
+        asked = asyncio.ensure_future(channel.send(topics(), OWN))
+    else:
+        asked = asyncio.ensure_future(channel.forward(topics(), OWN, client))
     await until(lambda: len(old.asked) >= 2, "it asks again and again")
     quorum.elect(new.address)
     response = await asyncio.wait_for(asked, 10)
+    if client is not None:
+        response = response.response
     assert response.topics[0].error_code == ErrorCode.NONE
     assert len(new.asked) == 1
 
@@ -180,7 +201,7 @@ async def test_a_lost_answer_is_asked_for_again(start: Start, quorum: Quorum) ->
 
     controller = await start(answer=create)
     quorum.elect(controller.address)
-    response = await quorum.channel.send(topics(), "User:alice", client=CLIENT)
+    response, _ = await quorum.channel.forward(topics(), "User:alice", CLIENT)
     assert response.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
     assert len(controller.asked) == 2
 
@@ -188,12 +209,12 @@ async def test_a_lost_answer_is_asked_for_again(start: Start, quorum: Quorum) ->
 async def test_a_controller_that_dies_is_waited_for(start: Start, quorum: Quorum) -> None:
     old = await start(1, answer=lambda _request: None)
     quorum.elect(old.address)
-    asked = asyncio.ensure_future(quorum.channel.send(topics(), "User:alice", client=CLIENT))
+    asked = asyncio.ensure_future(quorum.channel.forward(topics(), "User:alice", CLIENT))
     await asyncio.wait_for(old.arrived.wait(), 10)
     await old.close()
     new = await start(2)
     quorum.elect(new.address)
-    assert (await asyncio.wait_for(asked, 10)).topics[0].error_code == ErrorCode.NONE
+    assert (await asyncio.wait_for(asked, 10)).response.topics[0].error_code == ErrorCode.NONE
 
 
 async def test_a_silent_old_leader_is_left_as_soon_as_there_is_a_new_one(
@@ -218,10 +239,10 @@ async def test_garbage_is_answered_by_somebody_else(start: Start, quorum: Quorum
     bad, good = await start(1), await start(2)
     bad.mode = "garbage"
     quorum.elect(bad.address)
-    asked = asyncio.ensure_future(quorum.channel.send(topics(), "User:alice", client=CLIENT))
+    asked = asyncio.ensure_future(quorum.channel.forward(topics(), "User:alice", CLIENT))
     await until(lambda: len(bad.asked) >= 2, "it tries again")
     quorum.elect(good.address)
-    assert (await asyncio.wait_for(asked, 10)).topics[0].error_code == ErrorCode.NONE
+    assert (await asyncio.wait_for(asked, 10)).response.topics[0].error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize(
@@ -239,7 +260,7 @@ async def test_an_envelope_that_is_refused_is_not_sent_again(
     controller.envelope_error = error
     quorum.elect(controller.address)
     with pytest.raises(ControllerUnavailable, match=error.name) as failure:
-        await quorum.channel.send(topics(), "User:alice", client=CLIENT)
+        await quorum.channel.forward(topics(), "User:alice", CLIENT)
     assert failure.value.error is told
     assert len(controller.asked) == 1
 
@@ -249,10 +270,10 @@ async def test_one_that_gives_up_does_not_disturb_the_others(start: Start, quoru
     held: list[Message] = []
     controller = await start(answer=lambda request: held.append(request))
     quorum.elect(controller.address)
-    patient = asyncio.ensure_future(quorum.channel.send(topics("a"), OWN, client=CLIENT))
+    patient = asyncio.ensure_future(quorum.channel.forward(topics("a"), OWN, CLIENT))
     await until(lambda: len(held) == 1, "the patient one is there")
     with pytest.raises(ControllerUnavailable):
-        await quorum.channel.send(topics("b"), OWN, timeout_ms=30, client=CLIENT)
+        await quorum.channel.forward(topics("b"), OWN, CLIENT, timeout_ms=30)
     assert not patient.done()
     assert controller.connection_count == 1
     assert [request.topics[0].name for request in held] == ["a", "b"]  # type: ignore[attr-defined]
@@ -266,7 +287,7 @@ async def test_heartbeats_do_not_wait_behind_clients(start: Start, quorum: Quoru
 
     controller = await start(answer=answer)
     quorum.elect(controller.address)
-    slow = asyncio.ensure_future(quorum.channel.send(topics(), OWN, client=CLIENT))
+    slow = asyncio.ensure_future(quorum.channel.forward(topics(), OWN, CLIENT))
     await asyncio.wait_for(controller.arrived.wait(), 10)
     assert await asyncio.wait_for(quorum.channel.send(BrokerHeartbeatRequest(), OWN), 10)
     assert not slow.done()
@@ -301,14 +322,15 @@ class InProcess:
         self.is_active = True
         self.asked: list[tuple[Message, str, ForwardedClient | None]] = []
 
-    async def send(
-        self,
-        request: Message,
-        principal: str,
-        *,
-        timeout_ms: int = 0,
-        client: ForwardedClient | None = None,
-    ) -> Any:
+    async def send(self, request: Message, principal: str, *, timeout_ms: int = 0) -> Any:
+        return self._answer(request, principal, None)
+
+    async def forward(
+        self, request: Message, principal: str, client: ForwardedClient, *, timeout_ms: int = 0
+    ) -> ControllerAnswer:
+        return ControllerAnswer(self._answer(request, principal, client), 12)
+
+    def _answer(self, request: Message, principal: str, client: ForwardedClient | None) -> Any:
         self.asked.append((request, principal, client))
         error = ErrorCode.NONE if self.is_active else ErrorCode.NOT_CONTROLLER
         return error_response(request, error, "")
@@ -323,15 +345,16 @@ async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: St
     own_address = LeaderAddress(1, "127.0.0.1", 1)
     # As the quorum's thread tells it.
     await asyncio.to_thread(relay.publish, own_address)
-    response = await router.send(topics(), "User:alice", client=CLIENT)
+    response, end_offset = await router.forward(topics(), "User:alice", CLIENT)
+    assert end_offset == 12
     assert response.topics[0].error_code == ErrorCode.NONE
     assert own.asked == [(topics(), "User:alice", CLIENT)]
     own.is_active = False
-    asked = asyncio.ensure_future(router.send(topics(), "User:alice", client=CLIENT))
+    asked = asyncio.ensure_future(router.forward(topics(), "User:alice", CLIENT))
     await until(lambda: len(own.asked) >= 3, "it asks its own node again")
     await asyncio.to_thread(relay.publish, None)
     await asyncio.to_thread(relay.publish, remote.address)
-    assert (await asyncio.wait_for(asked, 10)).topics[0].error_code == ErrorCode.NONE
+    assert (await asyncio.wait_for(asked, 10)).response.topics[0].error_code == ErrorCode.NONE
     assert len(remote.asked) == 1
     assert relay.leader() == remote.address
     await router.close()

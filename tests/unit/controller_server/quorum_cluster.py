@@ -77,8 +77,8 @@ class Cluster:
 
     async def create(self, name: str) -> ErrorCode:
         topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-        response = await self.channel.send(
-            CreateTopicsRequest(topics=[topic]), "User:alice", timeout_ms=60_000, client=CLIENT
+        response, _ = await self.channel.forward(
+            CreateTopicsRequest(topics=[topic]), "User:alice", CLIENT, timeout_ms=60_000
         )
         return ErrorCode.of(response.topics[0].error_code)
 

@@ -129,8 +129,8 @@ async def test_a_broker_that_stood_still_is_fenced_and_comes_back(cluster: Clust
 async def test_a_quorum_with_configured_voters_is_upgraded(cluster: Cluster) -> None:
     """kraft.version 1 by UpdateFeatures: from then on the voters are in the log (KIP-853)."""
     update = FeatureUpdateKey(feature="kraft.version", max_version_level=1)
-    response = await cluster.channel.send(
-        UpdateFeaturesRequest(feature_updates=[update]), "User:alice", client=CLIENT
+    response, _ = await cluster.channel.forward(
+        UpdateFeaturesRequest(feature_updates=[update]), "User:alice", CLIENT
     )
     assert (response.error_code, response.error_message) == (ErrorCode.NONE, None)
     async with asyncio.timeout(30):
@@ -140,7 +140,7 @@ async def test_a_quorum_with_configured_voters_is_upgraded(cluster: Cluster) -> 
 
 async def test_a_standbys_own_process_asks_the_others(cluster: Cluster) -> None:
     """The router of a combined node whose controller is not the active one."""
-    assert await cluster.channel.send(UpdateFeaturesRequest(), "User:a", client=CLIENT)
+    assert await cluster.channel.forward(UpdateFeaturesRequest(), "User:a", CLIENT)
     standby = next(each for each in CONTROLLERS if each != cluster.active)
     node = cluster.nodes[standby]
     relay = LeaderRelay(asyncio.get_running_loop())
@@ -149,6 +149,6 @@ async def test_a_standbys_own_process_asks_the_others(cluster: Cluster) -> None:
     )
     relay.on_change = router.leader_changed
     await node.watch_leader(relay.publish)
-    response = await router.send(UpdateFeaturesRequest(), "User:a", client=CLIENT)
+    response, _ = await router.forward(UpdateFeaturesRequest(), "User:a", CLIENT)
     assert response.error_code == ErrorCode.NONE
     await router.close()

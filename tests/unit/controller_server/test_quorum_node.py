@@ -272,7 +272,7 @@ async def test_in_process_too_a_clients_permissions_count(directory: Path) -> No
     channel = InProcessControllerChannel(node)
     request = UnregisterBrokerRequest(broker_id=99)
     client = ForwardedClient("10.1.2.3", "client", 0)
-    refused = await channel.send(request, "User:alice", client=client)
+    refused, _ = await channel.forward(request, "User:alice", client)
     assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     own = await channel.send(request, "User:broker")
     assert own.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
