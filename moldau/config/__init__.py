@@ -24,7 +24,11 @@ from moldau.config.describe import (
     describe_group_config,
     describe_topic_config,
 )
-from moldau.config.dynamic_config import effective_broker_config, validate_dynamic_broker_config
+from moldau.config.dynamic_config import (
+    dynamic_config_warnings,
+    effective_broker_config,
+    validate_dynamic_broker_config,
+)
 from moldau.config.errors import ConfigError
 from moldau.config.group_config import GROUP_KEYS, validate_group_config
 from moldau.config.listeners import Endpoint, HostPort, QuorumVoter, SecurityProtocol
@@ -60,6 +64,7 @@ __all__ = [
     "describe_cluster_default_config",
     "describe_group_config",
     "describe_topic_config",
+    "dynamic_config_warnings",
     "effective_broker_config",
     "effective_topic_config",
     "parse_properties",

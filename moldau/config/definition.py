@@ -17,6 +17,7 @@ from moldau.config.validators import Validator
 class ConfigType(IntEnum):
     """Value types; the numbers are those of DescribeConfigs v3+ (KIP-569)."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3
@@ -132,7 +133,7 @@ class ConfigKey(NamedTuple):
     @property
     def sensitive(self) -> bool:
         """Whether values must be redacted wherever they are shown."""
-        return self.type is ConfigType.PASSWORD
+        return self.type is ConfigType.PASSWORD or self.type is ConfigType.UNKNOWN
 
     @property
     def dynamic(self) -> bool:

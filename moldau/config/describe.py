@@ -7,14 +7,22 @@ Invariant: a sensitive value is always None here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import dropwhile
 from typing import Any, NamedTuple
 
-from moldau.config.definition import ConfigKey, ConfigSource, ConfigType
+from moldau.config.definition import (
+    ConfigKey,
+    ConfigSource,
+    ConfigType,
+    Importance,
+    Scope,
+    Status,
+)
 from moldau.config.dynamic_config import effective_broker_config
 from moldau.config.group_config import GROUP_KEYS
 from moldau.config.node_config import NodeConfig
-from moldau.config.table import BROKER_KEYS, TOPIC_KEYS
+from moldau.config.table import BROKER_KEYS, TOPIC_KEYS, find_broker_key
 from moldau.config.topic_config import effective_topic_config
 from moldau.config.values import format_value
 
@@ -54,10 +62,21 @@ def describe_broker_config(
     """
     effective = effective_broker_config(static, dynamic_cluster, dynamic_broker)
     levels = _Levels(static, dynamic_cluster, dynamic_broker)
-    return [
-        _described(key, effective[name], levels.synonyms(key), read_only=not key.dynamic)
+    described = [
+        _described(
+            key,
+            effective[name],
+            levels.of([key, *(BROKER_KEYS[each] for each in key.synonyms)]),
+            read_only=not key.dynamic,
+        )
         for name, key in BROKER_KEYS.items()
         if _wanted(key, names, static.explicit)
+    ]
+    given = {*dynamic_broker, *dynamic_cluster, *static.explicit}
+    return described + [
+        _unlisted(name, levels)
+        for name in sorted(given.difference(BROKER_KEYS))
+        if names is None or name in names
     ]
 
 
@@ -65,11 +84,10 @@ def describe_cluster_default_config(dynamic_cluster: Mapping[str, str]) -> list[
     """Describes the cluster-wide dynamic defaults: only what has been set."""
     described = []
     for name, text in sorted(dynamic_cluster.items()):
-        key = BROKER_KEYS.get(name)
-        if key is not None:
-            value = None if key.sensitive else text
-            synonym = ConfigSynonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-            described.append(_entry(key, value, (synonym,), read_only=False))
+        key = BROKER_KEYS.get(name) or _unknown_key(name)
+        value = None if key.sensitive else text
+        synonym = ConfigSynonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+        described.append(_entry(key, value, (synonym,), read_only=not key.dynamic))
     return described
 
 
@@ -92,8 +110,7 @@ def describe_topic_config(
         if name in topic_overrides:
             text = format_value(key, effective[name])
             synonyms.append(ConfigSynonym(name, text, ConfigSource.DYNAMIC_TOPIC_CONFIG))
-        for synonym in key.synonyms:
-            synonyms.extend(levels.of(BROKER_KEYS[synonym]))
+        synonyms.extend(levels.of([BROKER_KEYS[synonym] for synonym in key.synonyms]))
         described.append(_described(key, effective[name], synonyms, read_only=False))
     return described
 
@@ -117,8 +134,8 @@ def describe_group_config(
         synonyms: list[ConfigSynonym] = []
         if name in group_overrides:
             synonyms.append(ConfigSynonym(name, group_overrides[name], ConfigSource.GROUP_CONFIG))
-        for synonym in key.synonyms:
-            synonyms.extend(levels.of(BROKER_KEYS[synonym]))
+        # A key without a broker's key behind it has its own default.
+        synonyms.extend(levels.of([BROKER_KEYS[synonym] for synonym in key.synonyms] or [key]))
         text = group_overrides.get(name)
         if text is None:
             inherited = node_values[key.synonyms[0]] if key.synonyms else key.default_value
@@ -139,29 +156,31 @@ class _Levels:
         self.cluster = cluster
         self.broker = broker
 
-    def of(self, key: ConfigKey) -> list[ConfigSynonym]:
-        """Every value given for exactly this key."""
-        found = [
-            ConfigSynonym(key.name, None if key.sensitive else texts[key.name], source)
-            for texts, source in (
-                (self.broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
-                (self.cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
-                (self.static.explicit, ConfigSource.STATIC_BROKER_CONFIG),
+    def of(self, keys: Sequence[ConfigKey]) -> list[ConfigSynonym]:
+        """Every value given for these keys, level by level, beginning with the first one of the
+        first key. So Apache Kafka tells them: nothing, where only the others have values.
+        """
+        found: list[ConfigSynonym] = []
+        for texts, source in (
+            (self.broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            (self.cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            (self.static.explicit, ConfigSource.STATIC_BROKER_CONFIG),
+        ):
+            found += [
+                ConfigSynonym(key.name, None if key.sensitive else texts[key.name], source)
+                for key in keys
+                if key.name in texts
+            ]
+        found += [
+            ConfigSynonym(
+                key.name,
+                None if key.sensitive else format_value(key, key.default_value),
+                ConfigSource.DEFAULT_CONFIG,
             )
-            if key.name in texts
+            for key in keys
+            if key.default_value is not None
         ]
-        default = key.default_value
-        if default is not None:
-            text = None if key.sensitive else format_value(key, default)
-            found.append(ConfigSynonym(key.name, text, ConfigSource.DEFAULT_CONFIG))
-        return found
-
-    def synonyms(self, key: ConfigKey) -> list[ConfigSynonym]:
-        """The key's own values, then those of the keys that answer for it."""
-        found = self.of(key)
-        for synonym in key.synonyms:
-            found.extend(self.of(BROKER_KEYS[synonym]))
-        return found
+        return list(dropwhile(lambda synonym: synonym.name != keys[0].name, found)) if keys else []
 
 
 def _described(
@@ -180,7 +199,33 @@ def _entry(
     )
 
 
+def _unlisted(name: str, levels: _Levels) -> DescribedConfig:
+    """A key that is in no table: one for a listener, or one that nothing is known of."""
+    base = find_broker_key(name)
+    if base is None:
+        key = _unknown_key(name)
+        synonyms = levels.of([key])
+    else:
+        key = base._replace(name=name, default=None)
+        synonyms = levels.of([key, base])
+    return _entry(key, synonyms[0].value, tuple(synonyms), read_only=True)
+
+
+def _unknown_key(name: str) -> ConfigKey:
+    """Stands for a key that is not declared: its value may be a secret, so it is never shown."""
+    return ConfigKey(
+        name,
+        ConfigType.UNKNOWN,
+        None,
+        None,
+        Importance.LOW,
+        Scope.STATIC,
+        Status.IGNORED,
+        "",
+    )
+
+
 def _wanted(key: ConfigKey, names: Collection[str] | None, explicit: Mapping[str, str]) -> bool:
-    if names is not None:
-        return key.name in names
-    return not key.internal or key.name in explicit
+    if key.internal and key.name not in explicit:
+        return False
+    return names is None or key.name in names

@@ -8,15 +8,14 @@ configuration, the table's default.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from moldau.config.definition import ConfigKey, Scope, Status
+from moldau.config.definition import Scope, Status
 from moldau.config.errors import ConfigError
 from moldau.config.table import (
     BROKER_KEYS,
-    LISTENER_PREFIX,
     find_broker_key,
     nearest_name,
     removed_answer,
@@ -25,8 +24,6 @@ from moldau.config.values import accept_value, shown
 
 NOT_AT_RUN_TIME: Final = frozenset({"listeners", "listener.security.protocol.map"})
 """Keys that Kafka changes at run time and this node, for now, only reads when it starts."""
-
-_log = logging.getLogger("moldau.config")
 
 
 def validate_dynamic_broker_config(
@@ -40,12 +37,17 @@ def validate_dynamic_broker_config(
         cluster_default: whether it is to become the default of all brokers (resource name "").
 
     Returns:
-        A warning when the key is accepted without effect, else None.
+        A warning when the key is accepted without effect, else None. Any unknown key is: as in
+        Apache Kafka it may be one of another release or of a plug-in.
 
     Raises:
-        ConfigError: unknown, removed or static key, wrong level, or a bad value.
+        ConfigError: static key, wrong level, or a bad value.
     """
-    key = _dynamic_key(name, text)
+    key = find_broker_key(name)
+    if key is None:
+        return f"{name} has no effect: it is not a broker configuration{_hint(name)}"
+    if not key.dynamic or name in NOT_AT_RUN_TIME:
+        raise ConfigError(name, shown(key, text), "cannot be changed while the broker runs")
     if cluster_default and key.scope is Scope.BROKER:
         raise ConfigError(
             name, shown(key, text), "can only be set per broker, not as cluster default"
@@ -64,38 +66,39 @@ def effective_broker_config(
 ) -> dict[str, Any]:
     """Typed values of every broker key after the dynamic ones are applied.
 
-    A stored value that this version cannot use is logged and left out, as an unknown key is.
+    A stored value that this version cannot use is left out, as an unknown key is.
     """
     values = {name: static[name] for name in BROKER_KEYS}
     for dynamic, is_default in ((dynamic_cluster, True), (dynamic_broker, False)):
         for name, text in dynamic.items():
             key = BROKER_KEYS.get(name)
-            if key is None:
-                if not name.startswith(LISTENER_PREFIX):
-                    _log.warning(
-                        "dynamic configuration %s is not known here and has no effect", name
-                    )
-                continue
-            try:
-                validate_dynamic_broker_config(name, text, cluster_default=is_default)
-                values[name] = accept_value(key, text)
-            except ConfigError as error:
-                _log.warning("dynamic configuration has no effect: %s", error)
+            if key is not None:
+                with contextlib.suppress(ConfigError):
+                    validate_dynamic_broker_config(name, text, cluster_default=is_default)
+                    values[name] = accept_value(key, text)
     return values
 
 
-def _dynamic_key(name: str, text: str) -> ConfigKey:
-    key = find_broker_key(name)
-    if key is None:
-        removed = removed_answer(name)
-        if removed is not None:
-            raise ConfigError(name, None, f"was removed from Kafka: {removed}")
-        near = nearest_name(name, BROKER_KEYS)
-        hint = f"; did you mean {near}?" if near is not None else ""
-        raise ConfigError(name, None, f"is not a broker configuration{hint}")
-    if not key.dynamic or name in NOT_AT_RUN_TIME:
-        raise ConfigError(name, shown(key, text), "cannot be changed while the broker runs")
-    return key
+def dynamic_config_warnings(
+    dynamic_cluster: Mapping[str, str], dynamic_broker: Mapping[str, str]
+) -> Iterator[str]:
+    """One line for every stored value that is without effect on this broker, and why."""
+    for dynamic, is_default in ((dynamic_cluster, True), (dynamic_broker, False)):
+        for name, text in dynamic.items():
+            try:
+                warning = validate_dynamic_broker_config(name, text, cluster_default=is_default)
+            except ConfigError as error:
+                warning = f"{error}; it has no effect"
+            if warning is not None:
+                yield warning
+
+
+def _hint(name: str) -> str:
+    removed = removed_answer(name)
+    if removed is not None:
+        return f"; it was removed from Kafka: {removed}"
+    near = nearest_name(name, BROKER_KEYS)
+    return f"; did you mean {near}?" if near is not None else ""
 
 
 def _check_between_keys(name: str, value: Any) -> None:

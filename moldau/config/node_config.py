@@ -53,7 +53,8 @@ class NodeConfig(Mapping[str, Any]):
     As a mapping it answers for every key of the table: the configured value, or the default.
 
     Attributes:
-        explicit: the texts that were set, by key (unredacted: never log it).
+        explicit: the texts that were set, by key (unredacted: never log it). Who sets one of
+            node.id and broker.id has set both, as in Apache Kafka.
         warnings: one line per key that is unknown, removed, or without effect here.
         listeners, advertised_listeners: endpoints; a port 0 and a host "" are still to be resolved,
             see `resolve_advertised`.
@@ -87,7 +88,7 @@ class NodeConfig(Mapping[str, Any]):
         Raises:
             ConfigError: the first key that cannot be used, with what is allowed.
         """
-        self.explicit: Mapping[str, str] = MappingProxyType(dict(properties))
+        self.explicit: Mapping[str, str] = MappingProxyType(_with_both_ids(properties))
         warnings: list[str] = []
         self._values = _typed_values(properties, warnings, quiet_keys)
         self._parse_addresses()
@@ -346,6 +347,14 @@ def _adopt_broker_id(values: dict[str, Any], properties: Mapping[str, str]) -> N
         values["node.id"] = broker_id
     elif broker_id not in (values["node.id"], -1):
         raise ConfigError("broker.id", str(broker_id), "must equal node.id")
+
+
+def _with_both_ids(properties: Mapping[str, str]) -> dict[str, str]:
+    texts = dict(properties)
+    for given, other in (("node.id", "broker.id"), ("broker.id", "node.id")):
+        if given in texts:
+            texts.setdefault(other, texts[given])
+    return texts
 
 
 def _unknown_key_warning(name: str, *, quiet: bool) -> str | None:

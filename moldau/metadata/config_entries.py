@@ -25,7 +25,7 @@ def config_entry(
         config_source=config.source,
         is_sensitive=config.sensitive,
         config_type=config.type,
-        documentation=config.documentation if request.include_documentation else None,
+        documentation=(config.documentation or None) if request.include_documentation else None,
     )
     if request.include_synonyms:
         entry.synonyms = [

@@ -73,7 +73,7 @@ def _describe(
         described = _described(services, resource_type, name, keys)
     return DescribeConfigsResult(
         error_code=ErrorCode.NONE,
-        error_message=None,
+        error_message="",
         resource_type=resource_type,
         resource_name=name,
         configs=[config_entry(request, config) for config in described],

@@ -14,7 +14,7 @@ from typing import Any
 from moldau.broker.node.settings import server_limits
 from moldau.broker.replication.replication import Replication
 from moldau.broker.transaction.verification import TransactionVerifier
-from moldau.config import NodeConfig, effective_broker_config
+from moldau.config import NodeConfig, dynamic_config_warnings, effective_broker_config
 from moldau.metadata.image import ConfigResource, ConfigResourceType, MetadataDelta, MetadataImage
 from moldau.runtime.server import Server
 from moldau.runtime.telemetry import set_level
@@ -54,6 +54,8 @@ class DynamicSettings:
         if not any(resource in delta.configs_delta.changes for resource in self._resources):
             return
         defaults, own = (image.configs.get(*resource) for resource in self._resources)
+        for warning in dynamic_config_warnings(defaults, own):
+            logger.warning("dynamic configuration: %s", warning)
         self._apply(effective_broker_config(self._config, defaults, own))
 
     def _apply(self, values: dict[str, Any]) -> None:

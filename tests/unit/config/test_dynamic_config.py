@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from moldau.config import (
@@ -12,6 +10,7 @@ from moldau.config import (
     describe_broker_config,
     describe_cluster_default_config,
     describe_topic_config,
+    dynamic_config_warnings,
     effective_broker_config,
     validate_dynamic_broker_config,
 )
@@ -37,13 +36,16 @@ def test_precedence():
     assert values["num.partitions"] == 1
 
 
-def test_stored_values_that_cannot_be_used_are_logged_and_left_out(caplog):
-    caplog.set_level(logging.WARNING, "moldau.config")
+def test_stored_values_that_cannot_be_used_are_left_out_and_told():
     stored = {"log.segment.bytes": "1", "node.id": "9", "future.key": "x"}
     values = effective_broker_config(node_with({}), stored, {})
     assert values["log.segment.bytes"] == 1 << 30
     assert values["node.id"] == 1
-    assert len(caplog.records) == 3
+    assert [line.split()[0] for line in dynamic_config_warnings(stored, {})] == [
+        "log.segment.bytes=1:",
+        "node.id=9:",
+        "future.key",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,6 @@ def test_stored_values_that_cannot_be_used_are_logged_and_left_out(caplog):
         ("node.id", "2", False, "cannot be changed while the broker runs"),
         ("num.partitions", "2", True, "cannot be changed while the broker runs"),
         ("log.segment.bytes", "1", True, "must be at least 1048576"),
-        ("log.segment.bites", "1", True, "did you mean log.segment.bytes?"),
-        ("zookeeper.connect", "x", False, "was removed from Kafka"),
         ("ssl.keystore.location", "x", True, "only be set per broker"),
         ("log.cleanup.policy", "shred", True, "out of compact, delete"),
         ("log.retention.ms", "0", True, "must be at least 1, or -1"),
@@ -95,7 +95,54 @@ def test_broker_description_lists_every_level():
     assert "hunter2" not in repr(described)
     assert "unstable.api.versions.enable" not in described
     assert described["log.retention.ms"].value is None
-    assert [s.name for s in described["log.retention.ms"].synonyms] == ["log.retention.hours"]
+    assert described["log.retention.ms"].synonyms == (), "as Apache Kafka: not those of others"
+    assert [(s.name, s.source) for s in described["log.retention.hours"].synonyms] == [
+        ("log.retention.hours", DEFAULT)
+    ]
+    assert [(s.value, s.source) for s in described["broker.id"].synonyms] == [
+        ("1", STATIC),
+        ("-1", DEFAULT),
+    ]
+
+
+@pytest.mark.parametrize("name", ["segment.ms", "segment.jitter.ms", "retention.ms", "flush.ms"])
+def test_a_topics_value_that_only_a_second_synonym_gives_has_no_synonyms(name):
+    """Apache Kafka begins with the first value of the first key, and there is none."""
+    [described] = describe_topic_config(node_with({}), {}, {}, {}, [name])
+    assert (described.source, described.synonyms) == (DEFAULT, ())
+
+
+def test_synonyms_are_told_level_by_level():
+    static = node_with({"log.retention.ms": "5", "log.retention.hours": "1"})
+    own = {"log.retention.ms": "7"}
+    [described] = describe_topic_config(static, {}, own, {}, ["retention.ms"])
+    assert [tuple(each) for each in described.synonyms] == [
+        ("log.retention.ms", "7", BROKER),
+        ("log.retention.ms", "5", STATIC),
+        ("log.retention.hours", "1", STATIC),
+        ("log.retention.hours", "168", DEFAULT),
+    ]
+
+
+def test_unknown_keys_are_kept_and_never_shown():
+    warning = validate_dynamic_broker_config("log.segment.bites", "1", cluster_default=True)
+    assert "did you mean log.segment.bytes?" in warning
+    assert "was removed" in validate_dynamic_broker_config("zookeeper.connect", "x")
+    [told] = describe_broker_config(node_with({}), {}, {"a.secret": "x"}, ["a.secret"])
+    assert told.synonyms == (("a.secret", None, BROKER),)
+    assert (told.value, told.sensitive, told.read_only, told.type) == (None, True, True, 0)
+    [of_all] = describe_cluster_default_config({"a.secret": "x"})
+    assert (of_all.value, of_all.sensitive, of_all.read_only) == (None, True, True)
+
+
+def test_a_key_of_one_listener_is_described():
+    name = "listener.name.plaintext.max.connections"
+    [told] = describe_broker_config(node_with({}), {}, {name: "9"}, [name])
+    assert (told.value, told.sensitive, told.source) == ("9", False, BROKER)
+    assert [tuple(each) for each in told.synonyms] == [
+        (name, "9", BROKER),
+        ("max.connections", "2147483647", DEFAULT),
+    ]
 
 
 def test_broker_description_can_be_narrowed():
@@ -113,8 +160,6 @@ def test_topic_description_shows_overrides_before_the_nodes_values():
     assert (retention.value, retention.source) == ("9", TOPIC)
     assert [tuple(synonym) for synonym in retention.synonyms] == [
         ("retention.ms", "9", TOPIC),
-        ("log.retention.minutes", "5", STATIC),
-        ("log.retention.hours", "168", DEFAULT),
     ]
     segment = described["segment.bytes"]
     assert (segment.value, segment.source) == ("2000000", CLUSTER)
@@ -125,5 +170,6 @@ def test_topic_description_shows_overrides_before_the_nodes_values():
 def test_cluster_default_description_lists_only_what_was_set():
     entries = describe_cluster_default_config({"log.retention.ms": "5", "future.key": "x"})
     assert [(entry.name, entry.value, entry.source) for entry in entries] == [
-        ("log.retention.ms", "5", CLUSTER)
+        ("future.key", None, CLUSTER),
+        ("log.retention.ms", "5", CLUSTER),
     ]
