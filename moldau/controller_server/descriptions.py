@@ -22,7 +22,7 @@ from moldau.metadata.authorizer import Operation
 from moldau.metadata.config_entries import config_entry
 from moldau.metadata.features import (
     KRAFT_VERSION,
-    SUPPORTED_FEATURES,
+    advertised_features,
     supports_controller_registration,
 )
 from moldau.metadata.image import ConfigResourceType, MetadataImage
@@ -114,7 +114,7 @@ class ClusterDescriptions:
             SupportedFeatureKey(
                 name=name, min_version=levels.minimum_level, max_version=levels.maximum_level
             )
-            for name, levels in SUPPORTED_FEATURES.items()
+            for name, levels in advertised_features(image.features.finalized_levels).items()
             if levels.minimum_level > 0 or api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
         ]
         response.finalized_features_epoch = image.provenance.last_contained_offset
@@ -177,9 +177,7 @@ class ClusterDescriptions:
         context: ControllerRequestContext,
     ) -> DescribeConfigsResult:
         resource_type, name = resource.resource_type, resource.resource_name
-        result = DescribeConfigsResult(
-            error_message=None, resource_type=resource_type, resource_name=name
-        )
+        result = DescribeConfigsResult(resource_type=resource_type, resource_name=name)
         error = may_see_config(Operation.DESCRIBE_CONFIGS, resource_type, name, context)
         if error is not ErrorCode.NONE:
             result.error_code, result.error_message = error, "not allowed"

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from moldau.metadata.controller.core.feature_control import is_known_upgrade_type, updated
 from moldau.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p57_update_features import (
     FeatureUpdateKey,
-    UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
@@ -51,7 +51,7 @@ async def update_with_kraft_version(
     others = [each for each in request.feature_updates if each.feature != KRAFT_VERSION]
     problem = _problem(own, current_level)
     if problem:
-        return _failed(request, ErrorCode.INVALID_UPDATE_VERSION, problem)
+        return _failed(ErrorCode.INVALID_UPDATE_VERSION, problem)
     # Also when there are no others: who does not lead must not answer.
     checked = await decide(_part(request, others, validate_only=True))
     if checked.error_code != ErrorCode.NONE:
@@ -66,11 +66,11 @@ async def update_with_kraft_version(
         if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             error = ErrorCode.NOT_CONTROLLER
         if error is not ErrorCode.NONE:
-            return _failed(request, error, words)
+            return _failed(error, words)
     response = checked
     if others and not request.validate_only:
         response = await decide(_part(request, others, validate_only=False))
-    response.results.append(UpdatableFeatureResult(feature=KRAFT_VERSION, error_message=None))
+    response.results.append(updated(KRAFT_VERSION))
     return response
 
 
@@ -79,6 +79,8 @@ def _problem(own: list[FeatureUpdateKey], current_level: int) -> str:
     level = own[0].max_version_level
     if len(own) > 1:
         return "it is named twice"
+    if not is_known_upgrade_type(own[0]):
+        return f"there is no upgrade type {own[0].upgrade_type}"
     if not supported.minimum_level <= level <= supported.maximum_level:
         return f"level {level} is not supported: 0 to {supported.maximum_level} are"
     if level < current_level:
@@ -94,15 +96,8 @@ def _part(
     )
 
 
-def _failed(request: UpdateFeaturesRequest, error: ErrorCode, words: str) -> UpdateFeaturesResponse:
-    message = f"{KRAFT_VERSION}: {words}"
+def _failed(error: ErrorCode, words: str) -> UpdateFeaturesResponse:
     return UpdateFeaturesResponse(
         error_code=error,
-        error_message=f"nothing was updated, because of {message}",
-        results=[
-            UpdatableFeatureResult(feature=KRAFT_VERSION, error_code=error, error_message=words)
-            if each.feature == KRAFT_VERSION
-            else UpdatableFeatureResult(feature=each.feature, error_message=None)
-            for each in request.feature_updates
-        ],
+        error_message=f"nothing was updated, because of {KRAFT_VERSION}: {words}",
     )

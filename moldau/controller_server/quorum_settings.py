@@ -11,10 +11,8 @@ import uuid
 from collections.abc import Mapping
 
 from moldau.config import NodeConfig
-from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.protocol.messages.p70_controller_registration import (
     ControllerRegistrationRequest,
-    Feature,
     Listener,
 )
 from moldau.protocol.types import ZERO_UUID
@@ -90,7 +88,9 @@ def controller_endpoints(
 def controller_registration(
     config: NodeConfig, bound_ports: Mapping[str, int] = NO_PORTS
 ) -> ControllerRegistrationRequest:
-    """What this start of the controller registers, under an incarnation id of its own (KIP-919)."""
+    """What this start of the controller registers, under an incarnation id of its own (KIP-919).
+    Its features depend on the metadata: they are filled in when it is sent.
+    """
     protocols = config.listener_security_protocols
     return ControllerRegistrationRequest(
         controller_id=config.node_id,
@@ -104,13 +104,5 @@ def controller_registration(
                 security_protocol=protocols[endpoint.listener_name].value,
             )
             for endpoint in controller_endpoints(config, bound_ports)
-        ],
-        features=[
-            Feature(
-                name=name,
-                min_supported_version=levels.minimum_level,
-                max_supported_version=levels.maximum_level,
-            )
-            for name, levels in SUPPORTED_FEATURES.items()
         ],
     )

@@ -16,12 +16,17 @@ from typing import Any, Final
 from moldau.controller_server.apis import ControllerApis
 from moldau.controller_server.request_context import ControllerRequestContext
 from moldau.metadata.controller import CommittedBatch, LoadedSnapshot
-from moldau.metadata.features import METADATA_VERSION, supports_controller_registration
+from moldau.metadata.features import (
+    METADATA_VERSION,
+    advertised_features,
+    supports_controller_registration,
+)
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages.p70_controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
+    Feature,
 )
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.restarts import RestartedTask
@@ -40,7 +45,8 @@ class ControllerRegistrationManager:
     """Runs on the quorum's loop, as a listener of the log behind the controller itself.
 
     Args:
-        request: what is registered; its incarnation id names this start of the process.
+        request: what is registered, but for the features, which the metadata decide; its
+            incarnation id names this start of the process.
         image: the committed metadata as this node has replayed it.
         leader: the active controller as far as known, None for nobody.
         apis: this node's own, for the time it is active itself; `link` reaches the others.
@@ -159,6 +165,15 @@ class ControllerRegistrationManager:
 
     async def _send(self, leader: LeaderAddress) -> ControllerRegistrationResponse:
         response: Any
+        finalized = self._image().features.finalized_levels
+        self._request.features = [
+            Feature(
+                name=name,
+                min_supported_version=levels.minimum_level,
+                max_supported_version=levels.maximum_level,
+            )
+            for name, levels in advertised_features(finalized).items()
+        ]
         if leader.node_id == self._request.controller_id:
             response = await self._apis.handle(
                 self._request,

@@ -94,13 +94,34 @@ SUPPORTED_FEATURES: Final[Mapping[str, FeatureRange]] = MappingProxyType(
         TRANSACTION_VERSION: FeatureRange(0, 2, 2),
         GROUP_VERSION: FeatureRange(0, 1, 1),
         ELIGIBLE_LEADER_REPLICAS_VERSION: FeatureRange(0, 1, 1),
-        SHARE_VERSION: FeatureRange(0, 1, 0),
-        STREAMS_VERSION: FeatureRange(0, 1, 0),
+        SHARE_VERSION: FeatureRange(0, 0, 0),
+        STREAMS_VERSION: FeatureRange(0, 0, 0),
     }
 )
 """What this release can run at. `kraft.version` lives in the quorum's control records, not in the
 image.
 """
+
+_READABLE_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
+    {SHARE_VERSION: 1, STREAMS_VERSION: 1}
+)
+"""The highest level of features whose protocols are not served at which metadata may be finalized
+already: Apache Kafka 4.3 formats that way. A level changes nothing in what is written here.
+"""
+
+
+def advertised_features(finalized_levels: Mapping[str, int]) -> dict[str, FeatureRange]:
+    """What a node says it supports: SUPPORTED_FEATURES; in a cluster that has finalized a feature
+    that is not served, also that feature's readable levels, or the node could not be part of it.
+
+    Args:
+        finalized_levels: those of the metadata that the node has replayed.
+    """
+    ranges = dict(SUPPORTED_FEATURES)
+    for name, highest in _READABLE_LEVELS.items():
+        if finalized_levels.get(name, 0) > 0:
+            ranges[name] = ranges[name]._replace(maximum_level=highest)
+    return ranges
 
 
 def supports_transactions(metadata_level: int) -> bool:

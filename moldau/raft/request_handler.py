@@ -154,23 +154,27 @@ class RaftRequestHandler:
     ) -> quorum.DescribeQuorumResponse:
         """DescribeQuorum v0–v2 (KIP-595, KIP-836, KIP-853): who leads, and how far everybody is."""
         status = self._log.status()
-        response = quorum.DescribeQuorumResponse(error_message=None)
+        response = quorum.DescribeQuorumResponse()
+        asked = [(topic.topic_name, each) for topic in request.topics for each in topic.partitions]
+        is_known = [(name, each.partition_index) for name, each in asked] == [
+            (METADATA_TOPIC, METADATA_PARTITION)
+        ]
         for topic in request.topics:
             answer = quorum.TopicDataResponse(topic_name=topic.topic_name)
             response.topics.append(answer)
             for partition in topic.partitions:
                 index = partition.partition_index
-                if topic.topic_name != METADATA_TOPIC or index != METADATA_PARTITION:
+                if not is_known:
                     answer.partitions.append(
                         quorum.PartitionDataResponse(
                             partition_index=index,
                             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                            error_message="only the metadata log has a quorum",
+                            error_message="only the metadata log, named once, has a quorum",
                         )
                     )
                 else:
                     answer.partitions.append(self._partition(status, api_version))
-        if api_version >= 2 and status.is_leader:
+        if api_version >= 2 and status.is_leader and is_known:
             response.nodes = [
                 quorum.Node(
                     node_id=voter.voter_id,
@@ -187,7 +191,6 @@ class RaftRequestHandler:
         leadership = status.leadership
         answer = quorum.PartitionDataResponse(
             partition_index=METADATA_PARTITION,
-            error_message=None,
             leader_id=leadership.leader_id,
             leader_epoch=leadership.leader_epoch,
         )

@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.api import BROKER_APIS
-from moldau.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
+from moldau.metadata.features import KRAFT_VERSION, advertised_features
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import (
@@ -66,7 +66,7 @@ def handle(services: BrokerServices, context: RequestContext, request: ApiVersio
             SupportedFeatureKey(
                 name=name, min_version=levels.minimum_level, max_version=levels.maximum_level
             )
-            for name, levels in SUPPORTED_FEATURES.items()
+            for name, levels in advertised_features(image.features.finalized_levels).items()
             if levels.minimum_level > 0 or context.api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
         ]
         response.finalized_features_epoch = image.provenance.last_contained_offset

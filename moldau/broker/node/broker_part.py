@@ -42,7 +42,7 @@ from moldau.config import (
     effective_broker_config,
     effective_topic_config,
 )
-from moldau.metadata.features import SUPPORTED_FEATURES
+from moldau.metadata.features import advertised_features
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.protocol.messages.p62_broker_registration import Feature, Listener
 from moldau.protocol.types import TopicPartition
@@ -312,7 +312,9 @@ class BrokerPart:
                         min_supported_version=levels.minimum_level,
                         max_supported_version=levels.maximum_level,
                     )
-                    for name, levels in SUPPORTED_FEATURES.items()
+                    for name, levels in advertised_features(
+                        self._metadata.image.features.finalized_levels
+                    ).items()
                 ],
                 rack=self._config.rack,
                 log_directory_ids=[each.directory_id for each in online],

@@ -463,23 +463,31 @@ def features(*levels: tuple[str, int], validate_only: bool = False) -> UpdateFea
     return UpdateFeaturesRequest(feature_updates=updates, validate_only=validate_only)
 
 
+async def without_groups(connection: Connection) -> None:
+    """Switch a feature off that can be raised again."""
+    off = FeatureUpdateKey(feature="group.version", max_version_level=0, upgrade_type=2)
+    response = await connection.send(UpdateFeaturesRequest(feature_updates=[off]))
+    assert response.error_code == ErrorCode.NONE
+
+
 async def test_kraft_version_is_raised_together_with_other_features(start: Start) -> None:
     bench = await start()
     connection = await bench.connect()
+    await without_groups(connection)
     bench.kraft_version = 0
-    both = (("kraft.version", 1), ("share.version", 1))
+    both = (("kraft.version", 1), ("group.version", 1))
 
     def levels() -> tuple[int, int]:
         image = bench.controller.committed_image
-        return bench.kraft_version, image.features.level("share.version")
+        return bench.kraft_version, image.features.level("group.version")
 
     response = await connection.send(features(*both, validate_only=True))
     assert (response.error_code, levels()) == (ErrorCode.NONE, (0, 0)), "only validated"
-    bad = await connection.send(features(("kraft.version", 1), ("share.version", 99)))
+    bad = await connection.send(features(("kraft.version", 1), ("group.version", 99)))
     assert (bad.error_code, levels()) == (ErrorCode.INVALID_UPDATE_VERSION, (0, 0)), "all or none"
     response = await connection.send(features(*both), api_version=1)
     assert (response.error_code, levels()) == (ErrorCode.NONE, (1, 1))
-    assert {each.feature for each in response.results} == {"kraft.version", "share.version"}
+    assert {each.feature for each in response.results} == {"kraft.version", "group.version"}
     again = await connection.send(features(("kraft.version", 1)))
     assert again.error_code == ErrorCode.NONE
     for wrong in ((("kraft.version", 0),), (("kraft.version", 2),), (("kraft.version", 1),) * 2):
@@ -501,10 +509,11 @@ async def test_a_quorum_that_does_not_upgrade_leaves_the_other_features(
 ) -> None:
     bench = await start()
     connection = await bench.connect()
+    await without_groups(connection)
     bench.kraft_version, bench.kraft_upgrade_outcome = level, outcome
-    response = await connection.send(features(("kraft.version", 1), ("share.version", 1)))
+    response = await connection.send(features(("kraft.version", 1), ("group.version", 1)))
     assert response.error_code == told
-    assert bench.controller.committed_image.features.level("share.version") == 0
+    assert bench.controller.committed_image.features.level("group.version") == 0
     assert bench.faults == []
 
 

@@ -7,9 +7,11 @@ from uuid import UUID
 
 import pytest
 
+from moldau.metadata.bootstrap import UnsupportedFeatureLevel, initial_feature_levels
 from moldau.metadata.features import (
     METADATA_RELEASES,
     SUPPORTED_FEATURES,
+    advertised_features,
     is_lossless_downgrade,
 )
 from moldau.protocol.errors import ErrorCode
@@ -17,6 +19,7 @@ from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, Updat
 from moldau.protocol.messages.p62_broker_registration import Feature
 from moldau.protocol.messages.p70_controller_registration import ControllerRegistrationRequest
 from moldau.protocol.messages.p70_controller_registration import Feature as ControllerFeature
+from moldau.protocol.metadata_records import FeatureLevelRecord
 
 from .builders import CoreDriver, directory_id, registration
 
@@ -183,3 +186,34 @@ def test_records_follow_the_level_they_are_written_at() -> None:
         driver.ask(registration(broker_id))  # the log of 3.6 had no place for the directories
     driver.topic("u", [1, 2])
     assert driver.partition("u").directories == (directory_id(1), directory_id(2))
+
+
+SHARE, STREAMS = "share.version", "streams.version"
+
+
+@pytest.mark.parametrize("feature", [SHARE, STREAMS])
+def test_a_feature_whose_protocol_is_not_served_stays_off(driver: CoreDriver, feature: str) -> None:
+    response = update(driver, (feature, 1, UPGRADE))
+    assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert not driver.appended
+    assert advertised_features({feature: 0})[feature].maximum_level == 0
+    with pytest.raises(UnsupportedFeatureLevel):
+        initial_feature_levels({feature: 1})
+
+
+@pytest.mark.parametrize("feature", [SHARE, STREAMS])
+def test_a_cluster_that_finalized_such_a_feature_goes_on_and_may_lower_it(
+    driver: CoreDriver, feature: str
+) -> None:
+    """Apache Kafka 4.3 formats with both at level 1."""
+    driver.append([(FeatureLevelRecord(name=feature, feature_level=1), 0)])
+    finalized = driver.image.features.finalized_levels
+    features = [
+        Feature(name=name, min_supported_version=lowest, max_supported_version=highest)
+        for name, (lowest, highest, _default) in advertised_features(finalized).items()
+    ]
+    driver.join(1, features=features)
+    assert 1 in driver.image.cluster.brokers
+    assert update(driver, (feature, 1, UPGRADE)).error_code == 0, "nothing to do"
+    assert update(driver, (feature, 0, SAFE)).error_code == 0
+    assert update(driver, (feature, 1, UPGRADE)).error_code == ErrorCode.INVALID_UPDATE_VERSION

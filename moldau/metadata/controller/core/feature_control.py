@@ -19,7 +19,7 @@ from moldau.metadata.features import (
     FEATURE_REQUIREMENTS,
     KRAFT_VERSION,
     METADATA_VERSION,
-    SUPPORTED_FEATURES,
+    advertised_features,
     is_lossless_downgrade,
     metadata_release,
     supports_controller_registration,
@@ -77,26 +77,23 @@ def update_features(
             records += _update(state, settings, update, proposed)
         except Refusal as refusal:
             first = first or (update.feature, refusal)
-            results.append(
-                UpdatableFeatureResult(
-                    feature=update.feature,
-                    error_code=refusal.error,
-                    error_message=refusal.message,
-                )
-            )
         else:
-            results.append(UpdatableFeatureResult(feature=update.feature, error_message=None))
+            results.append(updated(update.feature))
     if first is not None:
         feature, reason = first
         return ControllerResult(
             UpdateFeaturesResponse(
                 error_code=reason.error,
                 error_message=f"nothing was updated, because of {feature}: {reason.message}",
-                results=results,
             )
         )
     response = UpdateFeaturesResponse(error_message=None, results=results)
     return ControllerResult(response, [] if request.validate_only else records)
+
+
+def updated(feature: str) -> UpdatableFeatureResult:
+    """The result of a feature that is at its level now; the message is Apache Kafka's."""
+    return UpdatableFeatureResult(feature=feature, error_message=ErrorCode.NONE.name)
 
 
 def _update(
@@ -106,7 +103,7 @@ def _update(
     proposed: Mapping[str, int],
 ) -> list[VersionedRecord]:
     name, level = update.feature, update.max_version_level
-    supported = SUPPORTED_FEATURES.get(name)
+    supported = advertised_features(state.image.features.finalized_levels).get(name)
     if supported is None:
         raise _refused(f"there is no feature {name[:80]!r}")
     if is_quorum_feature(name):
