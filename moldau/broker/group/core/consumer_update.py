@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import CancelTimer, CoordinatorRecord, SetTimer
@@ -34,6 +34,9 @@ from moldau.broker.group.core.metadata_hash import TopicHashes
 from moldau.broker.group.core.reconciliation import Reconciliation
 from moldau.broker.group.core.regular_expressions import Change, RegularExpressions
 from moldau.broker.group.core.target_assignment import compute_target
+
+FIRST_EPOCH: Final = 1
+"""Of a new group."""
 
 
 @dataclass(slots=True)
@@ -91,9 +94,8 @@ class MemberUpdates:
         update.has_subscription_changed = changed or plan.change is not Change.NONE
         update.group_epoch = group.group_epoch
         needs_epoch = changed or plan.change is Change.UPDATED_AND_RESOLVED
-        # A member that wants nothing (yet) is in the group from its first epoch on all the same.
         if update.has_subscription_changed or group.needs_metadata_refresh or not is_known:
-            self._refresh_epoch(update, needs_epoch=needs_epoch or group.group_epoch == 0)
+            self._refresh_epoch(update, needs_epoch=needs_epoch)
 
     def refresh_epoch(self, update: MemberUpdate) -> None:
         """Look whether the subscribed topics have changed; for a member that told nothing new."""
@@ -107,8 +109,12 @@ class MemberUpdates:
         old = update.old if is_member else group.members.get(update.replaced_id or "")
         names = group.subscribed_after(old, update.new)
         metadata_hash = self._topic_hashes.of_group(names, self._context.metadata())
+        # A member that wants nothing (yet) is in a new group from its first epoch on; a member that
+        # subscribes to something makes the next one, as in Apache Kafka 4.x.
+        update.group_epoch = group.group_epoch or FIRST_EPOCH
         if needs_epoch or metadata_hash != group.metadata_hash:
-            update.group_epoch = group.group_epoch + 1
+            update.group_epoch += 1
+        if update.group_epoch > group.group_epoch:
             update.records.append(
                 group_epoch_record(group.group_id, update.group_epoch, metadata_hash)
             )

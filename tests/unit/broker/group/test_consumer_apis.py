@@ -59,7 +59,7 @@ async def test_both_in_every_version(broker: DataPath) -> None:
     for version in (0, 1):
         group_id = f"new-{version}"
         answer = await broker.ask(heartbeat(group_id=group_id), version)
-        assert (answer.error_code, answer.member_epoch) == (ErrorCode.NONE, 1)
+        assert (answer.error_code, answer.member_epoch) == (ErrorCode.NONE, 2)
         (topic,) = answer.assignment.topic_partitions
         assert (topic.topic_id, topic.partitions) == (topic_id_of("events"), [0, 1])
         (group,) = await described(broker, version, group_id)

@@ -107,17 +107,17 @@ def test_members_of_another_epoch_are_fenced() -> None:
     first.join()
     second.join()
     groups.settle([first, second])
-    assert first.epoch == 2
-    assert first.error(member_epoch=3) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert first.epoch == 3
+    assert first.error(member_epoch=4) is ErrorCode.FENCED_MEMBER_EPOCH
     group = groups.consumer_group()
     member = group.members[first.member_id]
-    assert (member.member_epoch, member.previous_member_epoch) == (2, 1)
+    assert (member.member_epoch, member.previous_member_epoch) == (3, 2)
     # Of the epoch before it may be, but not with more than it was given.
     too_much = [TopicPartitions(topic_id=topic_id_of("events"), partitions=[0, 1, 2, 3])]
-    assert first.error(member_epoch=1, topic_partitions=too_much) is ErrorCode.FENCED_MEMBER_EPOCH
-    assert first.error(member_epoch=1) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert first.error(member_epoch=2, topic_partitions=too_much) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert first.error(member_epoch=2) is ErrorCode.FENCED_MEMBER_EPOCH
     own = first.to_wire()
-    assert first.error(member_epoch=1, topic_partitions=own) is ErrorCode.NONE
+    assert first.error(member_epoch=2, topic_partitions=own) is ErrorCode.NONE
 
 
 def test_an_instance_id_in_use_is_not_released() -> None:
@@ -137,7 +137,7 @@ def test_a_replaced_static_member_is_fenced() -> None:
     first.leave(-2)
     second.join()
     assert second.owned == {"events": {0, 1, 2, 3}}
-    assert groups.consumer_group().group_epoch == 1
+    assert groups.consumer_group().group_epoch == 2
     assert first.error(member_epoch=old_epoch) is ErrorCode.FENCED_INSTANCE_ID
     assert first.error(member_epoch=-1) is ErrorCode.FENCED_INSTANCE_ID
     assert first.error(member_epoch=-2) is ErrorCode.FENCED_INSTANCE_ID
@@ -149,14 +149,14 @@ def test_offsets_are_committed_by_members_only() -> None:
     member.join()
 
     def commit(**options: Any) -> ErrorCode:
-        values = {"member_id": member.member_id, "generation": 1, **options}
+        values = {"member_id": member.member_id, "generation": 2, **options}
         values.setdefault("topic_id", topic_id_of("events"))
         return error_of(groups.commit({("events", 0): 5}, **values))
 
     assert commit() is ErrorCode.NONE
-    assert commit(member_id="who", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(member_id="who", generation=2) is ErrorCode.UNKNOWN_MEMBER_ID
     assert commit(member_id="", generation=-1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert commit(generation=2) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(generation=3) is ErrorCode.STALE_MEMBER_EPOCH
     assert commit(version=8) is ErrorCode.UNSUPPORTED_VERSION
 
 
@@ -166,7 +166,7 @@ def test_an_older_epoch_commits_what_it_has_had_since_then() -> None:
     first.join()
     second.join()
     groups.settle([first, second])
-    assert (first.epoch, second.epoch) == (2, 2)
+    assert (first.epoch, second.epoch) == (3, 3)
     (kept, *_) = sorted(first.owned["events"])
     (lost, *_) = sorted(second.owned["events"])
 
@@ -175,7 +175,7 @@ def test_an_older_epoch_commits_what_it_has_had_since_then() -> None:
             groups.commit(
                 {("events", partition): 9},
                 member_id=first.member_id,
-                generation=1,
+                generation=2,
                 topic_id=topic_id_of("events"),
             )
         )
@@ -183,7 +183,7 @@ def test_an_older_epoch_commits_what_it_has_had_since_then() -> None:
     def commit_transactional(partition: int) -> ErrorCode:
         return error_of(
             groups.commit_transactional(
-                {("events", partition): 9}, member_id=first.member_id, generation=1
+                {("events", partition): 9}, member_id=first.member_id, generation=2
             )
         )
 
@@ -232,7 +232,7 @@ def test_offset_fetch_checks_the_member() -> None:
     member.join()
     group = groups.consumer_group()
     assert group.validate_offset_fetch(None, -1) is ErrorCode.NONE
-    assert group.validate_offset_fetch(member.member_id, 1) is ErrorCode.NONE
+    assert group.validate_offset_fetch(member.member_id, 2) is ErrorCode.NONE
     assert group.validate_offset_fetch(member.member_id, 0) is ErrorCode.STALE_MEMBER_EPOCH
     assert group.validate_offset_fetch("who", 1) is ErrorCode.UNKNOWN_MEMBER_ID
 

@@ -17,11 +17,11 @@ def shard(partition_count: int = 6, **config: object) -> ConsumerShard:
     return groups
 
 
-def test_first_member_gets_everything_in_epoch_one() -> None:
+def test_first_member_gets_everything_in_epoch_two() -> None:
     groups = shard()
     member = groups.consumer("team", ["events"])
     answer = member.join()
-    assert (answer.error_code, answer.member_epoch) == (0, 1)
+    assert (answer.error_code, answer.member_epoch) == (0, 2)
     assert answer.heartbeat_interval_ms == INTERVAL_MS
     assert member.owned == {"events": {0, 1, 2, 3, 4, 5}}
     assert groups.group_state() == "Stable"
@@ -39,18 +39,18 @@ def test_the_second_member_gets_partitions_only_after_the_first_has_given_them_b
     groups = shard()
     first, second = groups.consumer("team", ["events"]), groups.consumer("team", ["events"])
     first.join()
-    assert second.join().member_epoch == 2
+    assert second.join().member_epoch == 3
     assert second.owned == {}
     first.is_slow = True
     first.heartbeat()
-    assert first.epoch == 1
+    assert first.epoch == 2
     assert len(first.assigned["events"]) == 3
     assert groups.group_state() == "Reconciling"
     second.heartbeat()
     assert second.owned == {}
     first.release()
     first.heartbeat()
-    assert first.epoch == 2
+    assert first.epoch == 3
     second.heartbeat()
     assert first.owned["events"] | second.owned["events"] == set(range(6))
     assert not first.owned["events"] & second.owned["events"]
@@ -108,7 +108,7 @@ def test_an_answer_waits_for_the_commit_of_what_it_tells() -> None:
     member = groups.consumer("team", ["events"])
     assert member.ask(**member.full()) is None
     groups.log.commit()
-    assert member.last.answer.member_epoch == 1
+    assert member.last.answer.member_epoch == 2
 
 
 def test_a_member_is_told_when_nothing_could_be_written() -> None:
@@ -130,7 +130,7 @@ def test_leaving_ends_the_member_and_empties_the_group() -> None:
     member.join()
     assert member.leave() is ErrorCode.NONE
     assert groups.group_state() == "Empty"
-    assert groups.consumer_group().group_epoch == 2
+    assert groups.consumer_group().group_epoch == 3
 
 
 def test_a_lost_answer_is_made_good_by_the_epoch_before() -> None:
@@ -152,7 +152,7 @@ def test_a_topic_that_grows_is_assigned_again() -> None:
     groups.grow_topic("events", 2, 5)
     groups.settle([member])
     assert member.owned == {"events": set(range(5))}
-    assert member.epoch == 2
+    assert member.epoch == 3
 
 
 def test_a_topic_that_comes_later_or_goes_is_followed() -> None:
@@ -174,7 +174,7 @@ def test_metadata_that_changes_nothing_for_the_group_bumps_no_epoch() -> None:
     groups.create_topic("other", 1)
     groups.grow_topic("events", 1, 2)  # the same partition again: a change of nothing
     groups.settle([member])
-    assert member.epoch == 1
+    assert member.epoch == 2
 
 
 def test_unsubscribed_topics_are_asked_back_at_once() -> None:
@@ -186,10 +186,10 @@ def test_unsubscribed_topics_are_asked_back_at_once() -> None:
     answer = member.heartbeat(subscribed_topic_names=["events"])
     assert [len(topic.partitions) for topic in answer.assignment.topic_partitions] == [2]
     assert member.owned == {"events": {0, 1}}
-    assert groups.consumer_group().assignment_epoch == 1
+    assert groups.consumer_group().assignment_epoch == 2
     groups.advance(10_001)
     groups.settle([member])
-    assert groups.consumer_group().assignment_epoch == 2
+    assert groups.consumer_group().assignment_epoch == 3
 
 
 def test_assignments_are_computed_at_most_once_per_interval() -> None:
@@ -198,11 +198,11 @@ def test_assignments_are_computed_at_most_once_per_interval() -> None:
     for member in members:
         member.join()
     group = groups.consumer_group()
-    assert (group.group_epoch, group.assignment_epoch) == (3, 1)
+    assert (group.group_epoch, group.assignment_epoch) == (4, 2)
     assert groups.group_state() == "Assigning"
     groups.advance(1000)
     groups.settle(members)
-    assert (group.group_epoch, group.assignment_epoch) == (3, 3)
+    assert (group.group_epoch, group.assignment_epoch) == (4, 4)
     assert sorted(len(member.owned["events"]) for member in members) == [2, 2, 2]
 
 
@@ -297,8 +297,8 @@ def test_describe_tells_epochs_assignments_and_kinds_of_members() -> None:
     assert (group.error_code, group.group_state, group.group_epoch, group.assignment_epoch) == (
         0,
         "Stable",
-        1,
-        1,
+        2,
+        2,
     )
     (described,) = group.members
     assert (described.member_id, described.instance_id) == (member.member_id, "i")
@@ -324,7 +324,7 @@ def test_an_empty_consumer_group_gives_way_to_a_classic_one() -> None:
     groups = shard()
     member = groups.consumer("team", ["events"])
     member.join()
-    groups.commit({("events", 0): 5}, member_id=member.member_id, generation=1)
+    groups.commit({("events", 0): 5}, member_id=member.member_id, generation=member.epoch)
     member.leave()
     groups.stable()
     assert groups.state.groups["team"].kind == "classic"
