@@ -112,8 +112,9 @@ class ConfigKey(NamedTuple):
     `default` is a typed value, None where Kafka's default is null, or `REQUIRED`. `note` says why
     a key is refused or ignored. `refused_values` names what a served key does not accept *yet*
     although Kafka would (compared with the value, or with each element of a list), and `refusal`
-    the reason. `synonyms` are the keys that answer for this one, most specific first, when it is
-    not set itself.
+    the reason. `idle_elements` are those of a served list that are accepted without effect
+    (`refusal` says why), since Kafka's default has them. `synonyms` are the keys that answer for
+    this one, most specific first, when it is not set itself.
     """
 
     name: str
@@ -128,6 +129,7 @@ class ConfigKey(NamedTuple):
     synonyms: tuple[str, ...] = ()
     refused_values: tuple[str, ...] = ()
     refusal: str = ""
+    idle_elements: tuple[str, ...] = ()
     internal: bool = False
 
     @property

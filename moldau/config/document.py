@@ -67,6 +67,8 @@ def _default(key: ConfigKey) -> str:
 def _status(key: ConfigKey) -> str:
     if key.status is not Status.SERVED:
         return f"{key.status.value}: {key.note}"
+    if key.idle_elements:
+        return f"served, but {', '.join(key.idle_elements)} without effect: {key.refusal}"
     if key.refused_values:
         return f"served, except {', '.join(key.refused_values)}: {key.refusal}"
     return str(key.status.value)

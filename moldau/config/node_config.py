@@ -373,5 +373,7 @@ def _unknown_key_warning(name: str, *, quiet: bool) -> str | None:
 def _status_warnings(key: ConfigKey, name: str, value: Any) -> Iterator[str]:
     if key.status is Status.IGNORED and value != key.default:
         yield f"{name} has no effect: {key.note}"
+    elif idle := [each for each in key.idle_elements if each in value]:
+        yield f"{', '.join(idle)} in {name} has no effect: {key.refusal}"
     elif name.startswith(LISTENER_PREFIX) and key.status is Status.SERVED:
         yield f"{name} has no effect: {listener_key_suffix(name)} is not served per listener yet"

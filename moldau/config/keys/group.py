@@ -135,6 +135,8 @@ KEYS = (
         ListOf("consumer", "classic", "share", "streams", may_be_empty=False),
         MEDIUM, STATIC, SERVED,
         "Which group protocols are offered.",
+        refusal="share and streams groups are not served",
+        idle_elements=("share", "streams"),
     ),
     ConfigKey(
         "group.coordinator.threads",

@@ -209,6 +209,11 @@ def test_removed_keys_warn_with_their_replacement(name, part):
         ("listener.name.plaintext.max.connections", "3", "not served per listener yet"),
         ("listener.name.plaintext.plain.sasl.jaas.config", "x", "SASL listeners are not served"),
         ("rsm.config.bucket", "x", "server-side plug-ins are not served"),
+        (
+            "group.coordinator.rebalance.protocols",
+            "classic,share",
+            "share and streams groups are not",
+        ),
         ("broker.heartbeat.interval.ms", "5000", "at most half of broker.session.timeout.ms"),
     ],
 )
