@@ -1,0 +1,70 @@
+"""Which changes are tried: the areas of the product, and a sample of each.
+
+Owns: the areas. Must not: run anything. Invariant: whether a change is in the sample depends on the
+seed, its own name and how many come before it in its area, so edits elsewhere leave it in.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+
+from tests.mutation.changes import BRANCH, COMPARISON, DROPPED, OFF_BY_ONE, Mutant, mutants
+
+ROOT = Path(__file__).parents[2]
+AREAS = {
+    "quorum": ("moldau/raft/core",),
+    "partitions": ("moldau/broker/partition/core",),
+    "coordinators": (
+        "moldau/broker/coordinator/core",
+        "moldau/broker/group/core",
+        "moldau/broker/transaction/core",
+    ),
+    "storage": ("moldau/storage",),
+    "controller": ("moldau/metadata/controller/core",),
+}
+FAST_TESTS = (
+    "tests/unit/raft",
+    "tests/unit/metadata",
+    "tests/unit/broker",
+    "tests/unit/storage",
+    "tests/storage",
+)
+"""All of them take about two minutes; of these, a change gets those that reach its lines."""
+LEAST_PER_AREA = 30
+_KINDS = (COMPARISON, OFF_BY_ONE, DROPPED, BRANCH)
+
+
+@functools.cache
+def area_mutants(area: str) -> tuple[Mutant, ...]:
+    """Every change that the files of an area offer."""
+    files = sorted(path for folder in AREAS[area] for path in (ROOT / folder).rglob("*.py"))
+    return tuple(
+        mutant
+        for path in files
+        for mutant in mutants(path.relative_to(ROOT).as_posix(), path.read_text())
+    )
+
+
+def sample(count: int, seed: int, areas: tuple[str, ...] = tuple(AREAS)) -> dict[str, list[Mutant]]:
+    """About `count` changes over all areas: in proportion to what each offers, but
+    LEAST_PER_AREA at least; a quarter of each kind, as far as there are so many.
+    """
+    offered = {area: area_mutants(area) for area in AREAS}
+    total = sum(map(len, offered.values()))
+    chosen: dict[str, list[Mutant]] = {}
+    for area in areas:
+        share = max(LEAST_PER_AREA, round(count * len(offered[area]) / total))
+        chosen[area] = []
+        for kind in _KINDS:
+            ranked = sorted(
+                (mutant for mutant in offered[area] if mutant.kind == kind),
+                key=lambda mutant: _rank(seed, mutant.key),
+            )
+            chosen[area] += ranked[: -(-share // len(_KINDS))]
+    return chosen
+
+
+def _rank(seed: int, key: str) -> bytes:
+    return hashlib.sha256(f"{seed} {key}".encode()).digest()

@@ -1,0 +1,241 @@
+"""The tool behind `make mutants`: which changes it makes, how it names them, and what it counts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
+
+import pytest
+
+from moldau.testing.waiting import wait_until
+from tests.mutation.changes import BRANCH, COMPARISON, DROPPED, OFF_BY_ONE, Mutant, mutants
+from tests.mutation.run import explanations, table
+from tests.mutation.sampling import AREAS, ROOT, area_mutants, sample
+from tests.mutation.tracing import LineTracer
+from tests.mutation.trials import HUNG, KILLED, SURVIVED, UNREACHED, Child, Outcome, make
+
+SOURCE = dedent(
+    '''\
+    """What a module says."""
+
+    LIMIT = 3
+
+
+    class Counter:
+        """What a class says."""
+
+        def __repr__(self) -> str:
+            return "a" if self.count > 1 else "b"
+
+        def add(self, size: int, *, last: bool = False) -> int:
+            """What a method says."""
+            assert size > 0, "not counted"
+            logger.warning("adds %d", size + 1)
+            if size < self.least and not last:
+                raise ValueError(f"{size + 1} is too little")
+            self.sizes.append(
+                size,
+            )
+            for each in self.sizes:
+                if each == size:
+                    continue
+            self.count += size
+            total = self.count - 1
+            return max(total, 2)
+    '''
+)
+DIFFS = [
+    (
+        BRANCH,
+        "if size < self.least and not last: -> if not (size < self.least and not last):",
+    ),
+    (COMPARISON, "if size < self.least and not last: -> if size <= self.least and not last:"),
+    (BRANCH, "if size < self.least and not last: -> if size < self.least or not last:"),
+    (BRANCH, "if size < self.least and not last: -> if size < self.least and last:"),
+    (DROPPED, 'raise ValueError(f"{size + 1} is too little") -> pass'),
+    (DROPPED, "self.sizes.append( size, ) -> pass"),
+    (COMPARISON, "if each == size: -> if each != size:"),
+    (DROPPED, "continue -> pass"),
+    (DROPPED, "self.count += size -> pass"),
+    (OFF_BY_ONE, "total = self.count - 1 -> total = self.count + 1"),
+    (OFF_BY_ONE, "total = self.count - 1 -> total = self.count - 2"),
+    (DROPPED, "return max(total, 2) -> pass"),
+    (COMPARISON, "return max(total, 2) -> return min(total, 2)"),
+    (OFF_BY_ONE, "return max(total, 2) -> return max(total, 3)"),
+]
+
+
+def test_changes_of_a_function_without_what_only_readers_see():
+    found = mutants("a.py", SOURCE)
+    assert [(each.kind, each.diff) for each in found] == DIFFS
+    assert {each.function for each in found} == {"Counter.add"}
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_every_change_compiles_and_keeps_the_lines_numbers(area: str):
+    offered = area_mutants(area)
+    assert len({each.key for each in offered}) == len(offered)
+    sources = {each.path: (ROOT / each.path).read_text() for each in offered}
+    for each in offered[::20]:
+        source = sources[each.path]
+        changed = each.applied(source)
+        assert changed != source
+        assert changed.count("\n") == source.count("\n")
+        compile(changed, each.path, "exec")
+
+
+def test_a_change_keeps_its_name_when_others_move_its_line():
+    moved = SOURCE.replace("LIMIT = 3\n", "LIMIT = 3\nSECOND = 4\n\n\ndef more():\n    f(1)\n")
+    before = {each.key: each.first_line for each in mutants("a.py", SOURCE)}
+    after = {each.key: each.first_line for each in mutants("a.py", moved)}
+    assert before.keys() < after.keys()
+    assert all(after[key] == line + 5 for key, line in before.items())
+
+
+def test_equal_changes_of_a_function_are_numbered():
+    source = "def f(a):\n    if a:\n        g(a)\n    h(a)\n    g(a)\n"
+    keys = [each.key for each in mutants("a.py", source) if each.kind == DROPPED]
+    assert keys == ["a.py::f: g(a) -> pass", "a.py::f: h(a) -> pass", "a.py::f: g(a) -> pass #2"]
+
+
+def test_a_sample_is_the_same_for_a_seed_and_has_all_kinds_of_all_areas():
+    first, again, other = sample(100, 1), sample(100, 1), sample(100, 2)
+    assert first == again
+    assert first != other
+    for chosen in first.values():
+        assert len(chosen) >= 30
+        assert {each.kind for each in chosen} == {COMPARISON, OFF_BY_ONE, DROPPED, BRANCH}
+
+
+def test_a_bigger_sample_contains_the_smaller_one():
+    small, big = sample(300, 1, ("storage",)), sample(600, 1, ("storage",))
+    assert {each.key for each in small["storage"]} < {each.key for each in big["storage"]}
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module in a file of its own, below another ROOT."""
+    path = tmp_path / "victim.py"
+    path.write_text(
+        "def limit(size):\n    keep = lambda each: each < 3\n    return keep(size)\n\n\n"
+        "def other(size):\n    if size:\n        return 1\n    return 2\n"
+    )
+    monkeypatch.setattr("tests.mutation.trials.ROOT", tmp_path)
+    module = ModuleType("victim")
+    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    return module
+
+
+def _victims(module: ModuleType) -> list[Mutant]:
+    return mutants("victim.py", Path(module.limit.__code__.co_filename).read_text())
+
+
+def test_a_change_is_made_in_memory_and_in_its_function_alone(module: ModuleType):
+    path = Path(module.limit.__code__.co_filename)
+    before = path.read_text()
+    (boundary,) = [each for each in _victims(module) if each.kind == COMPARISON]
+    assert not module.limit(3)
+    make(boundary, [module.limit, module.other])
+    assert module.limit(3)
+    assert [module.other(0), module.other(1)] == [2, 1]
+    assert path.read_text() == before
+
+
+def test_a_change_of_a_function_that_the_process_does_not_have_is_refused(module: ModuleType):
+    (boundary,) = [each for each in _victims(module) if each.kind == COMPARISON]
+    with pytest.raises(LookupError, match="limit"):
+        make(boundary, [module.other])
+
+
+def test_lines_of_interest_are_seen_in_this_thread_and_in_others(module: ModuleType):
+    path = module.limit.__code__.co_filename
+    tracer = LineTracer({(path, 2), (path, 7), (path, 8)})
+    with tracer.tracing():
+        module.other(0)
+        thread = threading.Thread(target=module.limit, args=(1,))
+        thread.start()
+        thread.join()
+    assert tracer.seen == {(path, 2), (path, 7)}
+    module.other(1)
+    assert tracer.seen == {(path, 2), (path, 7)}
+
+
+def test_a_child_answers():
+    assert Child(lambda: {"result": SURVIVED}, 1).wait() == {"result": SURVIVED}
+
+
+def test_a_child_that_dies_did_not_survive():
+    assert Child(lambda: os._exit(3), 1).wait()["result"] == KILLED
+
+
+def test_a_child_that_hangs_is_ended_with_what_it_started():
+    reader, writer = os.pipe()
+
+    def hang() -> dict[str, str]:
+        process = subprocess.Popen(["sleep", "600"])
+        os.write(writer, str(process.pid).encode())
+        threading.Event().wait()
+        return {}
+
+    child = Child(hang, 1)
+    pid = int(os.read(reader, 20))
+    assert child.kill() == {"result": HUNG}
+    os.close(reader)
+    os.close(writer)
+    wait_until(lambda: not _is_running(pid), what="the end of what it started")
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_the_table_counts_hangs_as_killed_and_unreached_lines_as_survivors():
+    outcomes = [
+        Outcome("a", "quorum", DROPPED, KILLED, "test_a"),
+        Outcome("b", "quorum", DROPPED, HUNG),
+        Outcome("c", "quorum", BRANCH, SURVIVED),
+        Outcome("d", "storage", BRANCH, UNREACHED),
+    ]
+    _head, _line, quorum, storage, everything = table(outcomes, {"c": "equal", "a": "killed"})
+    assert quorum == "| quorum | 3 | 2 (66.7%) | 1 | 0 | 1 |"
+    assert storage == "| storage | 1 | 0 (0.0%) | 1 | 1 | 0 |"
+    assert everything == "| all | 4 | 2 (50.0%) | 2 | 1 | 1 |"
+
+
+def test_explanations_stand_below_their_changes():
+    text = "# why\n\na.py::f: x -> pass\n  nothing reads\n  it\n\nb.py::g: y -> pass #2\n  same\n"
+    assert explanations(text) == {
+        "a.py::f: x -> pass": "nothing reads it",
+        "b.py::g: y -> pass #2": "same",
+    }
+
+
+def test_every_explanation_says_something():
+    text = Path(__file__).with_name("explained.txt").read_text()
+    assert [key for key, why in explanations(text).items() if len(why) < 20] == []
+
+
+def test_a_run_kills_what_a_test_notices_and_lists_what_none_does(tmp_path: Path):
+    command = [sys.executable, "-m", "tests.mutation.run", "--areas", "quorum", "--count", "9000"]
+    command += ["--only", "voters.py::VoterSet.", "--tests", "tests/unit/raft/core/test_parts.py"]
+    done = subprocess.run(
+        [*command, "--results", str(tmp_path / "results")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = (tmp_path / "results").read_text().splitlines()
+    results = [line.split('"result": "')[1].split('"')[0] for line in lines]
+    assert KILLED in results, done.stderr
+    assert UNREACHED in results
+    assert done.returncode == 1
+    assert f"| all | {len(lines)} | {results.count(KILLED)} (" in done.stdout
