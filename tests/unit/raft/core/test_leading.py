@@ -288,6 +288,21 @@ def test_who_is_below_the_log_start_gets_a_snapshot_id(
     assert response.snapshot_id == (snapshot_id if needs_snapshot else None)
 
 
+def test_who_has_another_epoch_at_the_log_start_gets_a_snapshot_id() -> None:
+    solo, snapshot_id = trimmed()
+    response = answer(solo.fetch_by(3, 3, last_epoch=2, max_wait_ms=0))
+    assert (response.snapshot_id, response.diverging) == (snapshot_id, None)
+
+
+def test_a_log_that_starts_at_1_sends_an_unknown_epoch_to_its_snapshot() -> None:
+    solo = leader()
+    solo.replica.propose("a")
+    solo.fetch_by(2)
+    snapshot_id = solo.replica.snapshot(1)
+    response = answer(solo.fetch_by(3, 2, last_epoch=0, max_wait_ms=0))
+    assert (response.snapshot_id, response.diverging) == (snapshot_id, None)
+
+
 def test_an_empty_log_gets_the_snapshot_even_while_the_log_is_whole() -> None:
     solo = leader()
     solo.replica.propose("a")
@@ -451,6 +466,12 @@ def test_an_observer_is_forgotten_after_five_minutes_of_silence() -> None:
         solo.fetch_by(2)
         solo.wait(1_000)
     assert solo.role is Role.LEADER
+    assert solo.core.progress()[1] == []
+
+
+def test_a_fetch_without_a_replica_id_is_no_observer() -> None:
+    solo = leader()
+    solo.fetch_by(-1, 1, last_epoch=1, replica=ReplicaKey(-1, key(9).directory_id))
     assert solo.core.progress()[1] == []
 
 

@@ -232,6 +232,7 @@ def test_nothing_is_answered_with_success_after_the_end(request_: PeerRequest) -
     response = solo.ask(request_)
     assert response is not None
     assert response.error is ErrorCode.BROKER_NOT_AVAILABLE
+    assert not (isinstance(response, VoteResponse) and response.vote_granted)
     assert len(solo.of(Persist)) == persisted
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
+import pytest
+
 from moldau.protocol.errors import ErrorCode
 from moldau.raft.core import Role
 from moldau.raft.core.effects import Stop, WriteSnapshotChunk
@@ -155,6 +157,16 @@ def test_a_snapshot_of_what_is_committed_here_already_is_not_fetched() -> None:
     assert solo.sent(FetchSnapshotRequest) == []
     solo.wait(20)
     assert solo.sent(FetchRequest)[-1][1].fetch_offset == 6
+
+
+@pytest.mark.parametrize(("leader_epoch", "is_fetched"), [(0, True), (-1, False)])
+def test_a_snapshot_of_epoch_0_is_fetched_and_one_without_an_epoch_is_not(
+    leader_epoch: int, is_fetched: bool
+) -> None:
+    solo = Solo()
+    solo.follow(2, 3)
+    solo.fetched(snapshot_id=SnapshotId(5, leader_epoch), high_watermark=9)
+    assert bool(solo.sent(FetchSnapshotRequest)) is is_fetched
 
 
 def test_a_tail_that_is_not_committed_goes_with_the_old_log() -> None:

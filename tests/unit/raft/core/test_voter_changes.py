@@ -375,6 +375,18 @@ def test_a_follower_that_has_moved_tells_its_leader_after_its_first_fetch() -> N
     assert len(solo.sent(UpdateVoterRequest)) == 1, "again after three fetch timeouts"
 
 
+def test_a_follower_whose_entry_stays_wrong_tells_its_leader_again_even_after_a_success() -> None:
+    solo = moved_replica()
+    solo.follow(2, 2)
+    solo.fetched()
+    solo.respond(UpdateVoterRequest, 2, UpdateVoterResponse(ErrorCode.NONE, 2, 2))
+    for _ in range(6):
+        assert solo.sent(UpdateVoterRequest) == []
+        solo.wait(950)
+        solo.fetched()
+    assert len(solo.sent(UpdateVoterRequest)) == 1
+
+
 def test_a_follower_with_the_right_entry_tells_nothing() -> None:
     solo = Solo()
     solo.follow(2, 1)
