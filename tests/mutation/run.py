@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -109,7 +110,10 @@ def main() -> int:
         trials = Trials(left, arguments.workers, report)
         options = ["-q", "-s", "-p", "no:cacheprovider", "--tb=no"]
         options += ["-o", "tmp_path_retention_policy=none"]
-        code = pytest.main([*options, *arguments.tests], plugins=[trials])
+        with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+            # Not where all others are: of those pytest removes all but the last three.
+            options.append(f"--basetemp={folder}/tests")
+            code = pytest.main([*options, *arguments.tests], plugins=[trials])
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return int(code)
         for test in trials.failing:

@@ -17,7 +17,7 @@ from tests.mutation.changes import BRANCH, COMPARISON, DROPPED, OFF_BY_ONE, Muta
 from tests.mutation.run import explanations, table
 from tests.mutation.sampling import AREAS, ROOT, area_mutants, sample
 from tests.mutation.tracing import LineTracer
-from tests.mutation.trials import HUNG, KILLED, SURVIVED, UNREACHED, Child, Outcome, make
+from tests.mutation.trials import HUNG, KILLED, SURVIVED, UNREACHED, Child, Outcome, Tell, make
 
 SOURCE = dedent(
     '''\
@@ -166,24 +166,26 @@ def test_lines_of_interest_are_seen_in_this_thread_and_in_others(module: ModuleT
 
 
 def test_a_child_answers():
-    assert Child(lambda: {"result": SURVIVED}, 1).wait() == {"result": SURVIVED}
+    assert Child(lambda _tell: {"result": SURVIVED}).wait() == {"result": SURVIVED}
 
 
 def test_a_child_that_dies_did_not_survive():
-    assert Child(lambda: os._exit(3), 1).wait()["result"] == KILLED
+    assert Child(lambda _tell: os._exit(3)).wait()["result"] == KILLED
 
 
 def test_a_child_that_hangs_is_ended_with_what_it_started():
     reader, writer = os.pipe()
 
-    def hang() -> dict[str, str]:
+    def hang(tell: Tell) -> dict[str, str]:
+        tell()
         process = subprocess.Popen(["sleep", "600"])
         os.write(writer, str(process.pid).encode())
         threading.Event().wait()
         return {}
 
-    child = Child(hang, 1)
+    child = Child(hang)
     pid = int(os.read(reader, 20))
+    assert child.hear() is None
     assert child.kill() == {"result": HUNG}
     os.close(reader)
     os.close(writer)

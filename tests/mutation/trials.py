@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -30,9 +31,12 @@ from tests.mutation.tracing import Line, LineTracer
 LONGEST_TEST_SECONDS = 15.0
 LONGEST_TRIAL_SECONDS = 60.0
 """Of tests, as they took when they were traced: the quick ones that reach a line come first."""
-HANG_SECONDS = 60.0
-"""A change whose tests take so much longer than LONGEST_TRIAL_SECONDS counts as killed."""
+HANG_SECONDS = 120.0
+"""A change after which no test ends for so long counts as killed: it makes one hang."""
 KILLED, HUNG, SURVIVED, UNREACHED = "killed", "hung", "survived", "unreached"
+
+
+Tell = Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -57,6 +61,16 @@ class Outcome:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A change whose tests run."""
+
+    area: str
+    mutant: Mutant
+    tests: int
+    child: Child
+
+
 @dataclass(slots=True)
 class Trials:
     """A pytest plugin: instead of the run of what was collected, it tries change after change."""
@@ -68,6 +82,7 @@ class Trials:
     _items: dict[str, pytest.Item] = field(default_factory=dict)
     _reached: dict[str, Reached] = field(default_factory=dict)
     _functions: list[FunctionType] = field(default_factory=list)
+    _killers: set[str] = field(default_factory=set)
     failing: list[str] = field(default_factory=list)
     """Tests that fail on the code as it is: they judge nothing."""
 
@@ -88,13 +103,12 @@ class Trials:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """The place of the tests' own run."""
-        session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         self._items = {item.nodeid: item for item in session.items}
         self._functions = _functions({ROOT / mutant.path for _area, mutant in self.changes})
         gc.collect()
         gc.freeze()
         self._trace(session)
-        running: dict[int, tuple[str, Mutant, Child]] = {}
+        running: list[_Trial] = []
         for area, mutant in self.changes:
             tests = self._tests_of(mutant)
             if not tests:
@@ -102,10 +116,11 @@ class Trials:
                 continue
             while len(running) >= self.workers:
                 self._collect(running)
-            child = Child(lambda m=mutant, t=tests: self._try(session, m, t), len(tests))  # type: ignore[misc]
-            running[child.pipe] = area, mutant, child
+            child = Child(partial(self._try, session, mutant, tests))
+            running.append(_Trial(area, mutant, len(tests), child))
         while running:
             self._collect(running)
+        self._check_killers(session)
         return True
 
     # -- the tests of a change ----------------------------------------------------------------
@@ -116,10 +131,7 @@ class Trials:
         items = list(self._items.values())
         size = -(-len(items) // self.workers)
         parts = [items[start : start + size] for start in range(0, len(items), size)]
-        children = [
-            Child(lambda part=part: _traced(session, part, lines), len(part))  # type: ignore[misc]
-            for part in parts
-        ]
+        children = [Child(partial(_traced, session, part, lines)) for part in parts]
         for child in children:
             for test, (seconds, reached, failed) in child.wait()["tests"].items():
                 if failed:
@@ -144,10 +156,18 @@ class Trials:
             chosen.append(self._items[test])
         return chosen
 
+    def _check_killers(self, session: pytest.Session) -> None:
+        """Every test that killed still passes on the code as it is; else nothing was measured."""
+        items = [self._items[test] for test in sorted(self._killers)]
+        answer = Child(partial(_traced, session, items, set())).wait()
+        failed = [test for test, (_seconds, _lines, failed) in answer["tests"].items() if failed]
+        if failed:
+            raise RuntimeError(f"these killed, but fail on the code as it is too: {failed}")
+
     # -- a change -----------------------------------------------------------------------------
 
     def _try(
-        self, session: pytest.Session, mutant: Mutant, tests: list[pytest.Item]
+        self, session: pytest.Session, mutant: Mutant, tests: list[pytest.Item], tell: Tell
     ) -> dict[str, Any]:
         try:
             make(mutant, self._functions)
@@ -156,23 +176,31 @@ class Trials:
         for item, following in zip(tests, [*tests[1:], None], strict=True):
             if _run(session, item, following):
                 return {"result": KILLED, "by": item.nodeid}
+            tell()
         return {"result": SURVIVED}
 
-    def _collect(self, running: dict[int, tuple[str, Mutant, Child]]) -> None:
-        """Waits until a child has ended or must be ended."""
-        ready, _, _ = select.select(list(running), [], [], 1.0)
-        for pipe in list(running):
-            area, mutant, child = running[pipe]
-            late = time.monotonic() - child.began > LONGEST_TRIAL_SECONDS + HANG_SECONDS
-            if pipe not in ready and not late:
-                continue
-            answer = child.wait() if pipe in ready else child.kill()
-            del running[pipe]
-            assert "broken" not in answer, (mutant.key, answer)
-            result, by = answer["result"], answer.get("by", "")
-            seconds = round(time.monotonic() - child.began, 1)
-            outcome = Outcome(mutant.key, area, mutant.kind, result, by, child.tests, seconds)
-            self.report(outcome)
+    def _collect(self, running: list[_Trial]) -> None:
+        """Hears what the children say, and ends those that say nothing any more."""
+        ready, _, _ = select.select([trial.child.pipe for trial in running], [], [], 1.0)
+        for trial in list(running):
+            child, answer = trial.child, None
+            if child.pipe in ready:
+                answer = child.hear()
+            elif time.monotonic() - child.heard > HANG_SECONDS:
+                answer = child.kill()
+            if answer is not None:
+                running.remove(trial)
+                self._conclude(trial, answer)
+
+    def _conclude(self, trial: _Trial, answer: dict[str, Any]) -> None:
+        mutant = trial.mutant
+        assert "broken" not in answer, (mutant.key, answer)
+        result, by = answer["result"], answer.get("by", "")
+        if by in self._items:
+            self._killers.add(by)
+        seconds = round(time.monotonic() - trial.child.began, 1)
+        outcome = Outcome(mutant.key, trial.area, mutant.kind, result, by, trial.tests, seconds)
+        self.report(outcome)
 
 
 def make(mutant: Mutant, functions: Iterable[FunctionType]) -> None:
@@ -224,7 +252,9 @@ def _lines(mutant: Mutant) -> list[Line]:
     return [(path, line) for line in range(mutant.first_line, mutant.last_line + 1)]
 
 
-def _traced(session: pytest.Session, items: list[pytest.Item], lines: set[Line]) -> dict[str, Any]:
+def _traced(
+    session: pytest.Session, items: list[pytest.Item], lines: set[Line], tell: Tell
+) -> dict[str, Any]:
     tracer = LineTracer(lines)
     answer = {}
     for item, following in zip(items, [*items[1:], None], strict=True):
@@ -234,6 +264,7 @@ def _traced(session: pytest.Session, items: list[pytest.Item], lines: set[Line])
             failed = _run(session, item, following)
         seconds = time.process_time() - began
         answer[item.nodeid] = seconds, sorted(tracer.seen), failed
+        tell()
     return {"tests": answer}
 
 
@@ -245,11 +276,15 @@ def _run(session: pytest.Session, item: pytest.Item, following: pytest.Item | No
 
 
 class Child:
-    """A forked process that answers one JSON object; it and what it started are one group."""
+    """A forked process that answers one JSON object; it and what it started are one group.
 
-    def __init__(self, work: Callable[[], dict[str, Any]], tests: int) -> None:
-        self.began = time.monotonic()
-        self.tests = tests
+    Args:
+        work: gives the answer; it is handed a call with which it says that it goes on.
+    """
+
+    def __init__(self, work: Callable[[Tell], dict[str, Any]]) -> None:
+        self.began = self.heard = time.monotonic()
+        self._read = b""
         self.pipe, answer_pipe = os.pipe()
         self._pid = os.fork()
         if self._pid:
@@ -260,21 +295,30 @@ class Child:
         for descriptor in range(3):
             os.dup2(null, descriptor)
         try:
-            answer = json.dumps(work()).encode()
-            while answer:
-                answer = answer[os.write(answer_pipe, answer) :]
+            answer = json.dumps(work(lambda: _write(answer_pipe, b"."))).encode()
+            _write(answer_pipe, answer)
         finally:
             os._exit(0)
 
-    def wait(self) -> dict[str, Any]:
-        """Its answer; a process that died without one did not survive the change."""
-        parts = []
-        while part := os.read(self.pipe, 1 << 20):
-            parts.append(part)
+    def hear(self) -> dict[str, Any] | None:
+        """Takes what it has written, or waits for it. Its answer if that is all; a process that
+        died without one did not survive the change.
+        """
+        self.heard = time.monotonic()
+        part = os.read(self.pipe, 1 << 20)
+        self._read += part.lstrip(b".") if not self._read else part
+        if part:
+            return None
         self.kill()
-        if not parts:
-            return {"result": KILLED, "by": "the process died", "tests": {}}
-        answer: dict[str, Any] = json.loads(b"".join(parts))
+        if not self._read:
+            return {"result": KILLED, "by": "the process died"}
+        answer: dict[str, Any] = json.loads(self._read)
+        return answer
+
+    def wait(self) -> dict[str, Any]:
+        """Its answer."""
+        while (answer := self.hear()) is None:
+            pass
         return answer
 
     def kill(self) -> dict[str, Any]:
@@ -284,3 +328,8 @@ class Child:
         os.waitpid(self._pid, 0)
         os.close(self.pipe)
         return {"result": HUNG}
+
+
+def _write(pipe: int, text: bytes) -> None:
+    while text:
+        text = text[os.write(pipe, text) :]

@@ -235,6 +235,9 @@ def test_offset_fetch_checks_the_member() -> None:
     assert group.validate_offset_fetch(member.member_id, 2) is ErrorCode.NONE
     assert group.validate_offset_fetch(member.member_id, 0) is ErrorCode.STALE_MEMBER_EPOCH
     assert group.validate_offset_fetch("who", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.validate_offset_fetch("who", -1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.validate_offset_fetch(member.member_id, -1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert group.validate_offset_fetch(None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_offsets_of_subscribed_topics_are_not_deleted() -> None:

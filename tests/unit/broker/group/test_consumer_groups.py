@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moldau.broker.group.core.consumer_member import MemberState
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.group.consumer_harness import (
     INTERVAL_MS,
@@ -192,6 +193,56 @@ def test_unsubscribed_topics_are_asked_back_at_once() -> None:
     assert groups.consumer_group().assignment_epoch == 3
 
 
+def test_an_unsubscribed_topic_is_not_given_on_before_it_was_given_back() -> None:
+    groups = shard(2, group_consumer_assignment_interval_ms=10_000)
+    groups.create_topic("other", 2)
+    first = groups.consumer("team", ["events", "other"])
+    second = groups.consumer("team", ["other"])
+    first.join()
+    first.is_slow = True
+    first.heartbeat(subscribed_topic_names=["events"])
+    second.join()
+    groups.advance(10_001)
+    for member in (first, second, first, second):
+        member.heartbeat()
+    assert first.owned["other"] == {0, 1}, "it still has them"
+    assert second.owned == {}
+    first.release()
+    groups.settle([first, second])
+    assert second.owned == {"other": {0, 1}}
+
+
+def test_a_member_that_has_given_up_an_unsubscribed_topic_is_not_asked_for_it() -> None:
+    groups = shard(2, group_consumer_assignment_interval_ms=10_000)
+    groups.create_topic("other", 2)
+    member = groups.consumer("team", ["events", "other"])
+    member.join()
+    del member.owned["other"]
+    member.heartbeat(subscribed_topic_names=["events"])
+    assert groups.group_state() == "Assigning", "its epoch is new, and nothing is to be given back"
+    (state,) = {each.state for each in groups.consumer_group().members.values()}
+    assert state is MemberState.STABLE
+
+
+def test_partitions_that_become_free_one_after_the_other_are_given_one_after_the_other() -> None:
+    groups = shard(12)
+    givers = [groups.consumer("team", ["events"]) for _ in range(3)]
+    for giver in givers:
+        giver.join()
+    groups.settle(givers)
+    taker = groups.consumer("team", ["events"])
+    taker.join()
+    for giver in givers:
+        giver.is_slow = True
+        giver.heartbeat()
+    for number, giver in enumerate(givers, 1):
+        giver.release()
+        giver.heartbeat()
+        taker.heartbeat()
+        assert len(taker.owned["events"]) == number
+    groups.settle([*givers, taker])
+
+
 def test_assignments_are_computed_at_most_once_per_interval() -> None:
     groups = shard(group_consumer_assignment_interval_ms=1000)
     members = [groups.consumer("team", ["events"]) for _ in range(3)]
@@ -217,6 +268,24 @@ def test_most_members_choose_the_assignor() -> None:
     assert groups.described().assignor_name == "range"
     for member in members:
         assert member.owned["events"] == member.owned["other"]
+
+
+def test_a_member_that_changes_its_topics_still_has_its_say_in_the_assignor() -> None:
+    groups = shard(4)
+    groups.create_topic("other", 4)
+    assignors = ("range", "range", "uniform")
+    members = [groups.consumer("team", ["events"], assignor=each) for each in assignors]
+    for member in members:
+        member.join()
+    groups.settle(members)
+    for member in members[:2]:
+        member.heartbeat(subscribed_topic_names=["events", "other"])
+    groups.settle(members)
+    # "range" gives the first of the two that want "other" the same half of both topics' indexes;
+    # "uniform" makes all three equally large.
+    assert groups.described().assignor_name == "range"
+    sizes = sorted(sum(map(len, member.owned.values())) for member in members)
+    assert sizes == [1, 3, 4]
 
 
 def test_group_configuration_sets_session_and_heartbeat_within_the_brokers_limits() -> None:
@@ -344,6 +413,28 @@ def test_deleting_needs_an_empty_group_and_removes_every_record() -> None:
     assert "team" not in groups.state.groups
     groups.fail_over()
     assert "team" not in groups.state.groups
+
+
+def test_listed_groups_are_of_the_states_and_of_the_types_that_were_asked_for() -> None:
+    groups = shard()
+    groups.consumer("new", ["events"]).join()
+    groups.stable(1, "old")
+
+    def listed(states: set[str], types: set[str]) -> list[str]:
+        caller = groups.call(
+            "new",
+            lambda state, to, _now_ms: state.group_requests.list(
+                frozenset(states), frozenset(types), to
+            ),
+        )
+        return sorted(each.group_id for each in caller.answer)
+
+    assert listed(set(), set()) == ["new", "old"]
+    assert listed({"stable"}, set()) == ["new", "old"]
+    assert listed({"empty"}, set()) == []
+    assert listed(set(), {"consumer"}) == ["new"]
+    assert listed({"stable"}, {"classic"}) == ["old"]
+    assert listed({"empty"}, {"classic"}) == []
 
 
 def test_thousand_members_converge() -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from moldau.broker.group.core.regular_expressions import MIN_REFRESH_INTERVAL_MS
+from moldau.broker.group.core.consumer_group import ResolvedRegularExpression
+from moldau.broker.group.core.regular_expressions import (
+    MIN_REFRESH_INTERVAL_MS,
+    ResolveRegularExpressions,
+)
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.group.consumer_harness import SESSION_MS, ConsumerShard
 
@@ -193,6 +197,80 @@ def test_the_last_subscriber_takes_the_expression_along() -> None:
     groups.fail_over()
     assert not groups.consumer_group().resolved
     assert groups.consumer_group().is_subscribed_to("log-a")
+
+
+def test_the_last_of_several_subscribers_of_an_expression_takes_its_topics_along() -> None:
+    groups = shard("log-a", "other")
+    members = [groups.consumer("team", regex="log-.*") for _ in range(2)]
+    stays = groups.consumer("team", ["other"])
+    for member in (*members, stays):
+        member.join()
+    groups.settle([*members, stays])
+    members[0].leave()
+    assert groups.consumer_group().is_subscribed_to("log-a")
+    members[1].leave()
+    assert not groups.consumer_group().is_subscribed_to("log-a")
+
+
+def test_a_topic_that_another_member_names_stays_when_an_expression_goes() -> None:
+    groups = shard("log-a")
+    by_name, by_regex = groups.consumer("team", ["log-a"]), groups.consumer("team", regex="log-.*")
+    by_name.join()
+    by_regex.join()
+    groups.settle([by_name, by_regex])
+    by_regex.leave()
+    epoch = groups.consumer_group().group_epoch
+    groups.settle([by_name])
+    assert by_name.owned == {"log-a": {0, 1}}
+    groups.fail_over()
+    groups.settle([by_name])
+    assert groups.consumer_group().group_epoch == epoch, "the topics were right the first time"
+
+
+def test_without_new_topics_nothing_is_looked_up_before_the_refresh_interval() -> None:
+    groups = shard("log-a")
+    member = groups.consumer("team", regex="log-.*")
+    member.join()
+    groups.settle([member])
+    groups.create_topic("log-b", 2)
+    groups.advance(MIN_REFRESH_INTERVAL_MS)
+    groups.settle([member])
+    steps = groups.lookup_steps
+    groups.advance(MIN_REFRESH_INTERVAL_MS)
+    groups.settle([member])
+    assert groups.lookup_steps == steps
+
+
+def resolve(groups: ConsumerShard, resolved: dict[str, set[str]] | None) -> int:
+    """The result of a look-up comes; how many records it leads to."""
+    command = ResolveRegularExpressions("team", "m", frozenset(resolved or {}), None)
+    found = None
+    if resolved is not None:
+        found = {
+            expression: ResolvedRegularExpression(frozenset(names), 5, 6)
+            for expression, names in resolved.items()
+        }
+    result = groups.state.consumer_groups.regular_expressions_resolved(command, found)
+    return len(result.records)
+
+
+def test_a_look_up_that_failed_writes_nothing() -> None:
+    groups = shard("log-a")
+    groups.consumer("team", regex="log-.*").join()
+    assert resolve(groups, None) == 0
+    assert resolve(groups, {}) == 0
+
+
+def test_a_look_up_of_one_expression_leaves_the_topics_of_the_others() -> None:
+    groups = shard("log-a", "tmp-a")
+    members = [groups.consumer("team", regex=each) for each in ("log-.*", "tmp-.*")]
+    for member in members:
+        member.join()
+    groups.advance(MIN_REFRESH_INTERVAL_MS)
+    groups.settle(members)
+    assert sorted(groups.consumer_group().resolved) == ["log-.*", "tmp-.*"]
+    assert resolve(groups, {"log-.*": {"log-a"}}) == 1, "no new epoch"
+    assert resolve(groups, {"log-.*": {"log-a", "log-b"}}) == 2
 
 
 def test_one_look_up_at_a_time_and_a_late_result_harms_nobody() -> None:

@@ -271,6 +271,13 @@ def test_a_later_commit_is_not_undone_by_an_earlier_transaction() -> None:
     assert groups.offset("events", 0) == 9
 
 
+def test_a_generation_without_a_member_is_refused_by_an_empty_group_too() -> None:
+    groups = Groups()
+    groups.commit({("events", 0): 4})
+    assert error_of(groups.commit({("events", 0): 5}, generation=0)) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.offset("events", 0) == 4
+
+
 def test_transactional_commits_are_fenced_by_generation() -> None:
     groups = Groups()
     (member,) = groups.stable()
@@ -434,6 +441,15 @@ def test_offsets_without_members_expire_each_by_its_commit() -> None:
     assert groups.offset("events", 1) == 5
     let_expire(groups, 6)
     assert groups.group_state() == "Dead"
+
+
+def test_an_offset_expires_at_the_very_end_of_its_retention() -> None:
+    groups = Groups(**RETENTION)
+    groups.commit({("events", 0): 4})
+    let_expire(groups, 9)
+    assert groups.offset("events", 0) == 4
+    let_expire(groups, 1)
+    assert groups.offset("events", 0) == -1
 
 
 def test_a_retention_time_of_its_own_wins() -> None:

@@ -177,6 +177,29 @@ def test_the_end_that_uses_up_the_epochs_goes_on_with_another_producer_id(is_com
     )
 
 
+def test_what_begins_with_the_next_producer_id_names_it_as_the_one_before_too() -> None:
+    bench = Bench()
+    bench.init()
+    with_epoch(bench, LAST_CLIENT_EPOCH)
+    bench.add("t", LAST, [P0])
+    following = bench.end("t", LAST, is_commit=True).answer.producer
+    bench.answer_markers()
+    assert logged(bench)[-1][1].previous_producer_id == FIRST
+    bench.add("t", following, [P0])
+    assert logged(bench)[-1][1].previous_producer_id == following.producer_id == FIRST + 1
+
+
+@pytest.mark.parametrize("client_version", [0, 1])
+def test_an_end_that_keeps_the_epoch_uses_up_no_producer_id(client_version: int) -> None:
+    bench = Bench(version=1)
+    producer = bench.init().answer.producer
+    bench.add("t", producer, [P0], client_version)
+    spare = bench.ids.spare
+    ended = bench.end("t", producer, is_commit=True, client_version=client_version).answer
+    assert ended == (ErrorCode.NONE, producer)
+    assert bench.ids.spare == spare
+
+
 def test_without_a_producer_id_at_hand_the_last_epoch_cannot_be_ended_yet() -> None:
     bench = Bench()
     bench.init()
@@ -376,10 +399,13 @@ def test_an_abort_that_is_too_large_for_one_batch_goes_one_by_one() -> None:
     bench = Bench()
     for number in range(5):
         bench.begin(f"t{number}")
-    bench.log.max_batch_bytes = 300
+    begun_count = len(bench.log.batches)
+    bench.log.max_batch_bytes = 200
     bench.advance(TIMEOUT_MS + 11_000)
     bench.advance(20_000)
     assert len(bench.commands) == 5
+    aborts = [next(iter(iter_batches(batch)))[1] for batch in bench.log.batches[begun_count:]]
+    assert [header.last_offset_delta for header in aborts] == [0] * 5
 
 
 def test_an_abort_that_cannot_be_written_is_tried_again() -> None:

@@ -9,6 +9,7 @@ from moldau.broker.transaction.core.statuses import TransactionStatus
 from moldau.broker.transaction.core.transaction import (
     LAST_CLIENT_EPOCH,
     NO_TIMEOUT_MS,
+    ProducerIdAndEpoch,
 )
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.transaction.bench import P0, P1, P2, Bench
@@ -69,6 +70,17 @@ def test_a_prepared_transaction_is_kept_for_who_comes_and_ended_by_it(
     assert bench.transaction().own_producer == (FIRST, 2)
     assert bench.end("t", kept.producer, is_commit=is_commit).answer == answer
     assert bench.add("t", answer.producer, [P2]).answer.errors == {P2: ErrorCode.NONE}
+
+
+def test_a_producer_id_that_a_kept_transaction_never_had_is_not_fenced_but_unknown() -> None:
+    bench = two_phase_bench()
+    crashed = two_phase(bench).producer
+    bench.add("t", crashed, [P0])
+    two_phase(bench, keep_prepared=True)
+    other = ProducerIdAndEpoch(FIRST + 77, 0)
+    unknown = {P0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+    assert bench.add("t", other, [P0]).answer.errors == unknown
+    assert bench.verify("t", other, [P0]).answer.errors == unknown
 
 
 def test_each_who_takes_over_fences_the_one_before_and_sees_the_same_transaction() -> None:
