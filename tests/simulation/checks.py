@@ -108,7 +108,10 @@ class Checks:
             raise Violation("commit-gap", f"{replica.who}: log starts at {log.start()}")
         if leads:
             self._check_epoch_of_commit(replica, end)
-        elif end > max(replica.disk.durable_log.end, log.start()):
+        elif replica.settings.is_controller and end > max(
+            replica.disk.durable_log.end, log.start()
+        ):
+            # A broker's disk counts for nothing in a majority: it never votes.
             raise Violation("high-watermark-not-durable", f"{replica.who}: {end}")
         if self._ledger.end > first_new:
             if not leads:
@@ -235,7 +238,8 @@ class Checks:
                 raise Violation("vote-not-durable", f"{replica.who} stands: {request}")
         elif isinstance(request, FetchRequest):
             durable_end = replica.disk.durable_log.end
-            if request.fetch_offset > max(durable_end, replica.log.start()):
+            counts = replica.settings.is_controller
+            if counts and request.fetch_offset > max(durable_end, replica.log.start()):
                 raise Violation(
                     "fetch-not-durable", f"{replica.who} has {durable_end}, sends {request}"
                 )

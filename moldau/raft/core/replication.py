@@ -127,7 +127,7 @@ class Replication:
 
     def _answer(self, request: FetchRequest, token: Any, *, now_at_latest: bool) -> bool:
         """Answer if there is something to say. Returns whether it has."""
-        state, log = self._state, self._state.log
+        state = self._state
         error = self.leader_error(request.leader_epoch)
         if error is not ErrorCode.NONE:
             self._reply(token, error)
@@ -137,18 +137,25 @@ class Replication:
             self._reply(token, ErrorCode.NONE, snapshot_id=parting)
         elif isinstance(parting, EpochEnd):
             self._reply(token, ErrorCode.NONE, diverging=parting)
-        elif request.fetch_offset < log.log_end_offset:
+        elif request.fetch_offset < (end_offset := self._readable_end(request.replica)):
             response = self._response(ErrorCode.NONE)
             state.effects.append(
-                ReadRecords(
-                    token, request.fetch_offset, log.log_end_offset, request.max_bytes, response
-                )
+                ReadRecords(token, request.fetch_offset, end_offset, request.max_bytes, response)
             )
         elif now_at_latest or request.high_watermark < state.high_watermark:
             self._reply(token, ErrorCode.NONE)
         else:
             return False
         return True
+
+    def _readable_end(self, replica: ReplicaKey) -> int:
+        """How far a replica may read: a voter to the end, so that it can make records committed;
+        others as far as they are. They get records and the high watermark above them in one answer,
+        when both are true, and the leader has that much less to do while voters wait.
+        """
+        state = self._state
+        is_voter = state.voters.latest.find(*replica) is not None
+        return state.log.log_end_offset if is_voter else state.high_watermark
 
     def _park(self, request: FetchRequest, token: Any) -> None:
         """Wait for news; a replica waits only once, and its older fetch is answered."""
@@ -270,7 +277,7 @@ class Replication:
     def _count(self, replica: ReplicaKey, fetch_offset: int) -> None:
         progress = self._progress(replica)
         if progress is not None:
-            progress.fetched(fetch_offset, self._state.log.log_end_offset, self._state.now_ms)
+            progress.fetched(fetch_offset, self._readable_end(replica), self._state.now_ms)
 
     def _heard_from(self, replica: ReplicaKey) -> None:
         progress = self._progress(replica)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from moldau.raft.core.effects import (
     AdvanceHighWatermark,
     AppendFetched,
     Persist,
+    Send,
     Stop,
     Truncate,
 )
@@ -24,7 +26,7 @@ from moldau.raft.core.messages import (
     VoteRequest,
 )
 from moldau.raft.core.values import ElectionState, EpochEnd, ReplicaKey
-from tests.unit.raft.core.harness import Record, endpoints, key, voter_set
+from tests.unit.raft.core.harness import Cluster, Record, endpoints, key, voter_set
 from tests.unit.raft.core.solo import ELECTION_TIMEOUT_MS, FETCH_TIMEOUT_MS, Solo
 
 
@@ -274,6 +276,34 @@ def test_an_error_does_not() -> None:
     solo.respond(FetchRequest, 2, FetchResponse(ErrorCode.BROKER_NOT_AVAILABLE, 2, 1))
     solo.wait(126)
     assert solo.role is Role.PROSPECTIVE
+
+
+@pytest.mark.parametrize("is_controller", [True, False])
+def test_only_a_broker_takes_what_is_committed_before_it_is_flushed(is_controller: bool) -> None:
+    """It never votes: no majority counts on its disk. An observer that may be added to the voters
+    has been counted on by then.
+    """
+    voters = voter_set(1, 2, 3)
+    settings = replace(Cluster(voters).settings_for(9, 0), is_controller=is_controller)
+    solo = Solo(voters, node_id=9, settings=settings)
+    solo.follow(2, 1)
+    solo.cluster.now_ms += 50
+    fetches(solo)
+    in_flight = solo.cluster.requests.pop(-1)
+    response = FetchResponse(ErrorCode.NONE, 2, 1, high_watermark=2, records=records("a", "b"))
+    solo.core.on_response(in_flight.send, response, solo.now_ms)
+    solo.replica.log.append(Record(1, "a"), Record(1, "b"))
+    effects = solo.core.on_appended(solo.now_ms)
+    if is_controller:
+        assert effects == []
+        return
+    assert [each for each in effects if isinstance(each, AdvanceHighWatermark)] == [
+        AdvanceHighWatermark(2)
+    ]
+    (next_fetch,) = (each.request for each in effects if isinstance(each, Send))
+    assert isinstance(next_fetch, FetchRequest)
+    assert (next_fetch.fetch_offset, next_fetch.high_watermark) == (2, 2)
+    assert solo.core.on_flushed(2, solo.now_ms) == []
 
 
 def test_an_observer_without_a_leader_looks_for_another() -> None:

@@ -80,6 +80,34 @@ def test_observers_do_not_count_and_neither_does_another_disk_of_a_voter_kip_853
     assert solo.core.high_watermark == 0
 
 
+def test_an_observer_reads_what_is_committed_with_the_high_watermark_above_it() -> None:
+    """In one answer, when both are true; a voter reads at once, for the commit needs it to."""
+    solo = leader()
+    solo.fetch_by(2)
+    committed = solo.core.high_watermark
+    assert solo.fetch_by(9) is None, "it waits"
+    solo.replica.propose("a")
+    assert len(answer(solo.fetch_by(3, committed)).records) > 0
+    now = answer(solo.fetch_by(8, committed, max_wait_ms=0))
+    assert (now.high_watermark, len(now.records)) == (committed, 0)
+    before = len(solo.answers())
+    solo.fetch_by(2)
+    late = [answer(each) for each in solo.answers()[before:]]
+    assert [len(each.records) > 0 for each in late].count(True) == 1
+    assert {each.high_watermark for each in late} == {committed + 1}
+
+
+def test_an_observer_has_caught_up_that_has_what_is_committed() -> None:
+    """Else a leader that always has something under way could never take a new voter."""
+    solo = leader()
+    solo.fetch_by(2)
+    committed = solo.core.high_watermark
+    solo.replica.propose("a")
+    solo.fetch_by(9, committed, max_wait_ms=0)
+    _, (observer,) = solo.core.progress()
+    assert observer.last_caught_up_ms == solo.now_ms
+
+
 def test_at_kraft_version_0_every_disk_of_a_configured_voter_counts() -> None:
     solo = Solo(voter_set(1, 2, 3, kraft_version=0))
     solo.lead()
