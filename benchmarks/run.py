@@ -38,6 +38,7 @@ BENCHMARKS: Final = {
     "groups": "bench_groups",
     "compaction": "bench_compaction",
     "client": "bench_client",
+    "visibility": "bench_visibility",
 }
 #: Run only when it is named: it needs Java, and starts a Spark.
 ON_DEMAND: Final = {"spark": "bench_spark"}

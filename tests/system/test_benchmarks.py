@@ -35,8 +35,9 @@ def test_a_benchmark_has_positive_figures(name: str):
     if name != "idle-partitions":
         # What ten partitions cost is less than what else changes from second to second.
         assert all(value >= 0 for value in measured)
-    if name not in ("produce-small", "metadata", "idle-partitions", "compaction"):
+    if name not in ("produce-small", "metadata", "idle-partitions", "compaction", "visibility"):
         # CPU time is counted in hundredths of a second: a short load may take none. A change may
-        # have reached every broker when it is answered. What is wrong after a compaction is 0.
+        # have reached every broker when it is answered. What is wrong after a compaction, or stale
+        # after a change, is 0.
         assert all(value > 0 for value in measured), text
     assert not re.search(r"\b(nan|inf)\b", text), text
