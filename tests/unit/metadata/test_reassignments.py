@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -137,6 +138,81 @@ def test_cancelling_when_only_added_replicas_are_in_sync() -> None:
     state = driver.partition("careless")
     assert (state.replicas, state.isr, state.leader) == ((1,), (1,), 1)
     assert state.leader_recovery_state == 1
+
+
+def left_to_added(driver: CoreDriver, name: str) -> None:
+    """A reassignment from 1, 2 to 3, 4 after which only 3 is in sync and 2 is eligible: 1 left
+    while enough others were in sync, then 2. Both are fenced."""
+    reassign(driver, [3, 4], name)
+    driver.alter_partition([1, 2, 3], name)
+    for broker_id in (1, 2):
+        driver.beat(broker_id, want_fence=True)
+    state = driver.partition(name)
+    assert (state.isr, state.elr, state.leader) == ((3,), (2,), 3)
+
+
+@pytest.mark.parametrize("unclean", ["true", "false"])
+def test_cancelling_elects_an_eligible_replica(driver: CoreDriver, unclean: str) -> None:
+    name = "eligible"
+    driver.topic(name, [1, 2], min_insync_replicas="2", unclean_leader_election_enable=unclean)
+    left_to_added(driver, name)
+    for broker_id in (1, 2):
+        driver.beat(broker_id)
+    assert reassign(driver, None, name) == (0, None)
+    state = driver.partition(name)
+    assert (state.replicas, state.isr, state.elr, state.leader) == ((1, 2), (2,), (), 2)
+    assert state.leader_recovery_state == 0
+    assert not state.is_reassigning
+
+
+def test_cancelling_while_the_eligible_replica_is_away(driver: CoreDriver) -> None:
+    for name, unclean in (("careful", "false"), ("careless", "true")):
+        driver.topic(name, [1, 2], min_insync_replicas="2", unclean_leader_election_enable=unclean)
+        left_to_added(driver, name)
+        driver.beat(1)
+        if unclean == "false":
+            before = driver.image
+            assert reassign(driver, None, name)[0] == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            assert driver.image is before
+            driver.beat(2)
+            continue
+        assert reassign(driver, None, name) == (0, None)
+        state = driver.partition(name)
+        assert (state.replicas, state.isr, state.elr, state.leader) == ((1, 2), (1,), (), 1)
+        assert state.leader_recovery_state == 1
+
+
+def test_cancelling_waits_for_an_eligible_replica_when_no_replica_is_live(
+    driver: CoreDriver,
+) -> None:
+    name = "away"
+    driver.topic(name, [1, 2], min_insync_replicas="2", unclean_leader_election_enable="true")
+    left_to_added(driver, name)
+    assert reassign(driver, None, name) == (0, None)
+    state = driver.partition(name)
+    assert (state.replicas, state.isr, state.elr, state.leader) == ((1, 2), (), (2,), -1)
+    driver.beat(2)
+    assert (driver.partition(name).isr, driver.partition(name).leader) == ((2,), 2)
+    assert driver.partition(name).leader_recovery_state == 0
+
+
+def test_cancelling_does_not_drop_the_last_eligible_replica(driver: CoreDriver) -> None:
+    """Nothing is in sync, and all that is eligible was added: it may have the only copy."""
+    driver.topic("careful", [1], min_insync_replicas="2", unclean_leader_election_enable="false")
+    reassign(driver, [3, 4], "careful")
+    driver.alter_partition([1, 3], "careful")
+    for broker_id in (1, 3):
+        driver.beat(broker_id, want_fence=True)
+    driver.now_ms += 60_000
+    driver.run_tasks()
+    driver.join(1, incarnation_id=UUID(int=1))  # unclean: what it had may be lost
+    state = driver.partition("careful")
+    assert (state.isr, state.elr, state.leader) == ((), (3,), -1)
+    before = driver.image
+    assert reassign(driver, None, "careful")[0] == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert driver.image is before
+    driver.beat(3)
+    assert (driver.partition("careful").isr, driver.partition("careful").leader) == ((3,), 3)
 
 
 def test_another_target_replaces_a_running_reassignment(driver: CoreDriver) -> None:

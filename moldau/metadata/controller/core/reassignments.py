@@ -156,21 +156,32 @@ def _reverted(
     if not replicas:
         raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "there are no replicas to go back to")
     isr = _without(partition.isr, partition.adding_replicas)
-    if partition.isr and not isr:
-        if not state.unclean_election_allowed(topic_name, settings.node_config):
+    if not isr and (partition.isr or partition.elr):
+        eligible: list[int] = []
+        if state.eligible_leader_replicas_enabled:
+            eligible = _without(partition.elr, partition.adding_replicas)
+        live = [
+            replica
+            for replica in replicas
+            if state.is_active(replica) and state.has_online_directory(partition, replica)
+        ]
+        # One that is away is no reason to give up a leader that is there.
+        is_clean = bool(eligible) if not partition.isr else not set(eligible).isdisjoint(live)
+        if not is_clean and not state.unclean_election_allowed(topic_name, settings.node_config):
             raise Refusal(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                "only replicas that were added are in sync: going back needs an unclean election, "
+                "only replicas that were added may lead: going back needs an unclean election, "
                 "which unclean.leader.election.enable does not allow",
             )
-        survivor = next((each for each in replicas if state.is_active(each)), replicas[0])
-        return PartitionTarget(
-            isr=[survivor],
-            replicas=replicas,
-            removing_replicas=(),
-            adding_replicas=(),
-            leader_recovery_state=RECOVERING,
-        )
+        if not eligible and not live:
+            return PartitionTarget(
+                isr=replicas[:1],
+                replicas=replicas,
+                removing_replicas=(),
+                adding_replicas=(),
+                leader_recovery_state=RECOVERING,
+            )
+    # Without any in sync, the election takes an eligible replica, or an unclean leader.
     return PartitionTarget(isr=isr, replicas=replicas, removing_replicas=(), adding_replicas=())
 
 
