@@ -26,6 +26,7 @@ from moldau.protocol.messages.p73_assign_replicas_to_dirs import (
     PartitionData,
     TopicData,
 )
+from moldau.protocol.metadata_records import ProducerIdsRecord
 
 from .builders import CoreDriver, directory_id, registration
 
@@ -315,6 +316,24 @@ def test_directory_assignments_that_are_refused() -> None:
     assert not driver.appended
 
 
+def test_a_fenced_broker_does_not_take_over_from_a_lost_directory() -> None:
+    driver = CoreDriver()
+    epoch = driver.join(1)
+    driver.join(2)
+    driver.topic("t", [1, 2], min_insync_replicas="2")
+    driver.beat(2, want_fence=True)
+    assert (partition(driver).isr, partition(driver).elr) == ((1,), (2,))
+    topic_id = driver.image.topics.topics_by_name["t"].topic_id
+    data = TopicData(topic_id=topic_id, partitions=[PartitionData(partition_index=0)])
+    directories = [DirectoryData(id=LOST_DIRECTORY, topics=[data])]
+    driver.ask(
+        AssignReplicasToDirsRequest(broker_id=1, broker_epoch=epoch, directories=directories)
+    )
+    assert partition(driver).leader == -1
+    driver.beat(2)
+    assert partition(driver).leader == 2
+
+
 def test_a_replica_assigned_to_a_directory_its_broker_has_not_is_out_of_the_isr() -> None:
     driver = CoreDriver()
     epoch = driver.join(1)
@@ -361,6 +380,17 @@ def test_a_broker_is_unregistered() -> None:
     assert partition(driver).replicas == (1, 2)
     response = driver.ask(UnregisterBrokerRequest(broker_id=1))
     assert response.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+@pytest.mark.parametrize(("left", "error"), [(1_000, 0), (999, ErrorCode.UNKNOWN_SERVER_ERROR)])
+def test_producer_ids_end_before_they_overflow(left: int, error: int) -> None:
+    driver = CoreDriver()
+    epoch = driver.join(1)
+    used = 2**63 - 1 - left
+    driver.append([(ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=used), 0)])
+    response = driver.ask(AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch))
+    assert response.error_code == error
+    assert driver.image.producer_ids.next_producer_id == (used if error else 2**63 - 1)
 
 
 def test_producer_ids_come_in_blocks() -> None:

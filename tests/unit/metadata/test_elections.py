@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from moldau.metadata.controller.core import elections
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p44_incremental_alter_configs as configs
@@ -127,6 +128,35 @@ def test_a_named_partition_is_answered_once_however_often_it_is_named() -> None:
     response = driver.ask(ElectLeadersRequest(topic_partitions=wanted))
     assert len(response.replica_election_results[0].partition_result) == 1
     assert len(driver.appended) == 1
+
+
+@pytest.mark.parametrize(("count", "error"), [(3, ErrorCode.NONE), (4, ErrorCode.POLICY_VIOLATION)])
+def test_named_elections_fit_one_batch_or_none_is_made(
+    monkeypatch: pytest.MonkeyPatch, count: int, error: ErrorCode
+) -> None:
+    monkeypatch.setattr(elections, "MAX_RECORDS_PER_REQUEST", 3)
+    driver = make(1, 2)
+    driver.topic("t", *[[1, 2]] * count)
+    bounce(driver, 1)
+    for index in range(count):
+        driver.alter_partition([2, 1], index=index)
+    wanted = TopicPartitions(topic="t", partitions=list(range(count)))
+    response = driver.ask(ElectLeadersRequest(election_type=PREFERRED, topic_partitions=[wanted]))
+    assert response.error_code == error
+    leader = 1 if error is ErrorCode.NONE else 2
+    assert {driver.partition(index=each).leader for each in range(count)} == {leader}
+
+
+def test_partitions_that_nobody_can_lead_are_not_looked_at_all_the_time() -> None:
+    driver = make(1, 2)
+    driver.topic("t", [1])
+    driver.beat(1, want_fence=True)
+    driver.run_tasks()
+    for _ in range(3):
+        driver.beat(2)
+        due_ms = driver.core.next_task_ms()
+        assert due_ms is not None
+        assert due_ms >= driver.now_ms + 1_000
 
 
 @pytest.mark.parametrize("where", ["topic", "cluster", "static"])

@@ -205,6 +205,28 @@ def test_too_many_partitions_at_once(driver: CoreDriver) -> None:
     assert result.error_code == ErrorCode.NONE
 
 
+def test_too_many_partitions_at_once_by_the_brokers_default() -> None:
+    driver = CoreDriver(num_partitions="5001")
+    driver.join(1)
+    results = create(driver, topic("a", -1), topic("b", -1))
+    assert {result.error_code for result in results} == {ErrorCode.POLICY_VIOLATION}
+    assert not driver.appended
+
+
+@pytest.mark.parametrize(
+    ("size", "error"), [(32_767, ErrorCode.NONE), (32_768, ErrorCode.INVALID_CONFIG)]
+)
+def test_a_configured_value_has_a_largest_size(
+    driver: CoreDriver, size: int, error: ErrorCode
+) -> None:
+    throttled = "1000:1"
+    throttled += ",10:1" * ((size - len(throttled)) // 5)
+    throttled = "1" * (size - len(throttled)) + throttled
+    name = "leader.replication.throttled.replicas"
+    (result,) = create(driver, topic("t", **{name: throttled}))
+    assert result.error_code == error
+
+
 def test_delete_by_name_and_by_id(driver: CoreDriver) -> None:
     _first, second, _third = create(driver, topic("a"), topic("b"), topic("c"))
     response = driver.ask(
@@ -312,6 +334,35 @@ def test_growth_that_is_refused(
     before = driver.image
     assert grow(driver, name, count, assignments) == error
     assert driver.image is before
+
+
+def test_a_request_grows_by_the_largest_number_and_by_no_more(driver: CoreDriver) -> None:
+    create(driver, topic("t"), topic("u"))
+    assert grow(driver, "t", 10_002, validate_only=True) == ErrorCode.POLICY_VIOLATION
+    assert grow(driver, "t", 10_001, validate_only=True) == ErrorCode.NONE
+    wanted = [
+        CreatePartitionsTopic(name=name, count=5_002, assignments=None) for name in ("t", "u")
+    ]
+    response = driver.ask(CreatePartitionsRequest(topics=wanted, validate_only=True))
+    assert [each.error_code for each in response.results] == [
+        ErrorCode.NONE,
+        ErrorCode.POLICY_VIOLATION,
+    ]
+
+
+def test_a_topic_named_twice_does_not_grow(driver: CoreDriver) -> None:
+    create(driver, topic("t"), topic("u"))
+    wanted = [
+        CreatePartitionsTopic(name=name, count=2, assignments=None) for name in ("t", "u", "t")
+    ]
+    response = driver.ask(CreatePartitionsRequest(topics=wanted))
+    assert [(each.name, each.error_code) for each in response.results] == [
+        ("t", ErrorCode.INVALID_REQUEST),
+        ("u", ErrorCode.NONE),
+        ("t", ErrorCode.INVALID_REQUEST),
+    ]
+    topics = driver.image.topics.topics_by_name
+    assert (len(topics["t"].partitions), len(topics["u"].partitions)) == (1, 2)
 
 
 RACKS: tuple[dict[int, str | None], ...] = (
