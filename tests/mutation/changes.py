@@ -31,7 +31,6 @@ _EQUALITIES = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
 _LOG_CALLS = {"debug", "info", "warning", "error", "exception", "critical"}
 _DROPPED = (ast.Expr, ast.AugAssign, ast.Raise, ast.Continue, ast.Break, ast.Delete, ast.Return)
 _TEXTS = (ast.List, ast.Tuple, ast.JoinedStr, ast.ListComp)
-_HEADERS = (ast.If, ast.While, ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.Match, ast.Try)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,7 @@ class Mutant:
     end: int
     replacement: str
     first_line: int
-    """The lines that are run when the change matters: its statement's, without the body."""
-    last_line: int
+    """Where its statement begins: tests that do not come there cannot notice the change."""
     diff: str
     """`old text -> new text` of the changed lines, white space folded."""
     number: int = 1
@@ -92,7 +90,7 @@ class _Finder:
             starts.append(starts[-1] + len(line))
         self._line_starts = starts
         self._function = ""
-        self._lines = (0, 0)
+        self._first_line = 0
 
     def module(self, tree: ast.AST, prefix: str = "") -> None:
         """Functions of the module and of its classes."""
@@ -117,7 +115,7 @@ class _Finder:
             self._statement(statement)
 
     def _statement(self, node: ast.stmt) -> None:
-        self._lines = (node.lineno, _header_end(node))
+        self._first_line = node.lineno
         if isinstance(node, ast.Assert) or _only_for_readers(node):
             return
         if _can_be_dropped(node):
@@ -221,7 +219,7 @@ class _Finder:
     ) -> None:
         diff = self._diff(*(shown or (span, replacement)))
         change = (kind, *span, replacement)
-        self.found.append(Mutant(self._path, self._function, *change, *self._lines, diff))
+        self.found.append(Mutant(self._path, self._function, *change, self._first_line, diff))
 
     def _diff(self, span: tuple[int, int], new: str) -> str:
         """The lines around a span, before and after."""
@@ -253,15 +251,6 @@ def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
         yield getattr(node, name, [])
     for each in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
         yield each.body
-
-
-def _header_end(node: ast.stmt) -> int:
-    """The last line of a statement, its body left out."""
-    if isinstance(node, (*_HEADERS, *_FUNCTIONS)):
-        first = next((block[0] for block in _blocks(node) if block), None)
-        if first is not None:
-            return max(node.lineno, first.lineno - 1)
-    return node.end_lineno or node.lineno
 
 
 def _can_be_dropped(node: ast.stmt) -> bool:

@@ -107,12 +107,10 @@ def main() -> int:
 
     left = [(area, mutant) for area, mutant in changes if mutant.key not in outcomes]
     if left:
-        trials = Trials(left, arguments.workers, report)
         options = ["-q", "-s", "-p", "no:cacheprovider", "--tb=no"]
         options += ["-o", "tmp_path_retention_policy=none"]
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-            # Not where all others are: of those pytest removes all but the last three.
-            options.append(f"--basetemp={folder}/tests")
+            trials = Trials(left, arguments.workers, Path(folder), report)
             code = pytest.main([*options, *arguments.tests], plugins=[trials])
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return int(code)

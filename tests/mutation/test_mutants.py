@@ -14,10 +14,10 @@ import pytest
 
 from moldau.testing.waiting import wait_until
 from tests.mutation.changes import BRANCH, COMPARISON, DROPPED, OFF_BY_ONE, Mutant, mutants
+from tests.mutation.patching import make, probe
 from tests.mutation.run import explanations, table
 from tests.mutation.sampling import AREAS, ROOT, area_mutants, sample
-from tests.mutation.tracing import LineTracer
-from tests.mutation.trials import HUNG, KILLED, SURVIVED, UNREACHED, Child, Outcome, Tell, make
+from tests.mutation.trials import HUNG, KILLED, SURVIVED, UNREACHED, Child, Outcome, Tell
 
 SOURCE = dedent(
     '''\
@@ -118,14 +118,13 @@ def test_a_bigger_sample_contains_the_smaller_one():
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module in a file of its own, below another ROOT."""
+def module(tmp_path: Path) -> ModuleType:
+    """A module in a file of its own, in the memory of this process."""
     path = tmp_path / "victim.py"
     path.write_text(
         "def limit(size):\n    keep = lambda each: each < 3\n    return keep(size)\n\n\n"
         "def other(size):\n    if size:\n        return 1\n    return 2\n"
     )
-    monkeypatch.setattr("tests.mutation.trials.ROOT", tmp_path)
     module = ModuleType("victim")
     exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
     return module
@@ -140,29 +139,29 @@ def test_a_change_is_made_in_memory_and_in_its_function_alone(module: ModuleType
     before = path.read_text()
     (boundary,) = [each for each in _victims(module) if each.kind == COMPARISON]
     assert not module.limit(3)
-    make(boundary, [module.limit, module.other])
+    make(boundary, path.parent, [module.limit, module.other])
     assert module.limit(3)
     assert [module.other(0), module.other(1)] == [2, 1]
     assert path.read_text() == before
 
 
 def test_a_change_of_a_function_that_the_process_does_not_have_is_refused(module: ModuleType):
+    path = Path(module.limit.__code__.co_filename)
     (boundary,) = [each for each in _victims(module) if each.kind == COMPARISON]
     with pytest.raises(LookupError, match="limit"):
-        make(boundary, [module.other])
+        make(boundary, path.parent, [module.other])
 
 
-def test_lines_of_interest_are_seen_in_this_thread_and_in_others(module: ModuleType):
-    path = module.limit.__code__.co_filename
-    tracer = LineTracer({(path, 2), (path, 7), (path, 8)})
-    with tracer.tracing():
-        module.other(0)
-        thread = threading.Thread(target=module.limit, args=(1,))
-        thread.start()
-        thread.join()
-    assert tracer.seen == {(path, 2), (path, 7)}
-    module.other(1)
-    assert tracer.seen == {(path, 2), (path, 7)}
+def test_probes_tell_of_the_statements_that_are_run(module: ModuleType):
+    path = Path(module.limit.__code__.co_filename)
+    seen: set[int] = set()
+    probe(path, {3: 30, 7: 70, 8: 80}, [module.limit, module.other], seen.add)
+    assert module.other(0) == 2
+    assert seen == {70}
+    assert module.limit(1)
+    assert seen == {30, 70}
+    assert module.other(1) == 1
+    assert seen == {30, 70, 80}
 
 
 def test_a_child_answers():

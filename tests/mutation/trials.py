@@ -11,40 +11,43 @@ import gc
 import json
 import os
 import select
+import shutil
 import signal
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate, zip_longest
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import pytest
 
 from tests.mutation.changes import Mutant
+from tests.mutation.patching import functions_of, make, probe
 from tests.mutation.sampling import ROOT
-from tests.mutation.tracing import Line, LineTracer
 
 LONGEST_TEST_SECONDS = 15.0
 LONGEST_TRIAL_SECONDS = 60.0
-"""Of tests, as they took when they were traced: the quick ones that reach a line come first."""
+"""Of tests, as they took with the code as it is: the quick ones come first."""
 HANG_SECONDS = 120.0
 """A change after which no test ends for so long counts as killed: it makes one hang."""
 KILLED, HUNG, SURVIVED, UNREACHED = "killed", "hung", "survived", "unreached"
 
 
 Tell = Callable[[], None]
+Statement = tuple[str, int]
+"""A file, from the root of the tree, and the first line of the statement."""
 
 
 @dataclass(slots=True)
 class Reached:
-    """What a test took, and the lines of interest that it ran."""
+    """What a test took, and which statements with changes it ran."""
 
     seconds: float
-    lines: list[Line]
+    statements: set[Statement]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +81,16 @@ class Trials:
     changes: list[tuple[str, Mutant]]
     """With their areas."""
     workers: int
+    folder: Path
+    """For the files of tests."""
     report: Callable[[Outcome], None]
-    _items: dict[str, pytest.Item] = field(default_factory=dict)
-    _reached: dict[str, Reached] = field(default_factory=dict)
-    _functions: list[FunctionType] = field(default_factory=list)
-    _killers: set[str] = field(default_factory=set)
     failing: list[str] = field(default_factory=list)
     """Tests that fail on the code as it is: they judge nothing."""
+    _items: dict[str, pytest.Item] = field(default_factory=dict)
+    _functions: list[FunctionType] = field(default_factory=list)
+    _statements: list[Statement] = field(default_factory=list)
+    _reached: dict[str, Reached] = field(default_factory=dict)
+    _killers: set[str] = field(default_factory=set)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -104,10 +110,11 @@ class Trials:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """The place of the tests' own run."""
         self._items = {item.nodeid: item for item in session.items}
-        self._functions = _functions({ROOT / mutant.path for _area, mutant in self.changes})
+        self._functions = functions_of({ROOT / mutant.path for _area, mutant in self.changes})
+        self._statements = sorted({_statement(mutant) for _area, mutant in self.changes})
         gc.collect()
         gc.freeze()
-        self._trace(session)
+        self._find_tests(session)
         running: list[_Trial] = []
         for area, mutant in self.changes:
             tests = self._tests_of(mutant)
@@ -116,51 +123,76 @@ class Trials:
                 continue
             while len(running) >= self.workers:
                 self._collect(running)
-            child = Child(partial(self._try, session, mutant, tests))
+            child = self._child(session, partial(self._try, session, mutant, tests))
             running.append(_Trial(area, mutant, len(tests), child))
         while running:
             self._collect(running)
         self._check_killers(session)
         return True
 
+    def _child(self, session: pytest.Session, work: Callable[[Tell], dict[str, Any]]) -> Child:
+        """Its tests' files are in a folder of their own: pytest empties one that is there."""
+
+        def work_apart(tell: Tell) -> dict[str, Any]:
+            factory = session.config._tmp_path_factory  # type: ignore[attr-defined]
+            factory._given_basetemp = self.folder / str(os.getpid())
+            return work(tell)
+
+        return Child(work_apart)
+
     # -- the tests of a change ----------------------------------------------------------------
 
-    def _trace(self, session: pytest.Session) -> None:
+    def _find_tests(self, session: pytest.Session) -> None:
         """Runs every test once, in children of equal parts of them."""
-        lines = {line for _area, mutant in self.changes for line in _lines(mutant)}
         items = list(self._items.values())
         size = -(-len(items) // self.workers)
         parts = [items[start : start + size] for start in range(0, len(items), size)]
-        children = [Child(partial(_traced, session, part, lines)) for part in parts]
-        for child in children:
-            for test, (seconds, reached, failed) in child.wait()["tests"].items():
+        for child in [self._child(session, partial(self._probed, session, part)) for part in parts]:
+            for test, (seconds, numbers, failed) in child.wait()["tests"].items():
                 if failed:
                     self.failing.append(test)
                 else:
-                    places = [(path, line) for path, line in reached]
-                    self._reached[test] = Reached(seconds, places)
+                    reached = {self._statements[number] for number in numbers}
+                    self._reached[test] = Reached(seconds, reached)
+
+    def _probed(
+        self, session: pytest.Session, items: list[pytest.Item], tell: Tell
+    ) -> dict[str, Any]:
+        """What each test takes, which statements it runs, and whether it fails."""
+        seen: set[int] = set()
+        lines: dict[str, dict[int, int]] = {}
+        for number, (name, line) in enumerate(self._statements):
+            lines.setdefault(name, {})[line] = number
+        for name, numbers in lines.items():
+            probe(ROOT / name, numbers, self._functions, seen.add)
+        answer = {}
+        for item, following in _in_turn(items):
+            seen.clear()
+            began = time.process_time()
+            failed = _run(session, item, following)
+            answer[item.nodeid] = time.process_time() - began, sorted(seen), failed
+            tell()
+        return {"tests": answer}
 
     def _tests_of(self, mutant: Mutant) -> list[pytest.Item]:
-        lines = set(_lines(mutant))
+        """The quickest first, as many as fit into LONGEST_TRIAL_SECONDS."""
         fitting = sorted(
             (reached.seconds, test)
             for test, reached in self._reached.items()
-            if reached.seconds <= LONGEST_TEST_SECONDS and not lines.isdisjoint(reached.lines)
+            if reached.seconds <= LONGEST_TEST_SECONDS and _statement(mutant) in reached.statements
         )
-        chosen: list[pytest.Item] = []
-        total = 0.0
-        for seconds, test in fitting:
-            total += seconds
-            if total > LONGEST_TRIAL_SECONDS and chosen:
-                break
-            chosen.append(self._items[test])
-        return chosen
+        totals = accumulate(seconds for seconds, _test in fitting)
+        return [
+            self._items[test]
+            for (_seconds, test), total in zip(fitting, totals, strict=True)
+            if total <= LONGEST_TRIAL_SECONDS
+        ]
 
     def _check_killers(self, session: pytest.Session) -> None:
         """Every test that killed still passes on the code as it is; else nothing was measured."""
         items = [self._items[test] for test in sorted(self._killers)]
-        answer = Child(partial(_traced, session, items, set())).wait()
-        failed = [test for test, (_seconds, _lines, failed) in answer["tests"].items() if failed]
+        tests = self._child(session, partial(self._probed, session, items)).wait()["tests"]
+        failed = [test for test, (_seconds, _numbers, failed) in tests.items() if failed]
         if failed:
             raise RuntimeError(f"these killed, but fail on the code as it is too: {failed}")
 
@@ -170,10 +202,10 @@ class Trials:
         self, session: pytest.Session, mutant: Mutant, tests: list[pytest.Item], tell: Tell
     ) -> dict[str, Any]:
         try:
-            make(mutant, self._functions)
+            make(mutant, ROOT, self._functions)
         except (LookupError, ValueError, SyntaxError) as error:
             return {"broken": repr(error)}
-        for item, following in zip(tests, [*tests[1:], None], strict=True):
+        for item, following in _in_turn(tests):
             if _run(session, item, following):
                 return {"result": KILLED, "by": item.nodeid}
             tell()
@@ -196,6 +228,7 @@ class Trials:
         mutant = trial.mutant
         assert "broken" not in answer, (mutant.key, answer)
         result, by = answer["result"], answer.get("by", "")
+        shutil.rmtree(self.folder / str(trial.child.pid), ignore_errors=True)
         if by in self._items:
             self._killers.add(by)
         seconds = round(time.monotonic() - trial.child.began, 1)
@@ -203,69 +236,8 @@ class Trials:
         self.report(outcome)
 
 
-def make(mutant: Mutant, functions: Iterable[FunctionType]) -> None:
-    """Makes the change in this process: those of `functions` that have the old code run the new.
-
-    Raises:
-        LookupError: the process has no such function.
-    """
-    path = ROOT / mutant.path
-    source = mutant.applied(path.read_text())
-    codes = list(_codes(compile(source, str(path), "exec", dont_inherit=True)))
-    count = Counter(name for name, _code in codes)  # two lambdas of one line have one name
-    inside = f"{mutant.function}.<locals>."
-    wanted = {
-        name: code
-        for name, code in codes
-        if (name[0] == mutant.function or name[0].startswith(inside)) and count[name] == 1
-    }
-    changed = 0
-    for function in functions:
-        old = function.__code__
-        new = wanted.get((old.co_qualname, old.co_firstlineno))
-        if new is not None and old.co_filename == str(path):
-            function.__code__ = new
-            changed += 1
-    if not changed:
-        raise LookupError(mutant.key)
-
-
-def _functions(paths: set[Path]) -> list[FunctionType]:
-    """All that this process has of these files."""
-    names = {str(path) for path in paths}
-    return [
-        each
-        for each in gc.get_objects()
-        if isinstance(each, FunctionType) and each.__code__.co_filename in names
-    ]
-
-
-def _codes(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield (each.co_qualname, each.co_firstlineno), each
-            yield from _codes(each)
-
-
-def _lines(mutant: Mutant) -> list[Line]:
-    path = str(ROOT / mutant.path)
-    return [(path, line) for line in range(mutant.first_line, mutant.last_line + 1)]
-
-
-def _traced(
-    session: pytest.Session, items: list[pytest.Item], lines: set[Line], tell: Tell
-) -> dict[str, Any]:
-    tracer = LineTracer(lines)
-    answer = {}
-    for item, following in zip(items, [*items[1:], None], strict=True):
-        tracer.seen.clear()
-        began = time.process_time()
-        with tracer.tracing():
-            failed = _run(session, item, following)
-        seconds = time.process_time() - began
-        answer[item.nodeid] = seconds, sorted(tracer.seen), failed
-        tell()
-    return {"tests": answer}
+def _statement(mutant: Mutant) -> Statement:
+    return mutant.path, mutant.first_line
 
 
 def _run(session: pytest.Session, item: pytest.Item, following: pytest.Item | None) -> bool:
@@ -273,6 +245,11 @@ def _run(session: pytest.Session, item: pytest.Item, following: pytest.Item | No
     before = session.testsfailed
     item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
     return session.testsfailed > before
+
+
+def _in_turn(items: list[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
+    """Each with the one after it, for which fixtures are kept."""
+    return zip_longest(items, items[1:])
 
 
 class Child:
@@ -286,8 +263,8 @@ class Child:
         self.began = self.heard = time.monotonic()
         self._read = b""
         self.pipe, answer_pipe = os.pipe()
-        self._pid = os.fork()
-        if self._pid:
+        self.pid = os.fork()
+        if self.pid:
             os.close(answer_pipe)
             return
         os.setsid()
@@ -324,8 +301,8 @@ class Child:
     def kill(self) -> dict[str, Any]:
         """Ends the process group."""
         with suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+            os.killpg(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
         os.close(self.pipe)
         return {"result": HUNG}
 
