@@ -66,7 +66,8 @@ def handle(
     context.respond(
         FindCoordinatorResponse(
             error_code=found[0].error_code,
-            error_message=found[0].error_message,
+            # Apache Kafka's word for a success, too.
+            error_message=found[0].error_message or ErrorCode.NONE.name,
             node_id=found[0].node_id,
             host=found[0].host,
             port=found[0].port,
@@ -115,7 +116,6 @@ def _leader(
         node_id=leader_id,
         host=endpoint.host,
         port=endpoint.port,
-        error_message=None,
     )
 
 

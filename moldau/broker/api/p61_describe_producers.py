@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation
-from moldau.broker.partition_lookup import find_led
+from moldau.broker.partition_lookup import LedPartition, find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p61_describe_producers import (
     DescribeProducersRequest,
@@ -18,6 +18,7 @@ from moldau.protocol.messages.p61_describe_producers import (
     ProducerState,
     TopicResponse,
 )
+from moldau.protocol.topic_names import is_legal_topic_name
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -45,7 +46,9 @@ def handle(
 def _describe(
     services: BrokerServices, context: RequestContext, topic: str, partition_index: int
 ) -> PartitionResponse:
-    led = find_led(services.replica_manager, context, Operation.READ, topic, partition_index)
+    led: LedPartition | ErrorCode = ErrorCode.INVALID_TOPIC_EXCEPTION
+    if is_legal_topic_name(topic):
+        led = find_led(services.replica_manager, context, Operation.READ, topic, partition_index)
     if isinstance(led, ErrorCode):
         return PartitionResponse(
             partition_index=partition_index, error_code=led, error_message=led.message

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation, ResourceType
 from moldau.broker.transaction.core.answers import DescribeAnswer
-from moldau.broker.transaction.core.transaction import NO_PRODUCER_ID
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p65_describe_transactions import (
     DescribeTransactionsRequest,
@@ -66,7 +65,6 @@ def _fill(context: RequestContext, state: TransactionState, answer: DescribeAnsw
     state.error_code = answer.error
     transaction = answer.transaction
     if transaction is None:
-        state.producer_id = NO_PRODUCER_ID
         return
     state.transaction_state = transaction.status.words
     state.transaction_timeout_ms = transaction.timeout_ms

@@ -6,6 +6,7 @@ page; an empty list of topics means all. Known gaps: none.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from moldau.broker.authorizer import Operation, ResourceType
@@ -35,6 +36,8 @@ async def answer(
     start_name, start_partition = "", 0
     if request.cursor is not None:
         start_name, start_partition = request.cursor.topic_name, request.cursor.partition_index
+        if start_partition < 0 or (request.topics and start_name not in names):
+            return _bad_cursor(names if request.topics else [])
         names = [name for name in names if name >= start_name]
     configured: int = services.node_config[MAX_PARTITIONS_CONFIG]
     budget = max(1, min(request.response_partition_limit, configured))
@@ -68,11 +71,23 @@ async def answer(
     return response
 
 
+def _bad_cursor(names: Iterable[str]) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name)
+            for name in names
+        ]
+    )
+
+
 def _absent(context: RequestContext, topic_name: str) -> DescribeTopicPartitionsResponseTopic:
+    absent = DescribeTopicPartitionsResponseTopic(name=topic_name)
     if not context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, topic_name):
-        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    elif not is_legal_topic_name(topic_name):
-        error = ErrorCode.INVALID_TOPIC_EXCEPTION
-    else:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return DescribeTopicPartitionsResponseTopic(error_code=error, name=topic_name)
+        absent.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return absent
+    is_legal = is_legal_topic_name(topic_name)
+    absent.error_code = (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal else ErrorCode.INVALID_TOPIC_EXCEPTION
+    )
+    absent.topic_authorized_operations = context.authorized_topic_operations(topic_name)
+    return absent

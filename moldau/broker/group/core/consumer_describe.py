@@ -51,7 +51,7 @@ def _member(group: ConsumerGroup, member: ConsumerGroupMember, image: MetadataIm
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.subscribed_topic_names),
-        subscribed_topic_regex=member.subscribed_topic_regex or None,
+        subscribed_topic_regex=member.subscribed_topic_regex or "",
         assignment=_assignment(owned, image),
         target_assignment=_assignment(group.targets.get(member.member_id, NOTHING), image),
         member_type=CLASSIC_MEMBER if member.uses_classic_protocol else CONSUMER_MEMBER,
