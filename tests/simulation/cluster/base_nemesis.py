@@ -215,6 +215,12 @@ class BaseNemesis:
             self.world.fault_injected("disk error", f"{node.host} {operation} {number}")
             node.disk.fail(operation, number)
 
+    # -- clocks ----------------------------------------------------------------------------------
+
+    def _jump_clock(self) -> None:
+        """An operator or a time server sets a machine's wall clock."""
+        self.world.fault_injected("clock jump", self.world.wall_clocks.jump())
+
     # -- the network -----------------------------------------------------------------------------
 
     def _partition(self) -> None:

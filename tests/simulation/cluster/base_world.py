@@ -26,6 +26,7 @@ from tests.simulation.cluster.virtual_loop import (
     VirtualClock,
     VirtualLoop,
 )
+from tests.simulation.cluster.wall_clocks import WallClocks
 from tests.simulation.scheduler import Violation
 
 POLL_MS = 50.0
@@ -52,6 +53,8 @@ class BaseWorld:
         self.loop = VirtualLoop()
         self.loop.after_step = self._after_step
         self.clock = VirtualClock(self.loop)
+        """True time; every machine has a wall clock of its own."""
+        self.wall_clocks = WallClocks(Random(f"wall clocks {seed}"))
         self.fabric = Fabric(self.loop, Random(self.random.getrandbits(64)))
         self.ledger = Ledger()
         self.faults: Counter[str] = Counter()

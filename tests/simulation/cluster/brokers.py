@@ -28,7 +28,7 @@ from tests.simulation.cluster.link import ControllerLink
 from tests.simulation.cluster.logs import CLUSTER_ID
 from tests.simulation.cluster.network import SimulatedNetwork
 from tests.simulation.cluster.observers import Observer
-from tests.simulation.cluster.virtual_loop import Process
+from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 from tests.simulation.scheduler import Violation
 from tests.storage.simulated_disk import DirectoryNode
 
@@ -99,7 +99,12 @@ class SimulatedBroker:
         self.lifecycle = self.observer = self.disk = None
         if self.is_observing:
             self.disk = NodeDisk(
-                process, self._root, self.random, DiskSettings(), self.world.disk_operation
+                process,
+                self._root,
+                self.random,
+                DiskSettings(),
+                VirtualClock(self.world.loop, self.world.wall_clocks.of(self.host)),
+                self.world.disk_operation,
             )
             self.observer = Observer(self.world, process, self.broker_id, self.host)
         process.spawn(self._run(process, network, incarnation_id, previous_epoch))

@@ -15,7 +15,7 @@ from enum import Enum
 from random import Random
 from typing import Any
 
-from tests.simulation.cluster.virtual_loop import WALL_CLOCK_START_MS, Process
+from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 from tests.storage.simulated_disk import DirectoryNode, FileNode
 from tests.storage.simulated_filesystem import Fault, SimulatedCrash, SimulatedFilesystem
 
@@ -49,10 +49,10 @@ class NodeDisk(SimulatedFilesystem):
         root: DirectoryNode,
         random: Random,
         settings: DiskSettings,
+        clock: VirtualClock,
         on_operation: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        loop = process.loop
-        super().__init__(root, now_ms=lambda: WALL_CLOCK_START_MS + int(loop.time() * 1000))
+        super().__init__(root, now_ms=clock.now_ms)
         self._process = process
         self._random = random
         self._on_operation = on_operation

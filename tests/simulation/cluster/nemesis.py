@@ -21,6 +21,7 @@ SCENARIOS = (
     ("crash_on_file", "crash_in_operation", "fail_disk", "controller_leaves"),
     ("kill_broker", "broker_leaves", "stop_broker", "kill_controller"),
     ("replace_voter", "kill_controller", "partition", "resign"),
+    ("jump_clock", "kill_controller", "stop_controller", "kill_broker"),
 )
 """What belongs together: half of the seeds keep to one of these."""
 
@@ -51,6 +52,7 @@ class Nemesis(BaseNemesis):
             (2, self._storage_outage),
             (1, self._fail_disk),
             (1.5, self._slow_network),
+            (1, self._jump_clock),
             (2, self._kill_broker),
             (2, self._broker_leaves),
             (1, self._stop_broker),

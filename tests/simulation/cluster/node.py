@@ -180,7 +180,12 @@ class ControllerNode:
         name = f"{self.host}#{self.starts}"
         process = self.process = Process(self.world.loop, name)
         self.disk = NodeDisk(
-            process, self._root, self.random, self.disk_settings, self.world.disk_operation
+            process,
+            self._root,
+            self.random,
+            self.disk_settings,
+            VirtualClock(self.world.loop, self.world.wall_clocks.of(self.host)),
+            self.world.disk_operation,
         )
         # After everything that the death itself brings about: a crash unwinds the stack first.
         process.on_kill.append(
@@ -273,7 +278,7 @@ class ControllerNode:
         config = controller_config(
             self.controller_id, {**world.quorum_keys, **world.controller_overrides}
         )
-        clock = VirtualClock(world.loop, wall_offset_ms=self.random.randrange(-2_000, 2_000))
+        clock = VirtualClock(world.loop, world.wall_clocks.of(self.host))
         network = world.fabric.port_of(process, self.host)
 
         def on_fatal(reason: str) -> None:

@@ -55,7 +55,7 @@ class Observer:
     async def start(self, disk: Any, network: Any, random: Random) -> None:
         """Open the log and listen. Raises as `QuorumLog.open`."""
         world = self.world
-        clock = VirtualClock(world.loop)
+        clock = VirtualClock(world.loop, world.wall_clocks.of(self.host))
         log = self.log = await open_metadata_log(
             self.config,
             disk,

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from tests.simulation.cluster.wall_clocks import WallClock
 from tests.storage.simulated_filesystem import SimulatedCrash
 
 MAX_STEPS_AT_ONE_INSTANT = 50_000
@@ -330,14 +331,14 @@ def _where(exception: BaseException) -> str:
 
 
 class VirtualClock:
-    """The Clock port of one process. Its wall clock may be wrong by `wall_offset_ms`."""
+    """The Clock port of one process. Its wall clock is its machine's, right without one."""
 
-    def __init__(self, loop: VirtualLoop, wall_offset_ms: int = 0) -> None:
+    def __init__(self, loop: VirtualLoop, wall: WallClock | None = None) -> None:
         self._loop = loop
-        self.wall_offset_ms = wall_offset_ms
+        self._wall = WallClock() if wall is None else wall
 
     def now_ms(self) -> int:
-        return WALL_CLOCK_START_MS + self.wall_offset_ms + int(self._loop.time() * 1000)
+        return WALL_CLOCK_START_MS + self._wall.offset_ms + int(self._loop.time() * 1000)
 
     def monotonic_ms(self) -> float:
         return self._loop.time() * 1000

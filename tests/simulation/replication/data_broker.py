@@ -140,7 +140,12 @@ class DataBroker:
         self.world.data.found_less.discard(self.broker_id)
         process = self.process = Process(self.world.loop, f"{self.host}#{self.starts}")
         self.disk = NodeDisk(
-            process, self._root, self.random, self.disk_settings, self.world.disk_operation
+            process,
+            self._root,
+            self.random,
+            self.disk_settings,
+            VirtualClock(self.world.loop, self.world.wall_clocks.of(self.host)),
+            self.world.disk_operation,
         )
         self.disk.owner = self
         process.on_kill.append(
@@ -215,7 +220,7 @@ class DataBroker:
 
     async def _run(self, process: Process, disk: NodeDisk) -> None:
         world = self.world
-        clock = VirtualClock(world.loop, wall_offset_ms=self.random.randrange(-500, 500))
+        clock = VirtualClock(world.loop, world.wall_clocks.of(self.host))
         network = world.fabric.port_of(process, self.host)
         try:
             directories = open_log_directories(

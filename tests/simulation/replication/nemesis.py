@@ -22,6 +22,7 @@ SCENARIOS = (
     ("fail_broker_disk", "kill_broker", "broker_leaves"),
     ("cut_replication", "kill_broker", "slow_network", "reset"),
     ("stop_broker", "isolate_broker", "reset"),
+    ("jump_clock", "kill_broker", "broker_leaves", "lose_power"),
 )
 """What belongs together: half of the seeds keep to one of these."""
 
@@ -53,6 +54,7 @@ class ReplicationNemesis(BaseNemesis):
             (2, self._partition),
             (2, self._reset),
             (1.5, self._slow_network),
+            (1, self._jump_clock),
         ]
 
     def hosts(self) -> list[str]:

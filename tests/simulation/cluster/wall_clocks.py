@@ -1,0 +1,60 @@
+"""The wall clocks of a simulated cluster's machines: they differ by seconds, and jump.
+
+Owns: by how much each machine's wall clock is off, and how far apart the clocks of a run may be.
+Must not: touch monotonic time, which is the loop's on every machine.
+Invariant: only `jump` changes an offset; a restart of the machine's process does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+
+@dataclass(slots=True)
+class WallClock:
+    """One machine's wall clock: `offset_ms` ahead of true time, behind it when negative."""
+
+    offset_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSettings:
+    """How wrong wall clocks are: at the beginning, and by one jump; milliseconds either way."""
+
+    apart_ms: int
+    jump_ms: int
+
+    @classmethod
+    def of_seed(cls, random: Random) -> ClockSettings:
+        """Nearly right in one run, off by seconds in another."""
+        return cls(
+            apart_ms=random.choice((200, 2_000, 10_000)),
+            jump_ms=random.choice((1_000, 5_000, 20_000)),
+        )
+
+
+class WallClocks:
+    """All machines' wall clocks; each is off by what the seed says for it."""
+
+    def __init__(self, random: Random, settings: ClockSettings | None = None) -> None:
+        self._random = random
+        self.settings = settings or ClockSettings.of_seed(random)
+        self._clocks: dict[str, WallClock] = {}
+
+    def of(self, host: str) -> WallClock:
+        """That machine's; made when it is first asked for."""
+        known = self._clocks.get(host)
+        if known is None:
+            apart_ms = self.settings.apart_ms
+            known = WallClock(self._random.randint(-apart_ms, apart_ms))
+            self._clocks[host] = known
+        return known
+
+    def jump(self) -> str:
+        """One machine's wall clock jumps, ahead or back; which, and by how much."""
+        host = self._random.choice(sorted(self._clocks))
+        jump_ms = self._random.randint(-self.settings.jump_ms, self.settings.jump_ms)
+        clock = self._clocks[host]
+        clock.offset_ms += jump_ms
+        return f"{host} by {jump_ms} ms, now off by {clock.offset_ms} ms"
