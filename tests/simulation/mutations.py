@@ -208,11 +208,10 @@ def _rewinds(self: Fetching, snapshot_id: Any, voters: VoterSet) -> None:
     state.high_watermark = min(state.high_watermark, snapshot_id.end_offset)
 
 
-def _leaders_high_watermark(self: Fetching) -> bool:
+def _applies_at_once(self: Fetching) -> None:
     state, following = self._state, self._state.following
-    return following is not None and state.raise_high_watermark(
-        min(following.leader_high_watermark, state.log.log_end_offset)
-    )
+    if following is not None:
+        state.raise_high_watermark(min(following.leader_high_watermark, state.log.log_end_offset))
 
 
 def _is_about_the_epoch(self: Fetching, request: Any) -> bool:
@@ -349,7 +348,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "unflushed-follower-applies": Mutation(
         "a follower's high watermark covers what it has not flushed",
-        ((Fetching, "advance_high_watermark", _leaders_high_watermark),),
+        (_after(Fetching, "on_appended", lambda _result, self: _applies_at_once(self)),),
     ),
     "stale-answer-used": Mutation(
         "an answer about a log that has changed since is used",

@@ -250,6 +250,17 @@ class Fetching:
         if state.gone_leader_epoch != state.leader_epoch:
             state.deadline_ms = state.fetch_deadline_ms()
 
+    def on_appended(self) -> None:
+        """What was fetched is in the log."""
+        state, following = self._state, self._state.following
+        if following is not None:
+            following.is_busy = False
+        if not state.settings.is_controller:
+            # A broker never votes: no majority counts on its disk, and what the quorum has
+            # committed is committed whether it is flushed here or not.
+            state.flushed_end_offset = state.log.log_end_offset
+            self.advance_high_watermark()
+
     def advance_high_watermark(self) -> bool:
         """Up to the leader's, as far as this replica's own log is flushed."""
         state, following = self._state, self._state.following

@@ -349,13 +349,7 @@ class QuorumCore:
         state = self._begin(now_ms)
         for offset, voter_set in voters:
             state.voters.append(offset, voter_set)
-        if state.following is not None:
-            state.following.is_busy = False
-        if not state.settings.is_controller:
-            # A broker never votes: no majority counts on its disk, and what the quorum has
-            # committed is committed whether it is flushed here or not.
-            state.flushed_end_offset = state.log.log_end_offset
-            self._fetching.advance_high_watermark()
+        self._fetching.on_appended()
         if voters:
             self._changes.on_appended()
             self._replication.advance_high_watermark()
