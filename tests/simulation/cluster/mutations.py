@@ -63,7 +63,7 @@ def unclean_start_is_clean() -> Undo:
     def leaving_step(
         state: Any, settings: Any, broker_id: int, *, is_clean: bool, **more: Any
     ) -> Step:
-        return original(state, settings, broker_id, is_clean=True)
+        return original(state, settings, broker_id, is_clean=True, **more)
 
     return _replaced(cluster_control, "leaving_step", leaving_step)
 

@@ -11,8 +11,9 @@ import pytest
 from confluent_kafka import ElectionType, TopicPartition
 
 from moldau.testing import Cluster, NodeFailed
-from tests.system.processes import Writer, read_all, run_cli
+from tests.system.processes import Writer, read_all
 from tests.system.replication.three_brokers import QUICK, Trio
+from tests.system.replication.two_directories import format_directories, set_directories
 
 BROKER = 2
 
@@ -95,35 +96,8 @@ def test_damage_found_after_a_clean_shutdown(trio: Trio) -> None:
 def with_second_directory(trio: Trio, path: Path) -> None:
     """Give broker 2 another log directory, as an operator does."""
     assert trio.cluster.stop(BROKER) == 0
-    home = trio.cluster.data_directory(BROKER).parent
-    config = home / "server.properties"
-    lines = [
-        f"{line},{path}" if line.startswith("log.dirs=") else line
-        for line in config.read_text().splitlines()
-    ]
-    config.write_text("\n".join(lines) + "\n")
-    format_storage(trio)
+    set_directories(trio.cluster, BROKER, trio.cluster.data_directory(BROKER), path)
     trio.cluster.restart(BROKER)
-
-
-def format_storage(trio: Trio) -> None:
-    """Give broker 2's new directories an identity."""
-    home = trio.cluster.data_directory(BROKER).parent
-    cluster_id = next(
-        line.partition("=")[2]
-        for line in (home / "data" / "meta.properties").read_text().splitlines()
-        if line.startswith("cluster.id=")
-    )
-    ended = run_cli(
-        "storage",
-        "format",
-        "--config",
-        home / "server.properties",
-        "--cluster-id",
-        cluster_id,
-        "--ignore-formatted",
-    )
-    assert ended.status == 0, ended.errors
 
 
 @pytest.fixture
@@ -200,7 +174,7 @@ def test_a_replaced_disk_is_filled_again(trio: Trio, second: Path) -> None:
     second.mkdir()
     with pytest.raises(NodeFailed, match="not formatted"):
         trio.cluster.restart(BROKER)
-    format_storage(trio)
+    format_directories(trio.cluster, BROKER)
     trio.cluster.restart(BROKER)
     for each, writer in writers.items():
         trio.wait_isr(each, {1, 2, 3})

@@ -1,0 +1,168 @@
+"""A log directory taken out of `log.dirs`: what was acknowledged is kept, or is not served at all.
+
+Broker 2 has two directories and loses the second; of its replicas there, the other copies stay, and
+without other copies the partition waits for the directory.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+
+from moldau.testing import Cluster, wait_until
+from tests.system.processes import Writer, read_all
+from tests.system.replication.three_brokers import QUICK, Trio
+from tests.system.replication.two_directories import set_directories
+
+pytestmark = pytest.mark.timeout(600)
+
+BROKER = 2
+RECORDS = 900
+NOT_HERE = ("is offline", "which is not one of this broker")
+
+
+class Disks:
+    """Broker 2 on its own directory and a second one."""
+
+    def __init__(self, trio: Trio, second: Path) -> None:
+        self.trio = trio
+        self.first = trio.cluster.data_directory(BROKER)
+        self.second = second
+        self.restart(self.first, self.second)
+
+    def restart(self, *paths: Path) -> None:
+        """An orderly stop, then a start with these directories."""
+        self.stop()
+        self.start(*paths)
+
+    def stop(self) -> None:
+        assert self.trio.cluster.stop(BROKER) == 0
+
+    def start(self, *paths: Path) -> None:
+        set_directories(self.trio.cluster, BROKER, *paths)
+        self.trio.cluster.restart(BROKER)
+
+    def topic_in_second(self, *replicas: int) -> tuple[str, Writer]:
+        """A topic whose replica on broker 2 lies in the second directory, with its records."""
+        config = {"min.insync.replicas": str(len(replicas))}
+        for _ in range(2):
+            topic = self.trio.create(f"t-{uuid.uuid4().hex}", replicas=replicas, config=config)
+            place = wait_until(lambda topic=topic: self.place(topic), what="the replica's log")  # type: ignore[misc]
+            if place == self.second:
+                break
+        assert place == self.second, "partitions are spread over the directories"
+        writer = Writer(self.trio.bootstrap, topic, acks="all")
+        writer.send(RECORDS)
+        writer.flush()
+        assert len(writer.acknowledged) == RECORDS
+        return topic, writer
+
+    def place(self, topic: str) -> Path | None:
+        """The directory in which broker 2 has the topic's log; None while there is none."""
+        places = (self.first, self.second)
+        return next((each for each in places if (each / f"{topic}-0").exists()), None)
+
+    def fail_second(self, topic: str, writer: Writer) -> Path:
+        """The second directory's disk goes away under the running broker."""
+        away = self.second.with_name("away")
+        self.second.rename(away)
+        writer.send(1)
+        writer.flush()
+        wait_until(
+            lambda: self.trio.said(BROKER, "log directory", str(self.second), "is offline"),
+            what="the directory fails",
+            deadline_s=90,
+        )
+        return away
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[Disks]:
+    with Cluster(brokers=3, controllers=3, config=QUICK) as cluster:
+        yield Disks(Trio(cluster), tmp_path / "second")
+
+
+def check_has_all(trio: Trio, topic: str, writer: Writer) -> None:
+    """What was acknowledged is there, once and in order; what a failing disk refused may be."""
+    values = read_all(trio.bootstrap, topic)
+    acknowledged = list(writer.acknowledged)
+    assert values[: len(acknowledged)] == acknowledged
+    assert len(values) - len(acknowledged) in (0, len(writer.refused))
+
+
+def check_nothing_is_lost(disks: Disks, topic: str, writer: Writer) -> None:
+    """Broker 2 starts without the directory, before it can copy anything: it must not lead."""
+    trio = disks.trio
+    trio.cluster.pause(1)
+    disks.start(disks.first)
+    wait_until(
+        lambda: trio.leader(topic) == BROKER or trio.said(BROKER, f"{topic}-0", *NOT_HERE),
+        what="broker 2 leads, or says why it cannot",
+    )
+    assert trio.leader(topic) != BROKER
+    trio.cluster.resume(1)
+    assert trio.wait_leader(topic, other_than=BROKER) == 1
+    trio.wait_isr(topic, {1, BROKER})
+    assert (disks.first / f"{topic}-0").exists(), "it was copied to the directory that is left"
+    check_has_all(trio, topic, writer)
+    trio.wait_equal(topic, [trio.log_directory(topic, 1), disks.first / f"{topic}-0"])
+
+
+def test_a_directory_taken_out_costs_no_acknowledged_record(disks: Disks) -> None:
+    topic, writer = disks.topic_in_second(1, BROKER)
+    disks.stop()
+    check_nothing_is_lost(disks, topic, writer)
+
+
+def test_a_directory_that_failed_and_was_then_taken_out(disks: Disks) -> None:
+    topic, writer = disks.topic_in_second(1, BROKER)
+    disks.fail_second(topic, writer)
+    disks.trio.wait_isr(topic, {1})
+    disks.stop()
+    check_nothing_is_lost(disks, topic, writer)
+
+
+@pytest.mark.parametrize("has_failed", [False, True], ids=["clean", "failed"])
+def test_the_only_replica_waits_for_its_directory(disks: Disks, has_failed: bool) -> None:
+    trio = disks.trio
+    topic, writer = disks.topic_in_second(BROKER)
+    away = disks.fail_second(topic, writer) if has_failed else None
+    for _ in range(2):
+        disks.restart(disks.first)
+        assert trio.said(BROKER, f"{topic}-0", *NOT_HERE)
+        assert trio.leader(topic) == -1
+        with pytest.raises((KafkaException, AssertionError)):
+            read_all(trio.bootstrap, topic)
+        assert not (disks.first / f"{topic}-0").exists()
+    if away is not None:
+        away.rename(disks.second)
+    disks.restart(disks.first, disks.second)
+    trio.wait_isr(topic, {BROKER})
+    assert trio.leader(topic) == BROKER
+    check_has_all(trio, topic, writer)
+
+
+def test_a_topic_made_again_while_its_old_directory_is_failed(disks: Disks) -> None:
+    trio = disks.trio
+    topic, writer = disks.topic_in_second(BROKER)
+    away = disks.fail_second(topic, writer)
+    trio.admin.delete_topics([topic])[topic].result(20)
+    wait_until(
+        lambda: topic not in trio.admin.list_topics(timeout=20).topics, what="the topic is deleted"
+    )
+    trio.create(topic, replicas=[BROKER])
+    again = Writer(trio.bootstrap, topic, acks="all")
+    again.send(5)
+    again.flush()
+    assert (len(again.acknowledged), again.refused) == (5, [])
+    # The old disk comes back with the old topic's log: it is put aside.
+    disks.stop()
+    away.rename(disks.second)
+    disks.start(disks.first, disks.second)
+    trio.wait_isr(topic, {BROKER})
+    assert read_all(trio.bootstrap, topic) == list(again.acknowledged)
+    assert len(list(disks.second.glob(f"{topic}-0.*-stray"))) == 1
