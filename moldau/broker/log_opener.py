@@ -162,7 +162,7 @@ class LogOpener:
         directory = manager.directory_with_id(assigned)
         is_new = (topic_partition, partition.topic_id) in self._new
         names_a_living_one = directory is not None and directory.is_online
-        manager.release_name(
+        manager.found.release_name(
             topic_partition,
             partition.topic_id,
             is_elsewhere=is_new or (names_a_living_one and not is_believed),
@@ -195,8 +195,10 @@ class LogOpener:
                 "broker; it begins empty once another replica leads and this one is neither in "
                 "sync nor eligible",
             )
-        if manager.may_have_had(directory):
-            reason = manager.put_missing(partition.topic_partition, partition.topic_id, directory)
+        if manager.found.may_have_had(directory):
+            reason = manager.found.put_missing(
+                partition.topic_partition, partition.topic_id, directory
+            )
             raise LogOffline(name, reason)
         return directory
 
@@ -224,7 +226,7 @@ class LogOpener:
         reason = self.damage(partition)
         assert reason is not None, "a log that is fine is not put aside"
         count = self._replacements.get(topic_partition, 0)
-        if count >= MAX_REPLACEMENTS or topic_partition in self._log_manager.twins:
+        if count >= MAX_REPLACEMENTS or topic_partition in self._log_manager.found.twins:
             return False
         self._replacements[topic_partition] = count + 1
         directory = self._log_manager.directory_of(topic_partition)

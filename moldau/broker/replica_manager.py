@@ -202,7 +202,7 @@ class ReplicaManager:
                 self._assign(topic_partition, topic_id, registration, min_insync[topic])
         if self._is_first_change:
             self._is_first_change = False
-            self._log_manager.replicas_known()
+            self._log_manager.found.replicas_known()
         self.replication.apply_metadata(delta, image)
         self.complete_ready()
 

@@ -1,9 +1,9 @@
 """LogManager: all partitions' logs of one node, in all its log directories.
 
 Owns: which log is where, loading and creating and deleting them, which partitions and directories
-are offline and why, which are missing, and the orderly end.
+are offline and why, and the orderly end.
 Must not: read or write records, know leaders or replicas, or answer clients. What happens
-regularly is in log_jobs, loading in log_loader.
+regularly is in log_jobs, loading in log_loader, what was found in found_partitions.
 Invariant: a partition is in exactly one of: online, offline, unknown. One that cannot be served
 never keeps another from being served. Offsets of a deleted partition are out of the checkpoint
 files before a partition of the same name is made.
@@ -16,7 +16,7 @@ import logging
 import os
 import random as random_module
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -34,6 +34,7 @@ from moldau.storage.cleaner.settings import CleanerSettings
 from moldau.storage.cleaner.worker import CleanerWorker, InlineWorker
 from moldau.storage.corrupt_file import CorruptFile
 from moldau.storage.faults import DiskFull, LogOffline, is_out_of_room
+from moldau.storage.found_partitions import FoundPartitions
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_dir_description import (
@@ -62,7 +63,6 @@ from moldau.storage.manager_settings import LogManagerSettings
 from moldau.storage.offset_checkpoints import DirectoryCheckpoints
 from moldau.storage.open_files import OpenSegments
 from moldau.storage.partition_metadata import (
-    read_partition_metadata,
     write_partition_metadata_unsynced,
 )
 
@@ -134,19 +134,11 @@ class LogManager:
         """Told of each log that cannot be used any more, with its directory or alone."""
         self.unsynced_directories: dict[str, str] = {}
         """Partition directories made and not yet durable -> their log directory's path."""
-        self.twins: set[TopicPartition] = set()
-        """Partitions that two directories have, until the metadata, or an operator, says which is
-        the right one.
-        """
-        self.missing: set[TopicPartition] = set()
-        """Offline partitions that a checkpoint names and that are in no directory."""
-        self._twin_places: dict[TopicPartition, list[DirectoryContents]] = {}
-        self._nameless: set[UUID] = set()
-        self._unread: frozenset[UUID] = frozenset()
         self._topic_config = topic_config
         self._random = random
         self._on_directory_offline = on_directory_offline
         self.table = LogTable()
+        self.found = FoundPartitions(self)
         self._is_closing = False
         self.cleaner = LogCleaner(
             self,
@@ -173,8 +165,8 @@ class LogManager:
         for contents in found:
             files = self.checkpoints[contents.directory.path]
             files.first_dirty_offsets.loaded(contents.checkpoints.first_dirty_offsets)
-        self._look_for_missing(found)
-        queue = deque(self._without_twins(found))
+        self.found.look_for_missing(found)
+        queue = deque(self.found.without_twins(found))
         await self._load_all(queue, self.settings.recovery_threads_per_directory * len(found))
         for contents in found:
             self.jobs.removal.add(self.settings.initial_delay_ms, contents.to_delete)
@@ -184,7 +176,7 @@ class LogManager:
             loaded_count=len(self.table.logs),
             offline_count=len(self.table.offline),
             clean_directory_count=sum(contents.was_clean_shutdown for contents in found),
-            previous_broker_epoch=self._previous_broker_epoch(found),
+            previous_broker_epoch=self.found.previous_broker_epoch(found),
             elapsed_ms=self.clock.monotonic_ms() - started_ms,
         )
         logger.info(
@@ -198,62 +190,8 @@ class LogManager:
         )
         return report
 
-    def _previous_broker_epoch(self, found: Iterable[DirectoryContents]) -> int:
-        """The broker epoch with which everything there is was cleanly shut down, else -1 (KIP-966).
-
-        Everything: each directory that is configured, or that the broker had when it stopped. A
-        partition that is damaged all the same, or missing, may lack what it acknowledged.
-        """
-        stops = [contents.clean_shutdown for contents in found]
-        epochs = {UNKNOWN_BROKER_EPOCH if each is None else each.broker_epoch for each in stops}
-        if len(epochs) != 1 or self.has_failed_directories or self._unread or self.table.offline:
-            return UNKNOWN_BROKER_EPOCH
-        return epochs.pop()
-
-    def _look_for_missing(self, found: Sequence[DirectoryContents]) -> None:
-        """Partitions that were here when the checkpoints were written, and are not any more."""
-        read = {contents.directory.directory_id for contents in found}
-        present = {each for contents in found for each in contents.partitions}
-        noted: set[UUID] = set()
-        for contents in found:
-            if contents.clean_shutdown is not None:
-                noted |= contents.clean_shutdown.directory_ids
-            if not contents.has_names:
-                self._nameless.add(contents.directory.directory_id)
-            for topic_partition in contents.names():
-                if topic_partition not in present and topic_partition not in self.missing:
-                    self.missing.add(topic_partition)
-                    reason = f"{contents.directory.join(str(topic_partition))} is not there"
-                    self._put_offline(contents, topic_partition, reason)
-        self._unread = frozenset(noted - read)
-        if self._unread:
-            ids = ", ".join(sorted(uuid_to_base64(each) for each in self._unread))
-            logger.warning("log directories that were here at the last stop are not: %s", ids)
-        if self.missing:
-            logger.warning("%d partitions that were here are not any more", len(self.missing))
-
-    def _without_twins(
-        self, found: Iterable[DirectoryContents]
-    ) -> list[tuple[DirectoryContents, TopicPartition]]:
-        """What to load. A partition that two directories have is served from neither."""
-        holders: dict[TopicPartition, list[DirectoryContents]] = {}
-        for contents in found:
-            for topic_partition in contents.partitions:
-                holders.setdefault(topic_partition, []).append(contents)
-        wanted = []
-        for topic_partition, places in holders.items():
-            if len(places) == 1:
-                wanted.append((places[0], topic_partition))
-                continue
-            paths = " and ".join(each.directory.path for each in places)
-            reason = f"it is in {paths}; keep the right one of the two"
-            logger.error("%s is offline: %s", topic_partition, reason)
-            self.twins.add(topic_partition)
-            self._twin_places[topic_partition] = places
-            self._put_offline(places[0], topic_partition, reason)
-        return wanted
-
-    async def _load(self, contents: DirectoryContents, topic_partition: TopicPartition) -> None:
+    async def load(self, contents: DirectoryContents, topic_partition: TopicPartition) -> None:
+        """Open one partition, recovering it if need be."""
         loaded = await self.filesystem.offload(
             load_partition,
             self.filesystem,
@@ -274,7 +212,7 @@ class LogManager:
         async def work() -> None:
             nonlocal next_report_ms
             while queue:
-                await self._load(*queue.popleft())
+                await self.load(*queue.popleft())
                 if self.clock.monotonic_ms() >= next_report_ms:
                     next_report_ms += PROGRESS_INTERVAL_MS
                     logger.info("loading partitions: %d of %d left", len(queue), total)
@@ -319,148 +257,6 @@ class LogManager:
         self.table.put_offline(
             topic_partition, contents.directory, reason, contents.checkpoints, topic_id
         )
-
-    # -- what the metadata tells about what was found --------------------------------------------
-
-    async def settle(self, place_of: Callable[[TopicPartition], tuple[UUID, UUID] | None]) -> None:
-        """Put aside what lies here and is not (any more) a replica of this broker, and choose
-        between two directories that have the same partition.
-
-        Args:
-            place_of: topic id and log directory of this broker's replica, None when it has none.
-        """
-        for log in list(self.logs()):
-            place = place_of(log.topic_partition)
-            if place is None or log.topic_id not in (place[0], ZERO_UUID):
-                logger.warning("%s is not a replica of this broker: put aside", log.topic_partition)
-                try:
-                    self.mark_stray(log.topic_partition)
-                except LogOffline as problem:
-                    logger.error("%s cannot be put aside: %s", log.topic_partition, problem)
-        for topic_partition in [each for each in self.missing if place_of(each) is None]:
-            self._forget(topic_partition)
-        for topic_partition, places in list(self._twin_places.items()):
-            place = place_of(topic_partition)
-            right = None if place is None else self._right_twin(topic_partition, places, place)
-            if right is not None and topic_partition in self.twins:
-                await self._keep_twin(topic_partition, right, places)
-        self._twin_places.clear()
-
-    def _right_twin(
-        self,
-        topic_partition: TopicPartition,
-        places: Sequence[DirectoryContents],
-        place: tuple[UUID, UUID],
-    ) -> DirectoryContents | None:
-        """The only place with the right topic id, else among those the one that the metadata names;
-        None when an operator has to say.
-        """
-        topic_id, directory_id = place
-        candidates = []
-        for contents in places:
-            path = contents.directory.join(str(topic_partition))
-            try:
-                found = read_partition_metadata(self.filesystem, path)
-            except (OSError, CorruptFile):
-                return None
-            if found == topic_id:
-                candidates.append(contents)
-        if len(candidates) != 1:
-            candidates = [
-                each for each in candidates if each.directory.directory_id == directory_id
-            ]
-        return candidates[0] if candidates else None
-
-    async def _keep_twin(
-        self,
-        topic_partition: TopicPartition,
-        right: DirectoryContents,
-        places: Sequence[DirectoryContents],
-    ) -> None:
-        """The others are put aside, then the right one is loaded."""
-        for contents in places:
-            if contents is right:
-                continue
-            directory = contents.directory
-            logger.warning(
-                "%s is in %s: the copy in %s is put aside",
-                topic_partition,
-                right.directory.path,
-                directory.path,
-            )
-            try:
-                self._rename_aside(directory, topic_partition, STRAY_SUFFIX)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                path = directory.join(str(topic_partition))
-                self.fail_directory(directory, f"{path} cannot be renamed: {describe(error)}")
-                return
-        self._forget(topic_partition)
-        await self._load(right, topic_partition)
-
-    def _forget(self, topic_partition: TopicPartition) -> None:
-        """An offline partition that is not here, or is the wrong one of two."""
-        self.table.remove(topic_partition)
-        self.missing.discard(topic_partition)
-        self.twins.discard(topic_partition)
-        self.jobs.recovery_points.soon()
-
-    def replicas_known(self) -> None:
-        """All replicas of this broker were looked for: from now on each directory's checkpoints
-        tell which partitions were there.
-        """
-        if self._nameless:
-            self.jobs.recovery_points.soon()
-
-    def may_have_had(self, directory: LogDirectory | None) -> bool:
-        """Whether a log that is not known may have been in that directory all the same, None: in
-        any that this broker has or had.
-        """
-        if directory is None:
-            return bool(self._nameless or self._unread)
-        return directory.directory_id in self._nameless
-
-    def put_missing(
-        self, topic_partition: TopicPartition, topic_id: UUID, directory: LogDirectory | None
-    ) -> str:
-        """A partition is not there and has to be: offline from now on, at later starts too.
-
-        Returns: why.
-        """
-        holder = directory or self.table.emptiest(self.directories)
-        assert holder is not None, "some directory is online, or the node has stopped"
-        reason = "its log is in no log directory of this broker"
-        found = Checkpoints(recovery_points={topic_partition: 0})
-        self.table.put_offline(topic_partition, holder, reason, found, topic_id)
-        self.missing.add(topic_partition)
-        self.jobs.recovery_points.soon()
-        return reason
-
-    def release_name(
-        self, topic_partition: TopicPartition, topic_id: UUID, *, is_elsewhere: bool
-    ) -> None:
-        """Make room for a partition whose name an offline one has: one of another topic, or one in
-        a directory that failed, when the metadata say that the wanted one is elsewhere.
-
-        Raises: LogOffline when the directory fails.
-        """
-        offline = self.table.offline.get(topic_partition)
-        if offline is None:
-            return
-        is_other = ZERO_UUID not in (topic_id, offline.topic_id) and topic_id != offline.topic_id
-        if not is_other and (offline.directory.is_online or not is_elsewhere):
-            return
-        logger.warning(
-            "%s in %s is not the one wanted: %s",
-            topic_partition,
-            offline.directory.path,
-            offline.reason,
-        )
-        if offline.directory.is_online:
-            self.mark_stray(topic_partition)
-        else:
-            self._forget(topic_partition)
 
     # -- lookup ----------------------------------------------------------------------------------
 
@@ -645,8 +441,7 @@ class LogManager:
         topic_id = self.topic_id_of(topic_partition)
         log = self.table.remove(topic_partition)
         self.cleaner.abort(topic_partition)
-        self.twins.discard(topic_partition)
-        self.missing.discard(topic_partition)
+        self.found.gone(topic_partition)
         delay_ms = _DEFAULT_DELETE_DELAY_MS
         if log is not None:
             delay_ms = log.config.file_delete_delay_ms
@@ -655,7 +450,7 @@ class LogManager:
         path = directory.join(str(topic_partition))
         self.unsynced_directories.pop(path, None)
         try:
-            aside = self._rename_aside(directory, topic_partition, mark)
+            aside = self.rename_aside(directory, topic_partition, mark)
         except FileNotFoundError:
             return True
         except OSError as error:
@@ -668,7 +463,7 @@ class LogManager:
         self.jobs.recovery_points.soon()
         return True
 
-    def _rename_aside(
+    def rename_aside(
         self, directory: LogDirectory, topic_partition: TopicPartition, mark: str
     ) -> str:
         """The partition's directory gets a marked name; returns its path. Raises: OSError."""
@@ -797,7 +592,7 @@ class LogManager:
                 logger.warning("%s is not marked clean: it has offline partitions", directory.path)
             else:
                 # Those that were not read now may come with the ones that are unavailable now.
-                kept = self._unread if self.unavailable_directories else frozenset()
+                kept = self.found.unread if self.unavailable_directories else frozenset()
                 directory_ids = kept.union(each.directory_id for each in self.directories)
                 shutdown = CleanShutdown(broker_epoch, directory_ids)
                 write_clean_shutdown_marker(self.filesystem, directory.path, shutdown)

@@ -80,7 +80,7 @@ async def test_our_loader_serves_what_kafka_wrote(directories: Path) -> None:
     manager = manager_over(directories)
     report = await manager.start()
     # Kafka had more partitions than are kept here; its checkpoints name them.
-    assert set(manager.offline_partitions()) == manager.missing
+    assert set(manager.offline_partitions()) == manager.found.missing
     assert report.offline_count == (0 if is_clean else 6)
     assert report.clean_directory_count == (2 if is_clean else 0)
     assert report.previous_broker_epoch == (255 if is_clean else -1)
@@ -121,8 +121,10 @@ async def test_what_we_leave_behind_verifies_and_opens_again(directories: Path) 
     """Kafka's directory, opened and shut down here, then opened once more: nothing is lost."""
     manager = manager_over(directories)
     await manager.start()
-    await manager.settle(
-        lambda each: None if each in manager.missing else (manager.topic_id_of(each), ZERO_UUID)
+    await manager.found.settle(
+        lambda each: (
+            None if each in manager.found.missing else (manager.topic_id_of(each), ZERO_UUID)
+        )
     )
     ends = {log.topic_partition: log.log_end_offset for log in manager.logs()}
     await manager.shutdown(300)

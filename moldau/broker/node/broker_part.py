@@ -253,7 +253,7 @@ class BrokerPart:
         await self._metadata.wait_until(
             lambda image: self._registered_epoch(image) >= lifecycle.broker_epoch
         )
-        await log_manager.settle(self._place_of)
+        await log_manager.found.settle(self._place_of)
         assert self._coordinators is not None, "listening"
         assert self.services is not None, "listening"
         self._metadata.add_publisher(self._replica_manager)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
 
 from moldau.testing import Cluster, wait_until
 from tests.system.processes import Writer, read_all
@@ -144,6 +144,30 @@ def test_the_only_replica_waits_for_its_directory(disks: Disks, has_failed: bool
     trio.wait_isr(topic, {BROKER})
     assert trio.leader(topic) == BROKER
     check_has_all(trio, topic, writer)
+
+
+def test_an_only_replica_that_is_given_up_goes_on_empty(disks: Disks) -> None:
+    """As docs/operations.md says: an operator makes its directory and asks for the election."""
+    trio = disks.trio
+    topic, _writer = disks.topic_in_second(BROKER)
+    disks.restart(disks.first)
+    disks.stop()
+    (disks.first / f"{topic}-0").mkdir()
+    disks.start(disks.first)
+    assert trio.leader(topic) == -1
+    where = TopicPartition(topic, 0)
+
+    def elected() -> bool:
+        # Refused until the broker has told the controller where the replica lies now.
+        found = trio.admin.elect_leaders(ElectionType.UNCLEAN, [where]).result(20)
+        return found[where] is None
+
+    wait_until(elected, what="the unclean election")
+    again = Writer(trio.bootstrap, topic, acks="all")
+    again.send(5)
+    again.flush()
+    assert (len(again.acknowledged), again.refused) == (5, [])
+    assert read_all(trio.bootstrap, topic) == list(again.acknowledged)
 
 
 def test_a_topic_made_again_while_its_old_directory_is_failed(disks: Disks) -> None:

@@ -306,11 +306,11 @@ async def test_a_topic_made_again_while_its_old_directory_is_failed(directory: s
     # The old disk is repaired: two directories have a partition of that name, one is the topic's.
     state = machine.topic(machine.ids["/two"], topic_id=again)
     async with machine.start(at_start=[]) as broker:
-        assert broker.log_manager.twins == {PARTITION}
-        await broker.log_manager.settle(lambda _: (again, machine.ids["/two"]))
+        assert broker.log_manager.found.twins == {PARTITION}
+        await broker.log_manager.found.settle(lambda _: (again, machine.ids["/two"]))
         broker.replay(*state)
         assert broker.log("t").directory == "/two/t-0"
         assert broker.log("t").log_end_offset == 1
-        assert not broker.log_manager.twins
+        assert not broker.log_manager.found.twins
         strays = [each for each in machine.filesystem.listdir("/one") if each.endswith("-stray")]
         assert len(strays) == 1

@@ -271,7 +271,7 @@ async def test_a_disk_that_breaks_logs_again_and_again_is_left_alone(broker: Dat
 async def test_one_of_two_copies_is_not_chosen_here(broker: DataPath) -> None:
     """The controller is told, so that others lead; which copy is right an operator has to say."""
     create(broker, "t", directory_ids(broker)[0])
-    broker.log_manager.twins.add(TopicPartition("t", 0))
+    broker.log_manager.found.twins.add(TopicPartition("t", 0))
     await break_log(broker, "t")
     assert await told(broker) == {"t": LOST_DIRECTORY}
     broker.change_partition("t", leader=OTHER_BROKER_ID, isr=[OTHER_BROKER_ID])

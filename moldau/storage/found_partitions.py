@@ -1,0 +1,263 @@
+"""FoundPartitions: what a node's log directories hold when it starts, against what they should.
+
+Owns: which partitions are missing, which ones two directories have, which directories were not
+read, and what the metadata, once it is known, makes of each.
+Must not: make logs, or know leaders. Invariant: a partition that is missing stays so, over any
+number of starts, until it is put aside or the metadata knows nothing of it (docs/adr/0016).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_to_base64
+from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
+from moldau.storage.corrupt_file import CorruptFile
+from moldau.storage.faults import LogOffline
+from moldau.storage.log_directory import STRAY_SUFFIX, LogDirectory, describe
+from moldau.storage.log_loader import Checkpoints, DirectoryContents
+from moldau.storage.partition_metadata import read_partition_metadata
+
+if TYPE_CHECKING:
+    from moldau.storage.log_manager import LogManager
+
+logger = logging.getLogger("moldau.storage")
+
+
+class FoundPartitions:
+    """Belongs to one log manager. `look_for_missing` and `without_twins` while it starts, `settle`
+    when the metadata is known, the others while it runs.
+    """
+
+    def __init__(self, manager: LogManager) -> None:
+        self._manager = manager
+        self.twins: set[TopicPartition] = set()
+        """Partitions that two directories have, until the metadata, or an operator, says which is
+        the right one.
+        """
+        self.missing: set[TopicPartition] = set()
+        """Offline partitions that a checkpoint names and that are in no directory."""
+        self.unread: frozenset[UUID] = frozenset()
+        """Directories that were here at the last stop and could not be read at the start."""
+        self._twin_places: dict[TopicPartition, list[DirectoryContents]] = {}
+        self._nameless: set[UUID] = set()
+
+    def gone(self, topic_partition: TopicPartition) -> None:
+        """The partition was put aside, or is forgotten."""
+        self.missing.discard(topic_partition)
+        self.twins.discard(topic_partition)
+
+    # -- start -----------------------------------------------------------------------------------
+
+    def previous_broker_epoch(self, found: Iterable[DirectoryContents]) -> int:
+        """The broker epoch with which everything there is was cleanly shut down, else -1 (KIP-966).
+
+        Everything: each directory that is configured, or that the broker had when it stopped. A
+        partition that is damaged all the same, or missing, may lack what it acknowledged.
+        """
+        stops = [contents.clean_shutdown for contents in found]
+        epochs = {UNKNOWN_BROKER_EPOCH if each is None else each.broker_epoch for each in stops}
+        if (
+            len(epochs) != 1
+            or self._manager.has_failed_directories
+            or self.unread
+            or self._manager.table.offline
+        ):
+            return UNKNOWN_BROKER_EPOCH
+        return epochs.pop()
+
+    def look_for_missing(self, found: Sequence[DirectoryContents]) -> None:
+        """Partitions that were here when the checkpoints were written, and are not any more."""
+        read = {contents.directory.directory_id for contents in found}
+        present = {each for contents in found for each in contents.partitions}
+        noted: set[UUID] = set()
+        for contents in found:
+            if contents.clean_shutdown is not None:
+                noted |= contents.clean_shutdown.directory_ids
+            if not contents.has_names:
+                self._nameless.add(contents.directory.directory_id)
+            for topic_partition in contents.names():
+                if topic_partition not in present and topic_partition not in self.missing:
+                    self.missing.add(topic_partition)
+                    reason = f"{contents.directory.join(str(topic_partition))} is not there"
+                    self._put_offline(contents, topic_partition, reason)
+        self.unread = frozenset(noted - read)
+        if self.unread:
+            ids = ", ".join(sorted(uuid_to_base64(each) for each in self.unread))
+            logger.warning("log directories that were here at the last stop are not: %s", ids)
+        if self.missing:
+            logger.warning("%d partitions that were here are not any more", len(self.missing))
+
+    def without_twins(
+        self, found: Iterable[DirectoryContents]
+    ) -> list[tuple[DirectoryContents, TopicPartition]]:
+        """What to load. A partition that two directories have is served from neither."""
+        holders: dict[TopicPartition, list[DirectoryContents]] = {}
+        for contents in found:
+            for topic_partition in contents.partitions:
+                holders.setdefault(topic_partition, []).append(contents)
+        wanted = []
+        for topic_partition, places in holders.items():
+            if len(places) == 1:
+                wanted.append((places[0], topic_partition))
+                continue
+            paths = " and ".join(each.directory.path for each in places)
+            reason = f"it is in {paths}; keep the right one of the two"
+            logger.error("%s is offline: %s", topic_partition, reason)
+            self.twins.add(topic_partition)
+            self._twin_places[topic_partition] = places
+            self._put_offline(places[0], topic_partition, reason)
+        return wanted
+
+    # -- what the metadata tells -----------------------------------------------------------------
+
+    async def settle(self, place_of: Callable[[TopicPartition], tuple[UUID, UUID] | None]) -> None:
+        """Put aside what lies here and is not (any more) a replica of this broker, and choose
+        between two directories that have the same partition.
+
+        Args:
+            place_of: topic id and log directory of this broker's replica, None when it has none.
+        """
+        for log in list(self._manager.logs()):
+            place = place_of(log.topic_partition)
+            if place is None or log.topic_id not in (place[0], ZERO_UUID):
+                logger.warning("%s is not a replica of this broker: put aside", log.topic_partition)
+                try:
+                    self._manager.mark_stray(log.topic_partition)
+                except LogOffline as problem:
+                    logger.error("%s cannot be put aside: %s", log.topic_partition, problem)
+        for topic_partition in [each for each in self.missing if place_of(each) is None]:
+            self._forget(topic_partition)
+        for topic_partition, places in list(self._twin_places.items()):
+            place = place_of(topic_partition)
+            right = None if place is None else self._right_twin(topic_partition, places, place)
+            if right is not None and topic_partition in self.twins:
+                await self._keep_twin(topic_partition, right, places)
+        self._twin_places.clear()
+
+    def _right_twin(
+        self,
+        topic_partition: TopicPartition,
+        places: Sequence[DirectoryContents],
+        place: tuple[UUID, UUID],
+    ) -> DirectoryContents | None:
+        """The only place with the right topic id, else among those the one that the metadata names;
+        None when an operator has to say.
+        """
+        topic_id, directory_id = place
+        candidates = []
+        for contents in places:
+            path = contents.directory.join(str(topic_partition))
+            try:
+                found = read_partition_metadata(self._manager.filesystem, path)
+            except (OSError, CorruptFile):
+                return None
+            if found == topic_id:
+                candidates.append(contents)
+        if len(candidates) != 1:
+            candidates = [
+                each for each in candidates if each.directory.directory_id == directory_id
+            ]
+        return candidates[0] if candidates else None
+
+    async def _keep_twin(
+        self,
+        topic_partition: TopicPartition,
+        right: DirectoryContents,
+        places: Sequence[DirectoryContents],
+    ) -> None:
+        """The others are put aside, then the right one is loaded."""
+        for contents in places:
+            if contents is right:
+                continue
+            directory = contents.directory
+            logger.warning(
+                "%s is in %s: the copy in %s is put aside",
+                topic_partition,
+                right.directory.path,
+                directory.path,
+            )
+            try:
+                self._manager.rename_aside(directory, topic_partition, STRAY_SUFFIX)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                path = directory.join(str(topic_partition))
+                self._manager.fail_directory(
+                    directory, f"{path} cannot be renamed: {describe(error)}"
+                )
+                return
+        self._forget(topic_partition)
+        await self._manager.load(right, topic_partition)
+
+    def _forget(self, topic_partition: TopicPartition) -> None:
+        """An offline partition that is not here, or is the wrong one of two."""
+        self._manager.table.remove(topic_partition)
+        self.gone(topic_partition)
+        self._manager.jobs.recovery_points.soon()
+
+    def replicas_known(self) -> None:
+        """All replicas of this broker were looked for: from now on each directory's checkpoints
+        tell which partitions were there.
+        """
+        if self._nameless:
+            self._manager.jobs.recovery_points.soon()
+
+    def may_have_had(self, directory: LogDirectory | None) -> bool:
+        """Whether a log that is not known may have been in that directory all the same, None: in
+        any that this broker has or had.
+        """
+        if directory is None:
+            return bool(self._nameless or self.unread)
+        return directory.directory_id in self._nameless
+
+    def put_missing(
+        self, topic_partition: TopicPartition, topic_id: UUID, directory: LogDirectory | None
+    ) -> str:
+        """A partition is not there and has to be: offline from now on, at later starts too.
+
+        Returns: why.
+        """
+        holder = directory or self._manager.table.emptiest(self._manager.directories)
+        assert holder is not None, "some directory is online, or the node has stopped"
+        reason = "its log is in no log directory of this broker"
+        found = Checkpoints(recovery_points={topic_partition: 0})
+        self._manager.table.put_offline(topic_partition, holder, reason, found, topic_id)
+        self.missing.add(topic_partition)
+        self._manager.jobs.recovery_points.soon()
+        return reason
+
+    def release_name(
+        self, topic_partition: TopicPartition, topic_id: UUID, *, is_elsewhere: bool
+    ) -> None:
+        """Make room for a partition whose name an offline one has: one of another topic, or one in
+        a directory that failed, when the metadata say that the wanted one is elsewhere.
+
+        Raises: LogOffline when the directory fails.
+        """
+        offline = self._manager.table.offline.get(topic_partition)
+        if offline is None:
+            return
+        is_other = ZERO_UUID not in (topic_id, offline.topic_id) and topic_id != offline.topic_id
+        if not is_other and (offline.directory.is_online or not is_elsewhere):
+            return
+        logger.warning(
+            "%s in %s is not the one wanted: %s",
+            topic_partition,
+            offline.directory.path,
+            offline.reason,
+        )
+        if offline.directory.is_online:
+            self._manager.mark_stray(topic_partition)
+        else:
+            self._forget(topic_partition)
+
+    def _put_offline(
+        self, contents: DirectoryContents, topic_partition: TopicPartition, reason: str
+    ) -> None:
+        self._manager.table.put_offline(
+            topic_partition, contents.directory, reason, contents.checkpoints
+        )

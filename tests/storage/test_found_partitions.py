@@ -1,0 +1,184 @@
+"""What a start finds and misses: directories, logs, and two copies of one partition."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from moldau.protocol.types import ZERO_UUID
+from moldau.storage.faults import LogOffline
+from tests.storage.simulated_filesystem import Fault
+from tests.storage.storage_fixtures import topic_id, tp
+from tests.storage.test_log_manager import Node, fill
+
+
+async def two_directories_stopped_cleanly() -> Node:
+    node = Node("/one", "/two")
+    manager = await node.start()
+    for name in ("a-0", "b-0"):
+        fill(manager.get_or_create(tp(name), topic_id(1)))
+    await manager.shutdown(7)
+    return node
+
+
+async def test_a_start_with_every_directory_is_clean() -> None:
+    node = await two_directories_stopped_cleanly()
+    await node.start()
+    assert node.report.previous_broker_epoch == 7
+
+
+async def test_a_start_without_a_directory_that_was_here_is_not_clean() -> None:
+    """Taken out of the configuration: what is left of it is its name in the others' markers."""
+    node = await two_directories_stopped_cleanly()
+    node.paths = ("/two",)
+    manager = await node.start()
+    assert node.report.previous_broker_epoch == -1
+    assert manager.found.may_have_had(None)
+    assert not manager.found.may_have_had(manager.directories[0])
+    await manager.shutdown(9)
+    await node.start()
+    assert node.report.previous_broker_epoch == 9, "it is missed once"
+
+
+async def test_a_start_without_a_directory_that_failed_before_is_not_clean() -> None:
+    node = await two_directories_stopped_cleanly()
+    manager = await node.start()
+    manager.fail_directory(manager.directories[0], "the test says so")
+    await manager.shutdown(8)
+    node.paths = ("/two",)
+    await node.start()
+    assert node.report.previous_broker_epoch == -1
+
+
+async def test_a_start_with_an_unavailable_directory_is_not_clean() -> None:
+    """Configured, and not to be opened: in the markers of the others, or not (Apache Kafka's)."""
+    for marker in (None, b'{"version":0,"brokerEpoch":7}'):
+        node = await two_directories_stopped_cleanly()
+        if marker is not None:
+            node.filesystem.put("/two/.kafka_cleanshutdown", marker)
+        node.filesystem.faults.append(Fault("lock", "/one", errno.EIO, count=None))
+        manager = await node.start()
+        assert list(manager.unavailable_directories) == ["/one"]
+        assert node.report.previous_broker_epoch == -1
+        await manager.shutdown(9)
+        # And when it is taken out after that, what it may hold is still not forgotten.
+        node.paths = ("/two",)
+        manager = await node.start()
+        assert node.report.previous_broker_epoch == (-1 if marker is None else 9)
+
+
+async def test_a_start_with_a_directory_that_fails_while_it_is_read_is_not_clean() -> None:
+    for marker in (None, b'{"version":0,"brokerEpoch":7}'):
+        node = await two_directories_stopped_cleanly()
+        if marker is not None:
+            node.filesystem.put("/two/.kafka_cleanshutdown", marker)
+        node.filesystem.faults.append(Fault("listdir", "/one", errno.EIO))
+        manager = await node.start()
+        assert [each.path for each in manager.online_directories()] == ["/two"]
+        assert not manager.unavailable_directories
+        assert node.report.previous_broker_epoch == -1
+
+
+async def test_a_start_without_a_log_that_was_here_is_not_clean() -> None:
+    """Removed by hand, below a directory that works: its checkpoint names it."""
+    node = await two_directories_stopped_cleanly()
+    node.filesystem.rmtree("/one/a-0")
+    for epoch in (8, 9):
+        manager = await node.start()
+        assert node.report.previous_broker_epoch == -1
+        assert manager.found.missing == set(manager.offline_partitions()) == {tp("a-0")}
+        assert node.offsets("recovery-point-offset-checkpoint", "/one") == {tp("a-0"): 20}
+        await manager.shutdown(epoch)
+    manager = await node.start()
+    await manager.found.settle(lambda each: (topic_id(1), ZERO_UUID) if each == tp("b-0") else None)
+    assert not manager.offline_partitions(), "the metadata knows nothing of it"
+    await manager.shutdown(10)
+    await node.start()
+    assert node.report.previous_broker_epoch == 10
+
+
+async def test_what_was_deleted_before_a_crash_is_not_missed() -> None:
+    """The checkpoint still names it when the process dies; the metadata does not."""
+    node = await two_directories_stopped_cleanly()
+    manager = await node.start()
+    manager.delete(tp("a-0"))
+    await node.kill(manager)
+    manager = await node.start()
+    await manager.found.settle(lambda each: (topic_id(1), ZERO_UUID) if each == tp("b-0") else None)
+    assert not manager.found.missing
+    assert manager.get_or_create(tp("a-0"), topic_id(2)).log_end_offset == 0
+
+
+async def test_a_log_moved_by_hand_is_not_missed() -> None:
+    node = await two_directories_stopped_cleanly()
+    node.filesystem.rename("/one/a-0", "/two/a-0")
+    manager = await node.start()
+    assert node.report.previous_broker_epoch == 7
+    log = manager.get(tp("a-0"))
+    assert log is not None
+    assert log.directory == "/two/a-0"
+    assert not manager.found.missing
+
+
+@pytest.mark.parametrize("right", ["/one", "/two"])
+@pytest.mark.parametrize("is_same_topic", [False, True])
+async def test_the_metadata_chooses_between_two_directories(
+    right: str, is_same_topic: bool
+) -> None:
+    node = Node("/one", "/two")
+    wrong = "/two" if right == "/one" else "/one"
+    for path in ("/one", "/two"):
+        node.paths = (path,)
+        manager = await node.start()
+        identity = topic_id(1 if path == right or is_same_topic else 2)
+        fill(manager.get_or_create(tp("a-0"), identity), 5 if path == right else 9)
+        await manager.shutdown(1)
+    node.paths = ("/one", "/two")
+    manager = await node.start()
+    ids = {each.path: each.directory_id for each in manager.directories}
+    assert manager.found.twins == {tp("a-0")}
+    # A topic id that fits neither, and the same in both without a word on the directory, choose
+    # nothing.
+    place = ids[right] if is_same_topic else ids[wrong]
+    for nothing in (None, (topic_id(3), place), (topic_id(1), topic_id(9))):
+        if nothing == (topic_id(1), topic_id(9)) and not is_same_topic:
+            continue
+        again = await node.start_again(manager)
+        await again.found.settle(lambda _, place=nothing: place)  # type: ignore[misc]
+        assert again.found.twins == {tp("a-0")}
+        assert again.get(tp("a-0")) is None
+        manager = again
+    manager = await node.start_again(manager)
+    await manager.found.settle(lambda _: (topic_id(1), place))
+    log = manager.get(tp("a-0"))
+    assert log is not None
+    assert (log.directory, log.log_end_offset) == (f"{right}/a-0", 10)
+    assert not manager.found.twins
+    assert next(each for each in node.names(wrong) if each.startswith("a-0")).endswith("-stray")
+
+
+async def test_offline_partitions_of_another_topic_are_not_in_the_way() -> None:
+    node = Node("/one", "/two")
+    manager = await node.start()
+    one, two = manager.directories
+    fill(manager.get_or_create(tp("a-0"), topic_id(1), None, one))
+    manager.fail_directory(one, "the test says so")
+    manager.found.release_name(tp("a-0"), topic_id(1), is_elsewhere=False)
+    with pytest.raises(LogOffline, match="the test says so"):
+        manager.get_or_create(tp("a-0"), topic_id(1), None, two)
+    manager.found.release_name(tp("a-0"), topic_id(1), is_elsewhere=True)
+    assert manager.get_or_create(tp("a-0"), topic_id(1), None, two).directory == "/two/a-0"
+
+
+async def test_a_damaged_partition_of_another_topic_is_put_aside() -> None:
+    node = Node()
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    fill(log)
+    log.take_offline("the test says so")
+    manager.found.release_name(tp("a-0"), topic_id(1), is_elsewhere=True)
+    assert manager.offline_reason(tp("a-0")), "it is the one"
+    manager.found.release_name(tp("a-0"), topic_id(2), is_elsewhere=False)
+    assert manager.get_or_create(tp("a-0"), topic_id(2)).log_end_offset == 0
+    assert any(name.endswith("-stray") for name in node.names())
