@@ -32,7 +32,7 @@ from tests.storage.log_fixtures import (
     records,
     values_of,
 )
-from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+from tests.storage.simulated_filesystem import Fault, SimulatedFile, SimulatedFilesystem
 
 
 def test_batches_keep_their_bytes_but_for_offset_and_epoch() -> None:
@@ -213,6 +213,24 @@ def test_a_full_disk_leaves_the_log_as_it_was() -> None:
     result = log.append_as_leader(bytearray(refused), leader_epoch=0)
     assert (result.error, result.base_offset) == (ErrorCode.NONE, 1)
     assert values_of(log) == ["a", "b"]
+
+
+def test_half_a_batch_that_cannot_be_cut_off_again_takes_the_log_offline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = LogBench(config=LogConfig(segment_index_bytes=1024)).open()
+    append(log, "a")
+    whole = SimulatedFile.append
+
+    def half(file: SimulatedFile, data: bytes) -> None:
+        whole(file, bytes(data)[:20])
+        raise OSError(errno.ENOSPC, "no room for the rest")
+
+    monkeypatch.setattr(SimulatedFile, "append", half)
+    result = log.append_as_leader(batch_of("b"), leader_epoch=0)
+    assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.offline
+    assert "could not be undone" in log.offline_reason
 
 
 def test_what_is_behind_a_batch_without_room_is_no_gap() -> None:

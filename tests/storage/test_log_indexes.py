@@ -211,6 +211,24 @@ def test_scans_visit_every_batch_whatever_the_buffers(sizes: list[int]) -> None:
         batch_scan.HEADER_SCAN_BYTES, batch_scan.VERIFY_SCAN_BYTES = old
 
 
+@pytest.mark.parametrize("buffer_bytes", [100, 5000])
+def test_a_flipped_bit_is_found_in_batches_smaller_and_larger_than_the_buffer(
+    monkeypatch: pytest.MonkeyPatch, buffer_bytes: int
+) -> None:
+    monkeypatch.setattr(batch_scan, "VERIFY_SCAN_BYTES", buffer_bytes)
+    good, bad = batch_of("x" * 900), batch_of("y" * 900)
+    bad[-1] ^= 1
+    disk = filesystem()
+    disk.put("/d/log", bytes(good + bad))
+    file = disk.open("/d/log")
+    scan = scan_verified(file, 0, file.size_bytes)
+    assert next(scan)[0] == 0
+    with pytest.raises(InvalidBatch) as raised:
+        next(scan)
+    assert raised.value.position == len(good)
+    file.close()
+
+
 @given(st.binary(max_size=300), st.integers(0, 3))
 def test_garbage_is_an_invalid_batch_and_nothing_else(garbage: bytes, good_count: int) -> None:
     good = b"".join(batch_of("good") for _ in range(good_count))

@@ -175,6 +175,22 @@ def test_truncation_leaves_the_records_below(offset: int, clean: bool) -> None:
     assert bench.names(".deleted") == []
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [Fault("truncate", ".log", errno.EIO), Fault("rename", ".log", errno.EIO)],
+    ids=lambda fault: fault.operation,
+)
+def test_a_cut_that_the_disk_refuses_takes_the_log_offline(fault: Fault) -> None:
+    filesystem = SimulatedFilesystem()
+    log = LogBench(filesystem, config=small()).open()
+    fill(log, 50)
+    filesystem.faults.append(fault)
+    with pytest.raises(LogOffline):
+        log.truncate_to(5)
+    assert log.offline
+    assert "truncation to 5" in log.offline_reason
+
+
 def test_truncation_inside_a_batch_removes_the_batch() -> None:
     log = LogBench().open()
     append(log, "a", "b", "c")
@@ -502,6 +518,17 @@ def test_a_flush_on_a_full_disk_promises_nothing_and_ends_nothing() -> None:
     log = bench.reopen(log)
     assert values_of(log) == ["a", "b"]
     assert log.leader_epoch_cache.entries == [(0, 0)]
+
+
+def test_a_flush_whose_leader_epochs_cannot_be_written_takes_the_log_offline() -> None:
+    filesystem = SimulatedFilesystem()
+    log = LogBench(filesystem).open()
+    append(log, "a")
+    filesystem.faults.append(Fault("append", "leader-epoch-checkpoint", errno.EIO))
+    with pytest.raises(LogOffline):
+        log.flush()
+    assert log.offline
+    assert log.recovery_point == 0
 
 
 @pytest.mark.parametrize("crashes", [False, True])

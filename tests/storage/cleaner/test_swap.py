@@ -88,6 +88,13 @@ def test_a_swapped_log_takes_its_indexes_along(renamed: int, removed: int) -> No
     assert found["30.index"] == b"30"
 
 
+def test_the_transaction_index_of_the_old_segment_does_not_outlive_it() -> None:
+    names = Names()
+    names.segment(10, 20, parts=ALL)
+    names.segment(10, 20, ".swap", parts=ALL[:3])
+    assert sorted(names.finish()) == ["10.index", "10.log", "10.timeindex"]
+
+
 @pytest.mark.parametrize("left", range(4))
 def test_indexes_follow_a_log_that_is_in_place(left: int) -> None:
     names = Names()

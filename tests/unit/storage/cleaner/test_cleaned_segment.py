@@ -1,0 +1,49 @@
+"""The indexes that a cleaned segment gets while it is written."""
+
+from __future__ import annotations
+
+from moldau.protocol.records import read_batch_header
+from moldau.storage.cleaner.cleaned_segment import CleanedSegment
+from moldau.storage.offset_index import OffsetIndex
+from tests.storage.log_fixtures import batch_of
+from tests.storage.simulated_filesystem import SimulatedFilesystem
+
+BASE = 1000
+
+
+def indexed(batch_count: int, max_entries: int = 100) -> list[tuple[int, int]]:
+    """Relative offset and position of the entries for batches that are larger than half the
+    interval; in batches instead of bytes.
+    """
+    filesystem = SimulatedFilesystem()
+    filesystem.mkdirs("/d")
+    segment = CleanedSegment(
+        filesystem,
+        "/d",
+        BASE,
+        index_interval_bytes=200,
+        max_index_bytes=max_entries * OffsetIndex.ENTRY.size,
+        buffer_bytes=1000,
+    )
+    size = 0
+    for number in range(batch_count):
+        batch = batch_of("v" * 50, base_offset=BASE + number)
+        size = len(batch)
+        assert 100 < size <= 200
+        segment.add(read_batch_header(batch), batch)
+    segment.finish()
+    data = filesystem.read_bytes(f"/d/{BASE:020d}.index.cleaned")
+    entries = OffsetIndex.ENTRY.iter_unpack(data)
+    return [(relative, position // size) for relative, position in entries]
+
+
+def test_an_entry_comes_after_each_interval_and_points_at_its_batch() -> None:
+    assert indexed(10) == [(2, 2), (4, 4), (6, 6), (8, 8)]
+
+
+def test_a_full_index_gets_no_more_entries() -> None:
+    assert indexed(10, max_entries=3) == [(2, 2), (4, 4), (6, 6)]
+
+
+def test_less_than_an_interval_needs_no_entry() -> None:
+    assert indexed(2) == []

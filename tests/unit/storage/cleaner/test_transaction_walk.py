@@ -1,0 +1,30 @@
+"""Which batches of aborted transactions go, when markers of some are gone already."""
+
+from __future__ import annotations
+
+from moldau.protocol.records import BatchHeader, read_batch_header
+from moldau.storage.cleaner.aborted import TransactionWalk
+from moldau.storage.transaction_index import AbortedTransaction
+from tests.storage.log_fixtures import batch_of
+
+
+def data(base_offset: int, producer_id: int = 7) -> BatchHeader:
+    batch = batch_of(
+        "v",
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    return read_batch_header(batch)
+
+
+def test_a_second_aborted_transaction_follows_a_first_whose_marker_is_gone() -> None:
+    walk = TransactionWalk([AbortedTransaction(7, 20, 25, 26), AbortedTransaction(7, 10, 15, 16)])
+    assert not walk.is_aborted(data(5))
+    assert walk.is_aborted(data(12))
+    assert not walk.is_aborted(data(17)), "committed, between the two"
+    assert walk.is_aborted(data(22))
+    assert not walk.is_aborted(data(27))
+    assert not walk.is_aborted(data(23, producer_id=8)), "another producer's"
