@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_lookup import TimestampedOffset, TimestampSearch
+from moldau.storage.offset_index import OffsetIndex
 from tests.storage.log_fixtures import (
     START_MS,
     LogBench,
@@ -321,6 +323,27 @@ def test_an_unreadable_but_intact_batch_does_not_end_the_partition() -> None:
     assert log.append_as_leader(sent, leader_epoch=0).error is ErrorCode.NONE
     assert log.offset_for_timestamp(START_MS) == TimestampedOffset(START_MS, 0, 0)
     assert not log.offline
+
+
+def test_a_lookup_by_time_makes_an_offset_index_again_that_leads_astray() -> None:
+    bench = LogBench(config=replace(small(), index_interval_bytes=100))
+    log = bench.open()
+    for number in range(40):
+        append(log, f"{number:0100d}", timestamp_ms=START_MS + number)
+    log = bench.reopen(log, clean=True)
+    segment = log.segments[1]
+    path = bench.path(segment.base_offset, ".index")
+    whole = bench.filesystem.read_bytes(path)
+    assert len(whole) > 2 * OffsetIndex.ENTRY.size
+    for end in range(OffsetIndex.ENTRY.size, len(whole) + 1, OffsetIndex.ENTRY.size):
+        # A position in the segment at which no batch begins.
+        bench.overwrite(path, end - 1, bytes([whole[end - 1] ^ 1]))
+    for number in range(segment.base_offset, log.segments[2].base_offset):
+        found = log.offset_for_timestamp(START_MS + number)
+        assert found == TimestampedOffset(START_MS + number, number, 0)
+    assert not log.offline
+    log.close()
+    assert bench.filesystem.read_bytes(path) == whole
 
 
 def started_search(log: Log, timestamp_ms: int = START_MS) -> TimestampSearch:

@@ -160,6 +160,20 @@ async def test_a_log_that_cannot_be_cleaned_is_told_of(
     assert await events_of(await worker.start(job_for(make_log("good"))))
 
 
+async def test_one_child_does_one_job_after_the_other(
+    worker: ProcessWorker, make_log: MakeLog
+) -> None:
+    assert worker.child_pid is None
+    pids = []
+    for name in ("first", "second"):
+        assert await events_of(await worker.start(job_for(make_log(name))))
+        pids.append(worker.child_pid)
+    assert pids[0] is not None
+    assert pids[0] == pids[1]
+    await worker.rest()
+    assert worker.child_pid is None
+
+
 @pytest.mark.parametrize("how", ["killed", "aborted"])
 async def test_a_child_that_is_gone(worker: ProcessWorker, make_log: MakeLog, how: str) -> None:
     log = make_log("slow")
