@@ -42,7 +42,7 @@ def contents_of(records: Any, appended_at: float) -> list[Content]:
     for position, header in iter_batches(data):
         decoded = tuple(decode_records(data, position))
         marker = None
-        if header.is_control:
+        if header.is_control and decoded:  # compaction may have left nothing but the header
             end = decode_end_txn_marker(decoded[0])
             marker = (end.type is ControlRecordType.COMMIT, end.coordinator_epoch)
             decoded = ()

@@ -15,14 +15,22 @@ from typing import Any
 
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from tests.simulation.replication.ledger import DataLedger, Key, PartitionTruth
-from tests.simulation.replication.mirror import Batch
+from tests.simulation.replication.mirror import Batch, Mirror
 from tests.simulation.scheduler import Violation
+from tests.simulation.transactions.compaction import (
+    CompactedLogs,
+    Meaning,
+    meaning_of,
+    restored,
+    restored_mirror,
+)
 from tests.simulation.transactions.contents import Content, contents_of
 from tests.simulation.transactions.group_log import GroupLog, OffsetKey
 from tests.simulation.transactions.streams import Placed, Stream
 from tests.simulation.transactions.transaction_log import EPOCH_BUMP_VERSION, TransactionLog
 
 SEPARATOR = b" "
+COMPACTED = (CONSUMER_OFFSETS.topic, TRANSACTION_STATE.topic)
 
 
 @dataclass(eq=False)
@@ -84,7 +92,10 @@ class TransactionLedger(DataLedger):
         self.owners: dict[tuple[str, str, int], Ownership] = {}
         self.claims: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
         self._loaded_ends: dict[tuple[str, Key], int] = {}
+        self._epoch_starts: dict[tuple[str, Key, int], int] = {}
+        """By process, partition and leader epoch: where the log ended when it began to lead."""
         self._contents: dict[tuple[str, int, int], Content] = {}
+        self.compacted = CompactedLogs()
 
     def stream(self, name: str) -> Stream:
         """The committed records of a partition."""
@@ -100,12 +111,55 @@ class TransactionLedger(DataLedger):
         name = self.truth(key).name
         for content in contents_of(records, self.now()):
             self._contents[(name, content.base_offset, content.leader_epoch)] = content
+            if is_compacted(name):
+                self.compacted.wrote(name, content)
             if content.marker is not None and not self.is_spoilt:
                 markers = self.stream(name).appended_markers
                 markers.setdefault(content.producer_id, []).append(
                     (content.base_offset, content.marker[0])
                 )
                 self._check_marker(name, content, content.marker[0])
+
+    # -- compaction: mirrors hold what was written, whatever is left of it -------------------------
+
+    def written_unseen(self, broker_id: int, key: Key, found: Mirror) -> list[Batch]:
+        truth = self.truth(key)
+        return super().written_unseen(broker_id, key, self.as_written(truth, found))
+
+    def on_opened(self, broker_id: int, key: Key, found: Mirror, *, was_killed: bool) -> None:
+        truth = self.truth(key)
+        super().on_opened(broker_id, key, self.as_written(truth, found), was_killed=was_killed)
+
+    def on_follower_append(self, broker_id: int, key: Key, batches: list[Batch]) -> None:
+        truth = self.truth(key)
+        if is_compacted(truth.name):
+            batches = restored(truth, truth.replicas.setdefault(broker_id, Mirror()).last, batches)
+        super().on_follower_append(broker_id, key, batches)
+
+    def as_written(self, truth: PartitionTruth, found: Mirror) -> Mirror:
+        """A log that was read, with what compaction has taken from it. Raises Violation."""
+        return restored_mirror(truth, found) if is_compacted(truth.name) else found
+
+    def meaning(self, key: Key, broker_id: int) -> Meaning:
+        """What a replica's log would say if it had never been compacted."""
+        truth = self.truth(key)
+        batches = truth.replicas[broker_id].batches
+        return meaning_of(self.compacted.contents(truth.name, batches))
+
+    def check_compacted(self, who: str, key: Key, broker_id: int, data: bytes) -> Meaning:
+        """A log that has everything says what was written to it. Raises Violation."""
+        expected = self.meaning(key, broker_id)
+        if not self.is_spoilt:
+            found = meaning_of(contents_of(data, 0.0))
+            self.compacted.check_same(who, self.truth(key).name, expected, found)
+        return expected
+
+    def on_compacted(self, who: str, key: Key, before: bytes, after: bytes) -> None:
+        """New segments have taken the place of old ones."""
+        self.counts["compactions"] += 1
+        self.counts["compacted_bytes"] += len(before) - len(after)
+        meanings = [meaning_of(contents_of(data, 0.0)) for data in (before, after)]
+        self.compacted.check_same(who, self.truth(key).name, *meanings)
 
     def _check_marker(self, name: str, content: Content, is_commit: bool) -> None:
         pair = (content.producer_id, content.producer_epoch)
@@ -184,6 +238,19 @@ class TransactionLedger(DataLedger):
             raise Violation("committed-unasked", f"{transaction} in {where}")
         if transaction.told is not None and transaction.told is not is_commit:
             raise Violation("outcome-is-another", f"{transaction} in {where}")
+
+    def on_leads(self, who: str, broker_id: int, key: Key, leader_epoch: int) -> None:
+        super().on_leads(who, broker_id, key, leader_epoch)
+        mirror = self.truth(key).replicas[broker_id]
+        self._epoch_starts.setdefault((who, key, leader_epoch), mirror.end_offset)
+
+    def has_committed_its_past(self, key: Key, who: str, leader_epoch: int) -> bool:
+        """Whether a leader's high watermark has passed where its epoch began: then it knows at
+        least what those before it told.
+        """
+        start = self._epoch_starts.get((who, key, leader_epoch))
+        high_watermark = self.truth(key).high_watermarks.get((who, leader_epoch), -1)
+        return start is not None and high_watermark >= start
 
     def on_stable_offset(
         self, key: Key, who: str, last_stable_offset: int, log_end_offset: int
@@ -364,6 +431,11 @@ class TransactionLedger(DataLedger):
                     for each in self.group_log.commits.get(key, ())
                 ):
                     raise Violation("committed-offset-missing", f"{transaction}: {key}")
+
+
+def is_compacted(name: str) -> bool:
+    """Whether a partition's log is one that the cleaner works on."""
+    return name.rpartition("-")[0] in COMPACTED
 
 
 def _name_of(placed: Placed, *, is_offsets: bool) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from moldau.broker.api import p02_list_offsets as list_offsets
 from moldau.broker.coordinator import loader
 from moldau.broker.coordinator.replica_partitions import ReplicaPartition
 from moldau.broker.group.core.classic_group import ClassicGroup
@@ -104,6 +105,38 @@ def aborted_in_order_of_end() -> Undo:
 def stable_offset_is_high_watermark() -> Undo:
     """Readers of committed records are shown open transactions."""
     return _replaced(ProducerState, "first_unstable_offset", property(lambda self: None))
+
+
+def offsets_wait_for_transactions() -> Undo:
+    """A new leader names no latest committed offset while an earlier transaction is open."""
+    original = list_offsets._search
+
+    async def search(filesystem: Any, led: Any, request: Any, timestamp: int) -> Any:
+        partition, log = led
+        is_committed = request.isolation_level == list_offsets.READ_COMMITTED
+        is_open = partition.core.leader_epoch_start_offset > log.last_stable_offset
+        if timestamp == list_offsets.LATEST and is_committed and is_open:
+            return list_offsets.Found(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return await original(filesystem, led, request, timestamp)
+
+    return _replaced(list_offsets, "_search", search)
+
+
+def offsets_named_too_early() -> Undo:
+    """A new leader names a latest offset although it may know less than the one before it."""
+    original = list_offsets._search
+
+    async def search(filesystem: Any, led: Any, request: Any, timestamp: int) -> Any:
+        found = await original(filesystem, led, request, timestamp)
+        if timestamp != list_offsets.LATEST or found.error is not ErrorCode.OFFSET_NOT_AVAILABLE:
+            return found
+        partition, log = led
+        offset = partition.core.high_watermark
+        if request.isolation_level == list_offsets.READ_COMMITTED:
+            offset = log.last_stable_offset
+        return list_offsets.Found(ErrorCode.NONE, -1, offset, partition.core.leader_epoch)
+
+    return _replaced(list_offsets, "_search", search)
 
 
 # -- the runtime of coordinators -------------------------------------------------------------------
@@ -226,6 +259,8 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
         aborted_index_dropped,
         aborted_in_order_of_end,
         stable_offset_is_high_watermark,
+        offsets_wait_for_transactions,
+        offsets_named_too_early,
         group_answers_before_commit,
         markers_before_commit,
         loading_skips_tail,

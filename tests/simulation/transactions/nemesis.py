@@ -25,6 +25,8 @@ SCENARIOS = (
     ("stall_broker_disk", "kill_broker", "stop_coordinator"),
     ("fill_disk", "fail_broker_disk", "kill_coordinator"),
     ("kill_controller", "stop_controller", "resign", "kill_coordinator"),
+    ("jump_clock", "kill_coordinator", "coordinator_leaves"),
+    ("jump_clock", "late_requests", "stop_coordinator"),
 )
 
 
@@ -46,7 +48,9 @@ class TransactionNemesis(ReplicationNemesis):
         ]
 
     def hosts(self) -> list[str]:
-        return [*super().hosts(), *(reader.host for reader in self.world.readers)]
+        world = self.world
+        readers = [*world.readers, *world.offset_readers]
+        return [*super().hosts(), *(reader.host for reader in readers)]
 
     def _late_requests(self) -> None:
         self.world.fault_injected("late requests")

@@ -10,11 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from moldau.broker.coordinator.shard import Shard
 from moldau.broker.transaction.marker_sender import MarkerSender
 from moldau.runtime.connection import Connection
+from moldau.storage.cleaner import log_cleaner
 from moldau.storage.log import Log
 from tests.simulation.cluster.disk import NodeDisk
+from tests.simulation.replication.mirror import read_bytes
 from tests.simulation.replication.taps import taps
+from tests.simulation.transactions.loading import check_loaded
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
@@ -29,6 +33,7 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
         update = Log.update_high_watermark
         write = Connection._write
         answered = MarkerSender._answered
+        swap_in, activate = log_cleaner.swap_in, Shard.activate
 
         def update_high_watermark(log: Any, offset: int) -> None:
             update(log, offset)
@@ -53,13 +58,29 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
                         world.data.excuse(marker.command.transactional_id)
             answered(sender, destination, markers, response)
 
+        def _swap_in(log: Any, sources: Any, size_bytes: int) -> Any:
+            before = read_bytes(log, 0)
+            removed = swap_in(log, sources, size_bytes)
+            key = (log.topic_id, log.topic_partition.partition)
+            who, after = log.filesystem.owner.name, read_bytes(log, 0)
+            world.guard(world.data.on_compacted, who, key, before, after)
+            return removed
+
+        def _activate(shard: Any, end_offset: int) -> None:
+            world.guard(check_loaded, world, shard)
+            activate(shard, end_offset)
+
         Log.update_high_watermark = update_high_watermark  # type: ignore[method-assign]
+        log_cleaner.swap_in = _swap_in
+        Shard.activate = _activate  # type: ignore[method-assign]
         Connection._write = _write  # type: ignore[method-assign]
         MarkerSender._answered = _answered  # type: ignore[method-assign]
         try:
             yield
         finally:
             Log.update_high_watermark = update  # type: ignore[method-assign]
+            log_cleaner.swap_in = swap_in
+            Shard.activate = activate  # type: ignore[method-assign]
             Connection._write = write  # type: ignore[method-assign]
             MarkerSender._answered = answered  # type: ignore[method-assign]
 

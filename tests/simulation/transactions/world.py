@@ -14,7 +14,14 @@ from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from tests.simulation.replication.administrator import Administrator, TopicPlan
 from tests.simulation.replication.consumers import SimulatedConsumer
-from tests.simulation.replication.world import START_LIMIT_MS, ReplicationWorld
+from tests.simulation.replication.data_broker import DataBroker
+from tests.simulation.replication.ledger import Key
+from tests.simulation.replication.mirror import read_bytes, read_mirror
+from tests.simulation.replication.world import (
+    CONVERGENCE_LIMIT_MS,
+    START_LIMIT_MS,
+    ReplicationWorld,
+)
 from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.coordinator_link import GROUP, TRANSACTION, CoordinatorLink
 from tests.simulation.transactions.group_applications import (
@@ -23,7 +30,8 @@ from tests.simulation.transactions.group_applications import (
     GroupPlan,
     plan_group,
 )
-from tests.simulation.transactions.ledger import TransactionLedger
+from tests.simulation.transactions.ledger import COMPACTED, TransactionLedger, is_compacted
+from tests.simulation.transactions.offset_readers import OffsetReader
 from tests.simulation.transactions.producers import Application
 from tests.simulation.transactions.readers import CommittedReader
 from tests.simulation.transactions.tamperer import Tamperer
@@ -69,6 +77,7 @@ class TransactionWorld(ReplicationWorld):
         self.group_plans: list[GroupPlan] = []
         self.groups: list[GroupApplication] = []
         self.readers: list[CommittedReader] = []
+        self.offset_readers: list[OffsetReader] = []
         self.chaos_ms = self.random.uniform(1_500, 6_000)
         self.tamperer = Tamperer(self, self._new_random())
         self.input_topics = [INPUT]
@@ -89,11 +98,17 @@ class TransactionWorld(ReplicationWorld):
         self.controller_overrides["min.insync.replicas"] = "2"
         self.old_share = random.choice((0.0, 0.0, 0.3, 1.0))
         """How many producers are of version 1."""
+        self.cleans = random.random() < 0.6
+        """Whether coordinators' logs are rolled soon, and compacted."""
         self.broker_overrides.update(
             {
                 "replica.fetch.max.bytes": random.choice(("1500", "1048576")),
                 "min.insync.replicas": "2",
-                "log.cleaner.enable": "false",
+                "log.cleaner.enable": "true" if self.cleans else "false",
+                "log.cleaner.backoff.ms": str(random.choice((50, 400))),
+                "log.cleaner.min.cleanable.ratio": random.choice(("0.01", "0.4")),
+                "log.cleaner.delete.retention.ms": random.choice(("0", "500", "86400000")),
+                "log.roll.ms": random.choice(("200", "1000")) if self.cleans else "604800000",
                 "offsets.topic.num.partitions": str(INTERNAL_PARTITIONS),
                 "offsets.topic.replication.factor": "3",
                 "offsets.commit.timeout.ms": str(random.choice((1_000, 3_000))),
@@ -152,13 +167,19 @@ class TransactionWorld(ReplicationWorld):
 
     def _make_readers(self) -> None:
         random = self.random
-        some = random.sample(self._places(), 2)
+        some = random.sample([each for each in self._places() if self._keeps_all(each[0])], 2)
         self.consumers.append(SimulatedConsumer(self, 1, self._new_random(), some))
         data_places = [
             (plan.name, index) for plan in self.topics[:3] for index in range(plan.partitions)
         ]
         some = random.sample(data_places, 3)
         self.readers.append(CommittedReader(self, 1, self._new_random(), some))
+        some = random.sample(data_places, 3)
+        self.offset_readers.append(OffsetReader(self, 1, self._new_random(), some))
+
+    def _keeps_all(self, topic: str) -> bool:
+        """Whether a reader finds every batch of it, as it was written."""
+        return not (self.cleans and topic in COMPACTED)
 
     def partition_count(self, topic: str) -> int:
         """How many partitions a topic of the run has."""
@@ -179,6 +200,23 @@ class TransactionWorld(ReplicationWorld):
         await self.loop.elapse(self.random.choice((0.0, 300.0, 1_500.0)))
         self.producers_may_act = False
         await super()._converge()
+        if self.cleans:
+            await self._move_coordinators()
+
+    async def _move_coordinators(self) -> None:
+        """Leaders of coordinators' logs stop in order: others load what compaction has left."""
+        await self.loop.elapse(self.random.choice((0.0, 500.0)))
+        for topic in COMPACTED:
+            partitions = self.ledger.image.topics.topics_by_name[topic].partitions
+            leader = partitions[self.random.randrange(len(partitions))].leader
+            await self._restart(self.brokers[leader - 1])
+
+    async def _restart(self, broker: DataBroker) -> None:
+        starts = broker.starts
+        self.note(f"{broker.host} gives its coordinators away")
+        broker.leave()
+        await self._until(lambda: broker.starts > starts, "not stopped", CONVERGENCE_LIMIT_MS)
+        await self._until(self._is_level, "not level", CONVERGENCE_LIMIT_MS)
 
     def _is_drained(self) -> bool:
         if not super()._is_drained():
@@ -199,14 +237,32 @@ class TransactionWorld(ReplicationWorld):
         self.counts["stuck_after_lawful_loss"] += 1
         return True
 
+    async def _read(self, topic: str, index: int) -> None:
+        if self._keeps_all(topic):
+            await super()._read(topic, index)
+
+    def _compare(self, key: Key) -> None:
+        truth = self.data.truth(key)
+        if not is_compacted(truth.name):
+            super()._compare(key)
+            return
+        for broker_id in self._registration(key).replicas:
+            log = self._log(broker_id, key)
+            found = self.data.as_written(truth, read_mirror(log, check=True))
+            known = truth.replicas[broker_id]
+            if found.batches != known.batches:
+                raise Violation("mirror-differs", f"{truth.name} of {broker_id}: {found} {known}")
+            self.data.check_compacted(f"broker-{broker_id}", key, broker_id, read_bytes(log, 0))
+
     async def _read_everything(self) -> None:
         await super()._read_everything()
         if self.data.is_spoilt:
             return
-        reader = self.readers[0]
+        reader, offset_reader = self.readers[0], self.offset_readers[0]
         for plan in self.topics[:3]:
             for index in range(plan.partitions):
                 await reader.process.spawn(reader.read_all((plan.name, index)))
+                await offset_reader.process.spawn(offset_reader.name_both_ends((plan.name, index)))
         self.data.check_end()
         for plan in self.group_plans:
             if plan.version:

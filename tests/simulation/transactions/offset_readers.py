@@ -1,0 +1,265 @@
+"""Clients that ask where partitions begin and end, at both isolation levels, as restores do.
+
+Owns: asking ListOffsets for the earliest and latest offset and by timestamp, and what each answer
+must agree with: the committed records, and what was told before. Must not: retry within a look.
+Invariants: what is told is committed, and for read_committed decided; the latest offset of a
+partition never goes back, whichever leader tells it (KIP-207); a leader that knows that everything
+of the leaders before it is committed names an offset, whatever transactions are open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p02_list_offsets as listing
+from tests.simulation.cluster.virtual_loop import Process
+from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink, PartitionView
+from tests.simulation.scheduler import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.ledger import Key, PartitionTruth
+    from tests.simulation.transactions.world import TransactionWorld
+
+CONSUMER = -1
+LATEST, EARLIEST = -1, -2
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+ISOLATION_LEVELS = (READ_COMMITTED, READ_UNCOMMITTED)
+FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
+VERSIONS = (4, 5, 7, 11)
+RETRIED = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+NOT_AVAILABLE = frozenset({ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE})
+
+
+@dataclass(slots=True)
+class Told:
+    """The largest latest offset that was told of a partition, and the leader epoch it was under."""
+
+    offset: int = 0
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One partition's question, and what was known when it was sent."""
+
+    place: tuple[str, int]
+    view: PartitionView
+    timestamp: int
+    isolation_level: int
+    who: str
+    """The leader's process."""
+    could_answer: bool
+    """Whether that leader has a high watermark that passes where its epoch began."""
+    expected: int
+    """The offset of a committed record that a search by time may not miss; -1 for no search."""
+    before: Told
+
+    def __str__(self) -> str:
+        level = "committed" if self.isolation_level == READ_COMMITTED else "uncommitted"
+        topic, index = self.place
+        return f"{topic}-{index} at {self.timestamp}, read_{level}, from {self.who} in {self.view}"
+
+
+class OffsetReader:
+    """One client that looks at its partitions again and again."""
+
+    def __init__(
+        self, world: TransactionWorld, number: int, random: Random, places: list[tuple[str, int]]
+    ) -> None:
+        self.world = world
+        self.random = random
+        self.host = f"offset-reader-{number}"
+        self.process = Process(world.loop, self.host)
+        network = world.fabric.port_of(self.process, self.host)
+        self.link = ClusterLink(world.loop, self.process, network, random, world.broker_addresses)
+        self._told: dict[tuple[tuple[str, int], int], Told] = {}
+        for place in places:
+            self.process.spawn(self._run(place))
+
+    async def _run(self, place: tuple[str, int]) -> None:
+        while True:
+            await self.world.loop.elapse(self.random.uniform(20.0, 400.0))
+            if not await self._look(place):
+                await self.link.pause()
+                await self.link.refresh(place[0])
+
+    async def _look(self, place: tuple[str, int]) -> bool:
+        """Both isolation levels, one after the other; False when something was not answered."""
+        earliest = await self._ask(place, EARLIEST, self.random.choice(ISOLATION_LEVELS))
+        stable = await self._ask(place, LATEST, READ_COMMITTED)
+        latest = await self._ask(place, LATEST, READ_UNCOMMITTED)
+        by_time = await self._by_time(place)
+        if earliest is None or stable is None or latest is None:
+            return False
+        if stable.leader_epoch == latest.leader_epoch and stable.offset > latest.offset:
+            raise Violation("stable-above-latest", f"{place}: {stable}, then {latest}")
+        return by_time
+
+    async def _by_time(self, place: tuple[str, int]) -> bool:
+        placed = self.world.data.stream(f"{place[0]}-{place[1]}").placed
+        if not placed or self.world.data.is_spoilt:
+            return True
+        some = self.random.choice(placed)
+        level = self.random.choice(ISOLATION_LEVELS)
+        found = await self._ask(place, some.record.timestamp_ms, level, some.offset)
+        return found is not None
+
+    async def name_both_ends(self, place: tuple[str, int]) -> None:
+        """When nothing is wrong any more every question has its answer. Raises Violation."""
+        deadline = self.world.loop.time() + 20
+        while not await self._look(place):
+            if self.world.loop.time() > deadline:
+                raise Violation("unlistable", f"{place}")
+            await self.link.pause()
+            await self.link.refresh(place[0])
+
+    # -- one question ----------------------------------------------------------------------------
+
+    async def _ask(
+        self, place: tuple[str, int], timestamp: int, isolation_level: int, expected: int = -1
+    ) -> Any:
+        """The partition's answer; None for an error. Raises Violation."""
+        view = await self.link.leader(*place)
+        if view is None or place[0] not in self.link.topic_ids:
+            return None
+        question = self._question(place, view, timestamp, isolation_level, expected)
+        request = listing.ListOffsetsRequest(
+            replica_id=CONSUMER,
+            isolation_level=isolation_level,
+            topics=[
+                listing.ListOffsetsTopic(
+                    name=place[0],
+                    partitions=[
+                        listing.ListOffsetsPartition(
+                            partition_index=place[1],
+                            current_leader_epoch=view.leader_epoch,
+                            timestamp=timestamp,
+                        )
+                    ],
+                )
+            ],
+        )
+        version = self.random.choice(VERSIONS)
+        try:
+            response = await self.link.ask(view.leader_id, request, api_version=version)
+        except NO_ANSWER:
+            return None
+        answer = response.topics[0].partitions[0]
+        error = ErrorCode.of(answer.error_code)
+        if error is ErrorCode.NONE:
+            self.world.counts["offsets_listed"] += 1
+            self.world.guard(self._check, question, answer)
+            return answer
+        self.world.counts[f"list {error.name}"] += 1
+        if error not in RETRIED:
+            raise Violation("unexpected-error", f"{self.host}: {error.name}, {question}")
+        if error in NOT_AVAILABLE:
+            self.world.guard(self._check_excuse, question, error, version)
+        return None
+
+    def _question(
+        self,
+        place: tuple[str, int],
+        view: PartitionView,
+        timestamp: int,
+        isolation_level: int,
+        expected: int,
+    ) -> Question:
+        broker = self.world.brokers[view.leader_id - 1]
+        who = broker.name if broker.process is not None else ""
+        told = self._told.setdefault((place, isolation_level), Told())
+        return Question(
+            place,
+            view,
+            timestamp,
+            isolation_level,
+            who,
+            self.world.data.has_committed_its_past(self._key(place), who, view.leader_epoch),
+            expected,
+            Told(told.offset, told.leader_epoch),
+        )
+
+    # -- what an answer must agree with ----------------------------------------------------------
+
+    def _check_excuse(self, question: Question, error: ErrorCode, version: int) -> None:
+        """An offset is not available only until the epoch's beginning is committed (KIP-207)."""
+        if (error is ErrorCode.LEADER_NOT_AVAILABLE) != (version < FIRST_WITH_OFFSET_NOT_AVAILABLE):
+            raise Violation("unexpected-error", f"{error.name} in v{version}: {question}")
+        self.world.counts["offsets_not_available"] += 1
+        if question.could_answer:
+            raise Violation("offset-not-available", f"{question}: its past is committed")
+
+    def _check(self, question: Question, answer: Any) -> None:
+        data, truth = self.world.data, self._truth(question.place)
+        if data.is_spoilt or truth.lost:
+            return
+        if question.timestamp == EARLIEST:
+            if answer.offset > truth.deleted_to:
+                raise Violation("earliest-ahead", f"{question}: {answer}, {truth.deleted_to}")
+        elif question.timestamp == LATEST:
+            self._check_reach(question, truth, answer.offset)
+            self._check_progress(question, answer)
+        else:
+            self._check_search(question, truth, answer)
+
+    def _check_reach(self, question: Question, truth: PartitionTruth, end_offset: int) -> None:
+        """What lies below is committed, and for read_committed decided."""
+        if end_offset > truth.committed.end_offset:
+            raise Violation(
+                "listed-uncommitted",
+                f"{question}: {end_offset}, committed up to {truth.committed.end_offset}",
+            )
+        if question.isolation_level != READ_COMMITTED:
+            return
+        stream = self.world.data.stream(truth.name)
+        for producer_id, known in stream.open.items():
+            first = known.first_offset
+            if first < end_offset and stream.marker_after(producer_id, first) is None:
+                raise Violation("listed-open", f"{question}: {end_offset}, open from {first}")
+
+    def _check_progress(self, question: Question, answer: Any) -> None:
+        """A leader of an older epoch may still tell what it knew."""
+        before = question.before
+        if answer.leader_epoch >= before.leader_epoch and answer.offset < before.offset:
+            raise Violation(
+                "listed-back", f"{question}: {answer.offset}, told before: {before.offset}"
+            )
+        told = self._told[(question.place, question.isolation_level)]
+        if answer.leader_epoch >= told.leader_epoch and answer.offset >= told.offset:
+            told.offset, told.leader_epoch = answer.offset, answer.leader_epoch
+
+    def _check_search(self, question: Question, truth: PartitionTruth, answer: Any) -> None:
+        """The first record so late that is committed, and for read_committed below what is open."""
+        if answer.offset < 0:
+            is_hidden = question.isolation_level == READ_COMMITTED or not question.could_answer
+            if question.expected >= truth.deleted_to and not is_hidden:
+                raise Violation("not-found-by-time", f"{question}: {question.expected} is so late")
+            self.world.counts["nothing_by_time"] += 1
+            return
+        self.world.counts["found_by_time"] += 1
+        self._check_reach(question, truth, answer.offset + 1)
+        if answer.timestamp < question.timestamp or answer.offset > question.expected:
+            raise Violation("found-other-by-time", f"{question}: {answer}, {question.expected} is")
+        stream = self.world.data.stream(truth.name)
+        for placed in stream.between(truth.deleted_to, answer.offset):
+            if placed.record.timestamp_ms >= question.timestamp:
+                raise Violation("found-late-by-time", f"{question}: {answer}, {placed} is first")
+
+    def _key(self, place: tuple[str, int]) -> Key:
+        return (self.world.ledger.image.topics.topics_by_name[place[0]].topic_id, place[1])
+
+    def _truth(self, place: tuple[str, int]) -> PartitionTruth:
+        return self.world.data.truth(self._key(place))
