@@ -120,6 +120,26 @@ class TransactionLedger(DataLedger):
                 )
                 self._check_marker(name, content, content.marker[0])
 
+    def on_producers_reloaded(self, broker_id: int, key: Key, producers: Iterable[Any]) -> None:
+        """A log was cut: its producers are those of the batches that are left."""
+        truth = self.truth(key)
+        mirror = truth.replicas[broker_id]
+        known = {batch.producer_id for batch in mirror.batches}
+        self.counts["producers_reloaded"] += 1
+        for entry in producers:
+            batch = None if entry.last_offset < 0 else mirror.at(entry.last_offset)
+            is_cut = entry.last_offset >= 0 and (
+                batch is None
+                or batch.producer_id != entry.producer_id
+                or batch.last_sequence != entry.last_sequence
+            )
+            if is_cut or entry.producer_id not in known:
+                raise Violation(
+                    "producer-of-cut-batches",
+                    f"{broker_id}, {truth.name}: {entry.producer_id} up to {entry.last_offset}, "
+                    f"sequence {entry.last_sequence}; there is {batch} in {mirror}",
+                )
+
     # -- compaction: mirrors hold what was written, whatever is left of it -------------------------
 
     def written_unseen(self, broker_id: int, key: Key, found: Mirror) -> list[Batch]:

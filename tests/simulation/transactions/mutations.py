@@ -30,6 +30,10 @@ from moldau.broker.transaction.produce import TransactionalProduce
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches
+from moldau.storage import log_maintenance
+from moldau.storage.cleaner import planning
+from moldau.storage.cleaner.aborted import TransactionWalk
+from moldau.storage.cleaner.offset_map import OffsetMap
 from moldau.storage.log import Log
 from moldau.storage.producer_append import ProducerUpdate
 from moldau.storage.producer_state import ProducerState
@@ -174,6 +178,49 @@ def loading_skips_tail() -> Undo:
     return _replaced(loader.Replay, "feed", feed)
 
 
+# -- compaction ------------------------------------------------------------------------------------
+
+
+def compaction_passes_stable_offset() -> Undo:
+    """The cleaner works on what open transactions may still decide."""
+    return _replaced(
+        planning, "_first_uncleanable_index", lambda log, *_: max(len(log.segments) - 1, 0)
+    )
+
+
+def aborted_records_supersede() -> Undo:
+    """The cleaner takes what a transaction has aborted for the newest of its key."""
+    return _replaced(TransactionWalk, "is_aborted", lambda self, header: False)
+
+
+def compaction_drops_the_newest() -> Undo:
+    """Of a key with an older record the cleaner keeps that one."""
+    original = OffsetMap.put
+
+    def put(self: Any, columns: Any, first_offset: int) -> int:
+        return original(self, columns, first_offset) if not self.count else columns.row_count
+
+    return _replaced(OffsetMap, "put", put)
+
+
+def producers_of_cut_batches_kept() -> Undo:
+    """A log that is cut goes on with the producers that it had."""
+    return _replaced(log_maintenance, "reload_producers", lambda log: None)
+
+
+def stale_snapshots_kept() -> Undo:
+    """A producer snapshot beyond the log's end is passed over, and stays for the next cut."""
+    original = ProducerState.load_newest
+
+    def load_newest(self: Any, first_offset: int, log_end_offset: int, now_ms: int) -> None:
+        beyond = [each for each in self.snapshot_offsets if each > log_end_offset]
+        self.snapshot_offsets = [each for each in self.snapshot_offsets if each not in beyond]
+        original(self, first_offset, log_end_offset, now_ms)
+        self.snapshot_offsets += beyond
+
+    return _replaced(ProducerState, "load_newest", load_newest)
+
+
 # -- transaction coordinators ----------------------------------------------------------------------
 
 
@@ -264,6 +311,11 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
         group_answers_before_commit,
         markers_before_commit,
         loading_skips_tail,
+        compaction_passes_stable_offset,
+        aborted_records_supersede,
+        compaction_drops_the_newest,
+        producers_of_cut_batches_kept,
+        stale_snapshots_kept,
         epoch_not_bumped,
         late_end_ends_the_next,
         instances_share_an_epoch,

@@ -34,6 +34,7 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
         write = Connection._write
         answered = MarkerSender._answered
         swap_in, activate = log_cleaner.swap_in, Shard.activate
+        truncate_to = Log.truncate_to
 
         def update_high_watermark(log: Any, offset: int) -> None:
             update(log, offset)
@@ -58,6 +59,17 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
                         world.data.excuse(marker.command.transactional_id)
             answered(sender, destination, markers, response)
 
+        def _truncate_to(log: Any, offset: int) -> Any:
+            was_cut = truncate_to(log, offset)
+            disk = log.filesystem
+            is_data = log.topic_partition.topic != METADATA
+            if was_cut and is_data and isinstance(disk, NodeDisk) and not disk.crashed:
+                producers = log.producer_state.producers.values()
+                key = (log.topic_id, log.topic_partition.partition)
+                broker_id = disk.owner.broker_id
+                world.guard(world.data.on_producers_reloaded, broker_id, key, producers)
+            return was_cut
+
         def _swap_in(log: Any, sources: Any, size_bytes: int) -> Any:
             before = read_bytes(log, 0)
             removed = swap_in(log, sources, size_bytes)
@@ -71,6 +83,7 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
             activate(shard, end_offset)
 
         Log.update_high_watermark = update_high_watermark  # type: ignore[method-assign]
+        Log.truncate_to = _truncate_to  # type: ignore[method-assign]
         log_cleaner.swap_in = _swap_in
         Shard.activate = _activate  # type: ignore[method-assign]
         Connection._write = _write  # type: ignore[method-assign]
@@ -79,10 +92,12 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
             yield
         finally:
             Log.update_high_watermark = update  # type: ignore[method-assign]
+            Log.truncate_to = truncate_to  # type: ignore[method-assign]
             log_cleaner.swap_in = swap_in
             Shard.activate = activate  # type: ignore[method-assign]
             Connection._write = write  # type: ignore[method-assign]
             MarkerSender._answered = answered  # type: ignore[method-assign]
 
 
-UNSEEN = ("__cluster_metadata", "__transaction_state")
+METADATA = "__cluster_metadata"
+UNSEEN = (METADATA, "__transaction_state")
