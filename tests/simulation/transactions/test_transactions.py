@@ -32,6 +32,7 @@ MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
     "group-answers-before-commit": ("kill_coordinator", "cut_replication"),
     "markers-before-commit": ("kill_coordinator", "cut_replication"),
     "loading-skips-tail": ("kill_coordinator", "coordinator_leaves"),
+    "aborted-records-supersede": ("kill_coordinator", "coordinator_leaves"),
     "epoch-not-bumped": (),
     "instances-share-an-epoch": (),
     "offsets-visible-before-marker": (),
@@ -66,7 +67,18 @@ def test_no_seed_of_the_time_box_breaks_a_promise():
     if len(events) < ENOUGH_SEEDS:
         return  # a busy machine: too few to expect everything of
     assert sum(total.faults.values()) > len(events)
-    for what in ("aborts", "copies", "holds", "zombies", "assignments", "processed_once"):
+    for what in (
+        "aborts",
+        "copies",
+        "holds",
+        "zombies",
+        "assignments",
+        "processed_once",
+        "offsets_listed",
+        "found_by_time",
+        "compactions",
+        "loaded_compacted",
+    ):
         assert total.counts[what] > 0, f"no {what} from seed {FIRST_SEED} on: {total}"
 
 
