@@ -206,7 +206,7 @@ def _unlisted(name: str, levels: _Levels) -> DescribedConfig:
         key = _unknown_key(name)
         synonyms = levels.of([key])
     else:
-        key = base._replace(name=name, default=None)
+        key = base._replace(name=name, default=None, documentation="")
         synonyms = levels.of([key, base])
     return _entry(key, synonyms[0].value, tuple(synonyms), read_only=True)
 

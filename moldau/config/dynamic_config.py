@@ -16,6 +16,7 @@ from moldau.config.definition import Scope, Status
 from moldau.config.errors import ConfigError
 from moldau.config.table import (
     BROKER_KEYS,
+    TOPIC_KEYS,
     find_broker_key,
     nearest_name,
     removed_answer,
@@ -104,3 +105,9 @@ def _hint(name: str) -> str:
 def _check_between_keys(name: str, value: Any) -> None:
     if name == "log.retention.ms" and value != -1 and value < 1:
         raise ConfigError(name, str(value), "must be at least 1, or -1 for no limit")
+    for key in TOPIC_KEYS.values():
+        # The default of topics is held to what topics are held to; only the first of the keys
+        # behind a topic's has its units.
+        validator = key.validator if key.synonyms[:1] == (name,) else None
+        if validator is not None and value is not None and not validator.accepts(value):
+            raise ConfigError(name, str(value), f"must be {validator.describe()}")

@@ -45,12 +45,8 @@ async def answer(
     counts = Counter((r.resource_type, r.resource_name) for r in request.resources)
     response = IncrementalAlterConfigsResponse()
     forwarded: list[AlterConfigsResource] = []
-    seen: set[tuple[int, str]] = set()
     for resource in request.resources:
         identity = (resource.resource_type, resource.resource_name)
-        if identity in seen:
-            continue
-        seen.add(identity)
         refused: Problem | None
         if counts[identity] > 1:
             refused = ErrorCode.INVALID_REQUEST, "named twice in one request"

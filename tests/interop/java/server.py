@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -13,6 +14,16 @@ from tests.interop.java.tools import CLASS_PATH, JAVA, JavaTools
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
+SMALL = {
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "log.index.size.max.bytes": "65536",
+}
+"""Configuration of a lone node that needs little memory."""
 
 
 def free_port() -> int:
@@ -29,9 +40,16 @@ class KafkaServer:
         java: formats the data directory, unless that exists already.
         home: where its configuration and its log go.
         data_directory: `home/data` when None.
+        config: what the node needs besides its identity.
     """
 
-    def __init__(self, java: JavaTools, home: Path, data_directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        java: JavaTools,
+        home: Path,
+        data_directory: Path | None = None,
+        config: Mapping[str, str] = SMALL,
+    ) -> None:
         home.mkdir(exist_ok=True)
         self.data_directory = data_directory or home / "data"
         self._port = free_port()
@@ -45,13 +63,7 @@ class KafkaServer:
             "controller.listener.names=CONTROLLER\n"
             f"controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}\n"
             f"log.dirs={self.data_directory}\n"
-            "offsets.topic.replication.factor=1\n"
-            "offsets.topic.num.partitions=3\n"
-            "group.initial.rebalance.delay.ms=0\n"
-            "transaction.state.log.replication.factor=1\n"
-            "transaction.state.log.min.isr=1\n"
-            "transaction.state.log.num.partitions=1\n"
-            "log.index.size.max.bytes=65536\n"
+            + "".join(f"{key}={value}\n" for key, value in config.items())
         )
         self._process: subprocess.Popen[bytes] | None = None
         if not self.data_directory.exists():

@@ -9,6 +9,10 @@ from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from moldau.protocol.messages.p44_incremental_alter_configs import (
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from moldau.protocol.messages.p61_describe_producers import (
     DescribeProducersRequest,
     TopicRequest,
@@ -65,3 +69,10 @@ async def test_an_unknown_topic_tells_what_may_be_done_with_it(broker: DataPath)
     (topic,) = (await broker.ask(request, 0)).topics
     assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert topic.topic_authorized_operations > 0
+
+
+async def test_a_resource_named_twice_is_refused_twice(broker: DataPath) -> None:
+    resource = AlterConfigsResource(resource_type=BROKER_RESOURCE, resource_name="", configs=[])
+    request = IncrementalAlterConfigsRequest(resources=[resource, resource])
+    answer = await broker.ask(request, 1)
+    assert [each.error_code for each in answer.responses] == [ErrorCode.INVALID_REQUEST] * 2

@@ -56,6 +56,8 @@ def test_stored_values_that_cannot_be_used_are_left_out_and_told():
         ("log.segment.bytes", "1", True, "must be at least 1048576"),
         ("ssl.keystore.location", "x", True, "only be set per broker"),
         ("log.cleanup.policy", "shred", True, "out of compact, delete"),
+        ("log.roll.ms", "0", True, "must be at least 1"),
+        ("log.roll.jitter.ms", "-1", False, "must be at least 0"),
         ("log.retention.ms", "0", True, "must be at least 1, or -1"),
     ],
 )

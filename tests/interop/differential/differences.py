@@ -1,0 +1,97 @@
+"""The reviewed list of differences (`differences.toml`), and which of its rows were needed.
+
+Owns the matching. Invariant: a row excuses only what its patterns name, and a pattern that excused
+nothing in a whole run fails it, so that the list stays true.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from tests.interop.differential.comparing import Divergence
+
+FILE: Final = Path(__file__).with_name("differences.toml")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One row. Patterns are shell patterns; in `fields` a slash is an ordinary character.
+
+    Attributes:
+        api: the API's name.
+        fields: the places in the answer.
+        reason: why it is so, for docs/compatibility.md.
+        cases: names of cases.
+        ours, kafka: the two values' texts.
+    """
+
+    api: str
+    fields: tuple[str, ...]
+    reason: str
+    cases: tuple[str, ...] = ("*",)
+    ours: str = "*"
+    kafka: str = "*"
+
+    def patterns_for(self, api: str, case: str, found: Divergence) -> list[str]:
+        """The patterns by which this row is about that divergence; empty when it is not."""
+        if not (
+            fnmatchcase(api, self.api)
+            and fnmatchcase(found.ours, self.ours)
+            and fnmatchcase(found.kafka, self.kafka)
+        ):
+            return []
+        fields = [each for each in self.fields if fnmatchcase(found.path, each)]
+        cases = [each for each in self.cases if fnmatchcase(case, each)]
+        return [*fields, *cases] if fields and cases else []
+
+
+@dataclass
+class DifferenceList:
+    """The rows, and which of their patterns were needed."""
+
+    rows: list[Difference]
+    used: set[tuple[Difference, str]] = field(default_factory=set)
+
+    @classmethod
+    def load(cls, path: Path = FILE) -> DifferenceList:
+        """Raises: TypeError: a row has an unknown field, or lacks one."""
+        tables: list[dict[str, Any]] = tomllib.loads(path.read_text())["difference"]
+        lists = ("fields", "cases")
+        return cls(
+            [
+                Difference(
+                    **{
+                        name: tuple(value) if name in lists else value
+                        for name, value in table.items()
+                    }
+                )
+                for table in tables
+            ]
+        )
+
+    def unexplained(self, api: str, case: str, found: Iterable[Divergence]) -> list[Divergence]:
+        """Those that no row excuses."""
+        left = []
+        for each in found:
+            matches = [
+                (row, pattern) for row in self.rows for pattern in row.patterns_for(api, case, each)
+            ]
+            self.used.update(matches)
+            if not matches:
+                left.append(each)
+        return left
+
+    @property
+    def unused(self) -> list[str]:
+        """Patterns that excused nothing, with their rows."""
+        return [
+            f"{row.api}: {pattern} ({row.reason})"
+            for row in self.rows
+            for pattern in (*row.fields, *row.cases)
+            if (row, pattern) not in self.used
+        ]
