@@ -88,6 +88,14 @@ class KafkaNodes:
         process.kill()
         process.wait()
 
+    def pause(self, broker_id: int) -> None:
+        """SIGSTOP one: it keeps its connections and answers nothing."""
+        self._processes[broker_id].send_signal(signal.SIGSTOP)
+
+    def resume(self, broker_id: int) -> None:
+        """Let a paused one go on."""
+        self._processes[broker_id].send_signal(signal.SIGCONT)
+
     def _start(self, home: Path) -> None:
         assert JAVA is not None
         node_id = int(home.name.rpartition("-")[2])
