@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -15,7 +14,6 @@ from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_lookup import TimestampedOffset, TimestampSearch
-from moldau.storage.offset_index import OffsetIndex
 from tests.storage.log_fixtures import (
     START_MS,
     LogBench,
@@ -177,22 +175,6 @@ def test_truncation_leaves_the_records_below(offset: int, clean: bool) -> None:
     assert bench.names(".deleted") == []
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [Fault("truncate", ".log", errno.EIO), Fault("rename", ".log", errno.EIO)],
-    ids=lambda fault: fault.operation,
-)
-def test_a_cut_that_the_disk_refuses_takes_the_log_offline(fault: Fault) -> None:
-    filesystem = SimulatedFilesystem()
-    log = LogBench(filesystem, config=small()).open()
-    fill(log, 50)
-    filesystem.faults.append(fault)
-    with pytest.raises(LogOffline):
-        log.truncate_to(5)
-    assert log.offline
-    assert "truncation to 5" in log.offline_reason
-
-
 def test_truncation_inside_a_batch_removes_the_batch() -> None:
     log = LogBench().open()
     append(log, "a", "b", "c")
@@ -323,27 +305,6 @@ def test_an_unreadable_but_intact_batch_does_not_end_the_partition() -> None:
     assert log.append_as_leader(sent, leader_epoch=0).error is ErrorCode.NONE
     assert log.offset_for_timestamp(START_MS) == TimestampedOffset(START_MS, 0, 0)
     assert not log.offline
-
-
-def test_a_lookup_by_time_makes_an_offset_index_again_that_leads_astray() -> None:
-    bench = LogBench(config=replace(small(), index_interval_bytes=100))
-    log = bench.open()
-    for number in range(40):
-        append(log, f"{number:0100d}", timestamp_ms=START_MS + number)
-    log = bench.reopen(log, clean=True)
-    segment = log.segments[1]
-    path = bench.path(segment.base_offset, ".index")
-    whole = bench.filesystem.read_bytes(path)
-    assert len(whole) > 2 * OffsetIndex.ENTRY.size
-    for end in range(OffsetIndex.ENTRY.size, len(whole) + 1, OffsetIndex.ENTRY.size):
-        # A position in the segment at which no batch begins.
-        bench.overwrite(path, end - 1, bytes([whole[end - 1] ^ 1]))
-    for number in range(segment.base_offset, log.segments[2].base_offset):
-        found = log.offset_for_timestamp(START_MS + number)
-        assert found == TimestampedOffset(START_MS + number, number, 0)
-    assert not log.offline
-    log.close()
-    assert bench.filesystem.read_bytes(path) == whole
 
 
 def started_search(log: Log, timestamp_ms: int = START_MS) -> TimestampSearch:
@@ -541,17 +502,6 @@ def test_a_flush_on_a_full_disk_promises_nothing_and_ends_nothing() -> None:
     log = bench.reopen(log)
     assert values_of(log) == ["a", "b"]
     assert log.leader_epoch_cache.entries == [(0, 0)]
-
-
-def test_a_flush_whose_leader_epochs_cannot_be_written_takes_the_log_offline() -> None:
-    filesystem = SimulatedFilesystem()
-    log = LogBench(filesystem).open()
-    append(log, "a")
-    filesystem.faults.append(Fault("append", "leader-epoch-checkpoint", errno.EIO))
-    with pytest.raises(LogOffline):
-        log.flush()
-    assert log.offline
-    assert log.recovery_point == 0
 
 
 @pytest.mark.parametrize("crashes", [False, True])

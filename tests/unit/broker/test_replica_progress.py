@@ -63,7 +63,7 @@ def test_a_follower_with_no_moment_of_having_everything_is_not_caught_up() -> No
 
 def test_proposed_members_count_from_the_proposal_on_and_removed_ones_until_its_answer() -> None:
     in_sync = InSyncSet()
-    in_sync.commit((1, 2))
+    in_sync.apply_metadata((1, 2))
     assert in_sync.maximal == {1, 2}
     in_sync.propose(IsrChange(5, 6, (1, 3), {1: 11, 3: 13}, RECOVERED, "because"))
     assert (in_sync.committed, in_sync.maximal) == ({1, 2}, {1, 2, 3})

@@ -1,0 +1,64 @@
+"""A log whose disk refuses a change, and one whose index points to the wrong place."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from moldau.storage.faults import LogOffline
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_lookup import TimestampedOffset
+from moldau.storage.offset_index import OffsetIndex
+from tests.storage.log_fixtures import START_MS, LogBench, append, fill
+from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault("truncate", ".log", errno.EIO), Fault("rename", ".log", errno.EIO)],
+    ids=lambda fault: fault.operation,
+)
+def test_a_cut_that_the_disk_refuses_takes_the_log_offline(fault: Fault) -> None:
+    filesystem = SimulatedFilesystem()
+    log = LogBench(filesystem, config=SMALL).open()
+    fill(log, 50)
+    filesystem.faults.append(fault)
+    with pytest.raises(LogOffline):
+        log.truncate_to(5)
+    assert log.offline
+    assert "truncation to 5" in log.offline_reason
+
+
+def test_a_flush_whose_leader_epochs_cannot_be_written_takes_the_log_offline() -> None:
+    filesystem = SimulatedFilesystem()
+    log = LogBench(filesystem).open()
+    append(log, "a")
+    filesystem.faults.append(Fault("append", "leader-epoch-checkpoint", errno.EIO))
+    with pytest.raises(LogOffline):
+        log.flush()
+    assert log.offline
+    assert log.recovery_point == 0
+
+
+def test_a_lookup_by_time_makes_an_offset_index_again_that_leads_astray() -> None:
+    bench = LogBench(config=SMALL)
+    log = bench.open()
+    for number in range(40):
+        append(log, f"{number:0100d}", timestamp_ms=START_MS + number)
+    log = bench.reopen(log, clean=True)
+    segment = log.segments[1]
+    path = bench.path(segment.base_offset, ".index")
+    whole = bench.filesystem.read_bytes(path)
+    assert len(whole) > 2 * OffsetIndex.ENTRY.size
+    for end in range(OffsetIndex.ENTRY.size, len(whole) + 1, OffsetIndex.ENTRY.size):
+        # A position in the segment at which no batch begins.
+        bench.overwrite(path, end - 1, bytes([whole[end - 1] ^ 1]))
+    for number in range(segment.base_offset, log.segments[2].base_offset):
+        found = log.offset_for_timestamp(START_MS + number)
+        assert found == TimestampedOffset(START_MS + number, number, 0)
+    assert not log.offline
+    log.close()
+    assert bench.filesystem.read_bytes(path) == whole
