@@ -198,10 +198,11 @@ class TransactionLedger(DataLedger):
             self.is_spoilt = True
             self.counts["spoilt_by_lawful_loss"] += 1
 
-    def _commit(self, truth: PartitionTruth, who: str, leader_epoch: int, new: list[Batch]) -> None:
-        super()._commit(truth, who, leader_epoch, new)
+    def _commit(self, truth: PartitionTruth, *details: Any) -> None:
+        super()._commit(truth, *details)
         if self.is_spoilt:
             return
+        new: list[Batch] = details[-1]
         for batch in new:
             content = self._contents.pop((truth.name, batch.base_offset, batch.leader_epoch))
             self._feed(truth.name, content)
