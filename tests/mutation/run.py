@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.sampling import AREAS, FAST_TESTS, area_mutants, sample
+from tests.mutation.sampling import AREAS, area_mutants, sample
 from tests.mutation.trials import HUNG, KILLED, SURVIVED, UNREACHED, Outcome, Trials
 
 EXPLAINED = Path(__file__).with_name("explained.txt")
@@ -68,7 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="processes (WORKERS=n)")
     parser.add_argument("--only", default="", help="changes whose key has this text")
     parser.add_argument("--survivors", type=Path, help="only those that survived in this file")
-    parser.add_argument("--tests", nargs="+", default=FAST_TESTS, help="to choose from")
+    parser.add_argument("--tests", nargs="+", default=(), help="instead of the areas'")
     parser.add_argument("--results", type=Path, help="a file to keep results in, and to go on from")
     return parser.parse_args()
 
@@ -110,8 +110,12 @@ def main() -> int:
         options = ["-q", "-s", "-p", "no:cacheprovider", "--tb=no"]
         options += ["-o", "tmp_path_retention_policy=none"]
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-            trials = Trials(left, arguments.workers, Path(folder), report)
-            code = pytest.main([*options, *arguments.tests], plugins=[trials])
+            tests = tuple(arguments.tests)
+            trials = Trials(left, tests, arguments.workers, Path(folder), report)
+            if not tests:
+                areas = dict.fromkeys(area for area, _mutant in left)
+                tests = tuple(dict.fromkeys(each for area in areas for each in AREAS[area].tests))
+            code = pytest.main([*options, *tests], plugins=[trials])
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return int(code)
         for test in trials.failing:

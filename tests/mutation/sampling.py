@@ -8,30 +8,40 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutation.changes import BRANCH, COMPARISON, DROPPED, OFF_BY_ONE, Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A part of the product, and the fast tests that are to notice changes of it."""
+
+    folders: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
 AREAS = {
-    "quorum": ("moldau/raft/core",),
-    "partitions": ("moldau/broker/partition/core",),
-    "coordinators": (
-        "moldau/broker/coordinator/core",
-        "moldau/broker/group/core",
-        "moldau/broker/transaction/core",
+    "quorum": Area(("moldau/raft/core",), ("tests/unit/raft",)),
+    "partitions": Area(("moldau/broker/partition/core",), ("tests/unit/broker",)),
+    "coordinators": Area(
+        (
+            "moldau/broker/coordinator/core",
+            "moldau/broker/group/core",
+            "moldau/broker/transaction/core",
+        ),
+        (
+            "tests/unit/broker/coordinator",
+            "tests/unit/broker/group",
+            "tests/unit/broker/transaction",
+        ),
     ),
-    "storage": ("moldau/storage",),
-    "controller": ("moldau/metadata/controller/core",),
+    "storage": Area(("moldau/storage",), ("tests/storage", "tests/unit/storage")),
+    "controller": Area(("moldau/metadata/controller/core",), ("tests/unit/metadata",)),
 }
-FAST_TESTS = (
-    "tests/unit/raft",
-    "tests/unit/metadata",
-    "tests/unit/broker",
-    "tests/unit/storage",
-    "tests/storage",
-)
-"""All of them take about two minutes; of these, a change gets those that reach its lines."""
 LEAST_PER_AREA = 30
 _KINDS = (COMPARISON, OFF_BY_ONE, DROPPED, BRANCH)
 
@@ -39,7 +49,7 @@ _KINDS = (COMPARISON, OFF_BY_ONE, DROPPED, BRANCH)
 @functools.cache
 def area_mutants(area: str) -> tuple[Mutant, ...]:
     """Every change that the files of an area offer."""
-    files = sorted(path for folder in AREAS[area] for path in (ROOT / folder).rglob("*.py"))
+    files = sorted(path for folder in AREAS[area].folders for path in (ROOT / folder).rglob("*.py"))
     return tuple(
         mutant
         for path in files

@@ -27,10 +27,10 @@ import pytest
 
 from tests.mutation.changes import Mutant
 from tests.mutation.patching import functions_of, make, probe
-from tests.mutation.sampling import ROOT
+from tests.mutation.sampling import AREAS, ROOT
 
 LONGEST_TEST_SECONDS = 15.0
-LONGEST_TRIAL_SECONDS = 60.0
+LONGEST_TRIAL_SECONDS = 30.0
 """Of tests, as they took with the code as it is: the quick ones come first."""
 HANG_SECONDS = 120.0
 """A change after which no test ends for so long counts as killed: it makes one hang."""
@@ -80,6 +80,8 @@ class Trials:
 
     changes: list[tuple[str, Mutant]]
     """With their areas."""
+    tests: tuple[str, ...]
+    """To choose from; empty: those of the change's area."""
     workers: int
     folder: Path
     """For the files of tests."""
@@ -117,7 +119,7 @@ class Trials:
         self._find_tests(session)
         running: list[_Trial] = []
         for area, mutant in self.changes:
-            tests = self._tests_of(mutant)
+            tests = self._tests_of(area, mutant)
             if not tests:
                 self.report(Outcome(mutant.key, area, mutant.kind, UNREACHED))
                 continue
@@ -174,12 +176,15 @@ class Trials:
             tell()
         return {"tests": answer}
 
-    def _tests_of(self, mutant: Mutant) -> list[pytest.Item]:
+    def _tests_of(self, area: str, mutant: Mutant) -> list[pytest.Item]:
         """The quickest first, as many as fit into LONGEST_TRIAL_SECONDS."""
+        folders = self.tests or AREAS[area].tests
         fitting = sorted(
             (reached.seconds, test)
             for test, reached in self._reached.items()
-            if reached.seconds <= LONGEST_TEST_SECONDS and _statement(mutant) in reached.statements
+            if test.startswith(tuple(folders))
+            and reached.seconds <= LONGEST_TEST_SECONDS
+            and _statement(mutant) in reached.statements
         )
         totals = accumulate(seconds for seconds, _test in fitting)
         return [

@@ -199,6 +199,18 @@ def test_damaged_meta_properties(text: str, reason: str) -> None:
         open_directories(filesystem, "/d")
 
 
+@pytest.mark.parametrize("size_bytes", [64 * 1024, 64 * 1024 + 1])
+def test_meta_properties_of_up_to_64_kib_are_read(size_bytes: int) -> None:
+    filesystem = SimulatedFilesystem()
+    text = b"version=1\ncluster.id=c\nnode.id=4\n#"
+    filesystem.put("/d/meta.properties", text.ljust(size_bytes, b"x"))
+    if size_bytes <= 64 * 1024:
+        assert read_meta_properties(filesystem, "/d") == MetaProperties("c", 4, None)
+    else:
+        with pytest.raises(CorruptFile, match="65537 bytes"):
+            read_meta_properties(filesystem, "/d")
+
+
 def test_formatting_refuses_a_formatted_directory_and_survives_a_power_loss() -> None:
     filesystem = formatted("/deep/er/d")
     before = filesystem.read_bytes("/deep/er/d/meta.properties")

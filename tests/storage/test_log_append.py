@@ -198,6 +198,24 @@ def test_preparation_refuses_what_it_cannot_read() -> None:
     assert not needs_preparation(batch_of("a", codec=Codec.GZIP), LogConfig())
 
 
+@pytest.mark.parametrize(
+    ("ahead_ms", "error"),
+    [
+        (-501, ErrorCode.INVALID_TIMESTAMP),
+        (-500, ErrorCode.NONE),
+        (300, ErrorCode.NONE),
+        (301, ErrorCode.INVALID_TIMESTAMP),
+    ],
+)
+def test_timestamps_may_be_as_far_off_as_configured_and_no_farther(
+    ahead_ms: int, error: ErrorCode
+) -> None:
+    config = LogConfig(message_timestamp_before_max_ms=500, message_timestamp_after_max_ms=300)
+    log = LogBench(config=config).open()
+    sent = batch_of("a", timestamp_ms=START_MS + ahead_ms)
+    assert log.append_as_leader(sent, leader_epoch=0).error is error
+
+
 def test_a_full_disk_leaves_the_log_as_it_was() -> None:
     filesystem = SimulatedFilesystem()
     bench = LogBench(filesystem, config=LogConfig(segment_index_bytes=1024))
