@@ -43,6 +43,8 @@ class BaseWorld:
     has_static_voters: bool
     quorum_keys: dict[str, str]
     chaos_ms: float
+    observer_lag_ms: float = 0.0
+    """How late a broker applies metadata that it has fetched, at most, and besides other faults."""
     controllers: list[ControllerNode]
     controller_addresses: list[tuple[str, int]]
 

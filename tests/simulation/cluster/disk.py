@@ -9,6 +9,7 @@ start finds.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -64,6 +65,8 @@ class NodeDisk(SimulatedFilesystem):
         self.stall_until = 0.0
         self.crash_on: str | None = None
         """Die before the next change of a file whose path contains this."""
+        self.dead_directories: set[str] = set()
+        """Mounted disks that answer nothing but errors."""
         process.on_kill.append(self._process_died)
 
     def changing(
@@ -79,6 +82,24 @@ class NodeDisk(SimulatedFilesystem):
             self._process.kill()
             raise
         self._on_operation(f"{self._process.name} disk {name} {path}")
+
+    def check_fault(self, name: str, path: str) -> None:
+        for directory in self.dead_directories:
+            if path == directory or path.startswith(f"{directory}/"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        super().check_fault(name, path)
+
+    def exists(self, path: str) -> bool:
+        try:
+            return super().exists(path)
+        except OSError:
+            return False
+
+    def is_directory(self, path: str) -> bool:
+        try:
+            return super().is_directory(path)
+        except OSError:
+            return False
 
     def _process_died(self) -> None:
         if not self.crashed:

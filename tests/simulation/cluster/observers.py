@@ -1,11 +1,13 @@
 """A broker's production replica of the metadata log, and its production way to the controller.
 
-Owns: the joining of log, loader and channel, as a broker node does it. Must not: decide anything.
-Invariant: the image it builds is compared with the ledger's after every batch.
+Owns: the joining of log, loader and channel, as a broker node does it, and how late the loader
+hears of a batch that is committed. Must not: decide anything. Invariants: the loader gets batches
+in order; the image it builds is compared with the ledger's after every batch.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -51,10 +53,19 @@ class Observer:
         self.loader = MetadataLoader(broker_id)
         self.log: QuorumLog | None = None
         self.channel: NetworkControllerChannel | None = None
+        self._random = Random(0)
+        self._late: deque[Any] = deque()
+        self._next_delivery = 0.0
+        self._lags_until = 0.0
+
+    def lag(self, duration_ms: float) -> None:
+        """Let the loader hear of nothing for a while; requests and their answers go on."""
+        self._lags_until = self.world.loop.time() + duration_ms / 1000
 
     async def start(self, disk: Any, network: Any, random: Random) -> None:
         """Open the log and listen. Raises as `QuorumLog.open`."""
         world = self.world
+        self._random = Random(random.getrandbits(64))
         clock = VirtualClock(world.loop, world.wall_clocks.of(self.host))
         log = self.log = await open_metadata_log(
             self.config,
@@ -87,6 +98,8 @@ class Observer:
     def handle_snapshot(self, snapshot: Any) -> None:
         world = self.world
         world.guard(world.ledger.on_snapshot, self.process.name, snapshot)
+        while self._late:
+            self._load(self._late.popleft())
         provenance = Provenance(
             snapshot.end_offset - 1, snapshot.leader_epoch, snapshot.last_contained_log_time_ms
         )
@@ -94,8 +107,22 @@ class Observer:
         self._compare()
 
     def handle_commit(self, batch: Any) -> None:
-        world = self.world
+        world, now = self.world, self.world.loop.time()
         world.guard(world.ledger.on_commit, self.process.name, batch)
+        lag_ms = self._random.uniform(0.0, world.observer_lag_ms) if world.observer_lag_ms else 0.0
+        at = max(now + lag_ms / 1000, self._lags_until, self._next_delivery)
+        if at <= now and not self._late:
+            self._load(batch)
+            return
+        self._next_delivery = at
+        self._late.append(batch)
+        world.loop.call_at(at, self._load_next, context=self.process.context)
+
+    def _load_next(self) -> None:
+        if self._late:
+            self._load(self._late.popleft())
+
+    def _load(self, batch: Any) -> None:
         provenance = Provenance(batch.last_offset, batch.leader_epoch, batch.append_timestamp_ms)
         self.loader.handle_commit(batch.records, provenance)
         self._compare()

@@ -1,7 +1,8 @@
 """A simulated administrator: topics, reassignments, elections, deletions, configuration.
 
 Owns: what was asked for. Must not: wait for reassignments to end.
-Invariant: the topics of a run exist before anybody else acts.
+Invariants: the topics of a run exist before other clients act; a topic that is deleted is created
+again before anything else is done.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from moldau.broker.controller_channel import ControllerUnavailable
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p19_create_topics as create
+from moldau.protocol.messages import p20_delete_topics as delete_topics
 from moldau.protocol.messages import p21_delete_records as delete
 from moldau.protocol.messages import p43_elect_leaders as elect
 from moldau.protocol.messages import p44_incremental_alter_configs as configs
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import ReplicationWorld
 
 TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+CLUSTER_DEFAULT = ""
 SET = 0
 UNCLEAN = 1
 HIGH_WATERMARK = -1
@@ -38,14 +43,18 @@ UNEXPECTED = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR})
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic of the run. `allows_unclean`: its name says so to the ledger."""
+    """A topic of the run; one without a minimum of its own has the cluster's.
+
+    `allows_unclean`: its name says so to the ledger.
+    """
 
     name: str
     partitions: int
     replication_factor: int
-    min_insync_replicas: int
+    min_insync_replicas: int | None
     allows_unclean: bool = False
     segment_ms: int = 604_800_000
+    is_recreated: bool = False
 
 
 class Administrator:
@@ -64,6 +73,7 @@ class Administrator:
             world.loop, self.process, network, random, world.broker_addresses
         )
         self.pause_ms = random.choice((500.0, 2_000.0, 6_000.0))
+        self.is_busy = False
 
     async def create_topics(self, plans: list[TopicPlan]) -> None:
         """Create the topics of the run, however long it takes."""
@@ -80,25 +90,28 @@ class Administrator:
             await self.world.loop.elapse(self.random.expovariate(1 / self.pause_ms))
             if not self.world.administrator_may_act:
                 continue
+            self.is_busy = True
             try:
                 await self.random.choice(self.actions())()
             except (ControllerUnavailable, *NO_ANSWER):
                 self.world.counts["undecided"] += 1
+            self.is_busy = False
 
     def actions(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """What it may do."""
-        return (self._reassign, self._elect, self._delete, self._alter)
+        return (self._reassign, self._elect, self._delete, self._alter, self.recreate)
 
     async def _ask(self, request: Message) -> Any:
         return await self._controllers.send_once(request)
 
     async def _create(self, plan: TopicPlan) -> bool:
         settings = {
-            "min.insync.replicas": str(plan.min_insync_replicas),
             "unclean.leader.election.enable": str(plan.allows_unclean).lower(),
             "segment.ms": str(plan.segment_ms),
             "segment.index.bytes": "1024",
         }
+        if plan.min_insync_replicas is not None:
+            settings["min.insync.replicas"] = str(plan.min_insync_replicas)
         request = create.CreateTopicsRequest(
             topics=[
                 create.CreatableTopic(
@@ -189,15 +202,28 @@ class Administrator:
 
     async def _alter(self) -> None:
         plan, _index = self._some_place()
+        await self._set_minimum(plan, str(self.random.randint(1, 2)))
+
+    async def set_minimum(self, plan: TopicPlan, value: str) -> None:
+        """As `_alter`, now, beside what else it does, whether it succeeds or not."""
+        try:
+            await self._set_minimum(plan, value)
+        except (ControllerUnavailable, *NO_ANSWER):
+            self.world.counts["undecided"] += 1
+
+    async def _set_minimum(self, plan: TopicPlan, value: str) -> None:
+        """`min.insync.replicas`, of a topic or the default of the cluster."""
         if plan.replication_factor < 2:
             return
-        value = str(self.random.randint(1, 2))
+        resource = (TOPIC_RESOURCE, plan.name)
+        if plan.min_insync_replicas is None:
+            resource = (BROKER_RESOURCE, CLUSTER_DEFAULT)
         response = await self._ask(
             configs.IncrementalAlterConfigsRequest(
                 resources=[
                     configs.AlterConfigsResource(
-                        resource_type=TOPIC_RESOURCE,
-                        resource_name=plan.name,
+                        resource_type=resource[0],
+                        resource_name=resource[1],
                         configs=[
                             configs.AlterableConfig(
                                 name="min.insync.replicas", config_operation=SET, value=value
@@ -208,7 +234,37 @@ class Administrator:
             )
         )
         self._expect(response.responses[0].error_code)
-        self.world.note(f"min.insync.replicas of {plan.name} is {value}")
+        self.world.note(f"min.insync.replicas of {resource[1] or 'the cluster'} is {value}")
+
+    async def recreate(self) -> None:
+        """Delete a topic and create another of its name."""
+        plans = [plan for plan in self.world.topics if plan.is_recreated]
+        if not plans:
+            return
+        plan = self.random.choice(plans)
+        topic_id = self.world.ledger.image.topics.topics_by_name[plan.name].topic_id
+        self.world.ledger.deletions_asked.add(plan.name)
+        self.world.note(f"{plan.name} is deleted: {topic_id}")
+        while not await self._delete_topic(topic_id):
+            await self.world.loop.elapse(100.0)
+        await self.world.loop.elapse(self.random.choice((0.0, 0.0, 50.0, 1_000.0)))
+        while not await self._create(plan):
+            await self.world.loop.elapse(100.0)
+        self.world.note(f"{plan.name} is created again")
+        self.world.counts["topics_recreated"] += 1
+
+    async def _delete_topic(self, topic_id: UUID) -> bool:
+        """By its id: an earlier copy of the request that comes late does not hit the next topic."""
+        request = delete_topics.DeleteTopicsRequest(
+            topics=[delete_topics.DeleteTopicState(name=None, topic_id=topic_id)],
+            timeout_ms=2_000,
+        )
+        try:
+            result = (await self._ask(request)).responses[0]
+        except ControllerUnavailable:
+            return False
+        self._expect(result.error_code)
+        return result.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID)
 
     async def _delete(self) -> None:
         plan, index = self._some_place()

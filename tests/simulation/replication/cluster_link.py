@@ -1,7 +1,8 @@
 """How a simulated client finds brokers and leaders: production connections, its own metadata.
 
 Owns: one connection per broker, and what the client knows of topics. Must not: retry.
-Invariant: of a partition only the newest leader epoch that was ever seen is believed (KIP-320).
+Invariants: of a partition only the newest leader epoch that was ever seen is believed (KIP-320); a
+topic that was replaced by another of its name is not believed in again.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class ClusterLink:
         self.random = random
         self.topic_ids: dict[str, UUID] = {}
         self.partitions: dict[tuple[str, int], PartitionView] = {}
+        self._past_topics: set[UUID] = set()
         self._network = network
         self._addresses = {broker_id: (host, port) for broker_id, host, port in brokers}
         self._connections: dict[int, Connection] = {}
@@ -107,8 +109,9 @@ class ClusterLink:
         except NO_ANSWER:
             return
         for described in response.topics:
-            if described.error_code == ErrorCode.NONE:
-                self.topic_ids[topic] = described.topic_id
+            if described.error_code != ErrorCode.NONE or described.topic_id in self._past_topics:
+                continue
+            self._believe(topic, described.topic_id)
             for partition in described.partitions:
                 view = PartitionView(
                     partition.leader_id, partition.leader_epoch, tuple(partition.replica_nodes)
@@ -117,6 +120,14 @@ class ClusterLink:
                 known = self.partitions.get(key)
                 if known is None or view.leader_epoch >= known.leader_epoch:
                     self.partitions[key] = view
+
+    def _believe(self, topic: str, topic_id: UUID) -> None:
+        before = self.topic_ids.get(topic, topic_id)
+        self.topic_ids[topic] = topic_id
+        if before != topic_id:
+            self._past_topics.add(before)
+            for key in [key for key in self.partitions if key[0] == topic]:
+                del self.partitions[key]
 
     async def leader(self, topic: str, index: int) -> PartitionView | None:
         """Who leads, as far as known or quickly learned; None for nobody."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from random import Random
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p01_fetch as fetch
 from moldau.protocol.messages import p02_list_offsets as listing
 from moldau.protocol.messages import p23_offset_for_leader_epoch as epochs
+from moldau.protocol.types import ZERO_UUID
 from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink, PartitionView
 from tests.simulation.replication.mirror import Batch, batches_in
@@ -37,6 +39,8 @@ class Cursor:
     def __init__(self, topic: str, index: int) -> None:
         self.topic = topic
         self.index = index
+        self.topic_id: UUID | None = None
+        """The topic that was read, which another of its name may have replaced since."""
         self.position = 0
         self.read_epoch = -1
         """The leader epoch of the last batch that was read."""
@@ -85,7 +89,8 @@ class SimulatedConsumer:
 
     async def read_all(self, topic: str, index: int) -> list[Batch]:
         """Everything from the beginning to the high watermark of now. Raises Violation."""
-        truth = self._truth(topic, index)
+        topic_id = self.world.ledger.image.topics.topics_by_name[topic].topic_id
+        truth = self.world.data.truth((topic_id, index))
         cursor = Cursor(topic, index)
         read: list[Batch] = []
         wanted = truth.committed.end_offset
@@ -107,6 +112,9 @@ class SimulatedConsumer:
         if view is None or cursor.topic not in self.link.topic_ids:
             await self._look_again(cursor)
             return []
+        if cursor.topic_id != self.link.topic_ids[cursor.topic]:
+            cursor.topic_id = self.link.topic_ids[cursor.topic]
+            cursor.position, cursor.read_epoch, cursor.validated_epoch = 0, -1, -1
         if not await self._validate(cursor, view):
             await self._look_again(cursor)
             return []
@@ -138,7 +146,7 @@ class SimulatedConsumer:
             topics=[
                 fetch.FetchTopic(
                     topic=cursor.topic,
-                    topic_id=self.link.topic_ids[cursor.topic],
+                    topic_id=cursor.topic_id or ZERO_UUID,
                     partitions=[
                         fetch.FetchPartition(
                             partition=cursor.index,
@@ -174,7 +182,8 @@ class SimulatedConsumer:
     def _read(self, cursor: Cursor, source: int, records: Any) -> list[Batch]:
         read = []
         who = f"{self.host} from broker {source}"
-        key = (self.link.topic_ids[cursor.topic], cursor.index)
+        assert cursor.topic_id is not None, "fetched"
+        key = (cursor.topic_id, cursor.index)
         for batch in batches_in(records, check=True):
             self.world.guard(self.world.data.consumed, key, batch, who)
             first = batch.base_offset <= cursor.position <= batch.last_offset
@@ -191,6 +200,7 @@ class SimulatedConsumer:
         """Whether the leader of a new epoch has what was read. Raises OSError, TimeoutError."""
         if cursor.read_epoch < 0 or cursor.validated_epoch == view.leader_epoch:
             return True
+        knew = self.world.topic_id_at(view.leader_id, cursor.topic)
         response = await self.link.ask(
             view.leader_id,
             epochs.OffsetForLeaderEpochRequest(
@@ -214,9 +224,11 @@ class SimulatedConsumer:
         if error is not ErrorCode.NONE:
             self._expect(error)
             return False
+        if {knew, self.world.topic_id_at(view.leader_id, cursor.topic)} != {cursor.topic_id}:
+            return False  # asked by name: it may have spoken of another topic
         cursor.validated_epoch = view.leader_epoch
         if 0 <= result.end_offset < cursor.position:
-            truth = self._truth(cursor.topic, cursor.index)
+            truth = self._truth(cursor)
             # What was deleted and then lost with the unflushed tail leaves no trace of its epoch.
             is_deleted = cursor.position <= truth.deleted_to
             if not (truth.lost or truth.allows_unclean or is_deleted):
@@ -231,7 +243,7 @@ class SimulatedConsumer:
 
     async def _out_of_range(self, cursor: Cursor, view: PartitionView) -> None:
         """The leader has nothing at the position: deleted, lawfully lost, or a broken promise."""
-        truth = self._truth(cursor.topic, cursor.index)
+        truth = self._truth(cursor)
         lawful = truth.lost or truth.allows_unclean or cursor.position < truth.deleted_to
         if not lawful:
             raise Violation(
@@ -239,6 +251,7 @@ class SimulatedConsumer:
                 f"{self.host}: {cursor.position} of {truth.name} is out of the range of broker "
                 f"{view.leader_id}, epoch {view.leader_epoch}",
             )
+        knew = self.world.topic_id_at(view.leader_id, cursor.topic)
         response = await self.link.ask(
             view.leader_id,
             listing.ListOffsetsRequest(
@@ -259,12 +272,14 @@ class SimulatedConsumer:
         )
         result = response.topics[0].partitions[0]
         self._expect(ErrorCode.of(result.error_code))
+        if {knew, self.world.topic_id_at(view.leader_id, cursor.topic)} != {cursor.topic_id}:
+            return
         if result.error_code == ErrorCode.NONE:
             cursor.position, cursor.read_epoch = max(result.offset, 0), -1
 
-    def _truth(self, topic: str, index: int) -> PartitionTruth:
-        topic_id = self.world.ledger.image.topics.topics_by_name[topic].topic_id
-        return self.world.data.truth((topic_id, index))
+    def _truth(self, cursor: Cursor) -> PartitionTruth:
+        assert cursor.topic_id is not None, "read"
+        return self.world.data.truth((cursor.topic_id, cursor.index))
 
     def _expect(self, error: ErrorCode) -> None:
         if error in UNEXPECTED:

@@ -8,6 +8,7 @@ Invariant: a broker is started only from what its last death left on the disk.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from moldau.config import NodeConfig
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p56_alter_partition import AlterPartitionRequest
 from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationRequest
+from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.raft import MetadataLogError
 from moldau.runtime.telemetry import Registry
 from moldau.storage.faults import DiskFull, LogOffline
@@ -28,6 +30,8 @@ from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
 from tests.simulation.cluster.logs import CLUSTER_ID
 from tests.simulation.cluster.observers import Observer
 from tests.simulation.cluster.virtual_loop import Process, VirtualClock
+from tests.simulation.replication.broker_directories import BrokerDirectories
+from tests.simulation.replication.late_requests import LANES, LateLink
 from tests.simulation.replication.mirror import Batch, Mirror, read_bytes
 from tests.simulation.scheduler import Violation
 from tests.storage.simulated_disk import DirectoryNode
@@ -54,7 +58,7 @@ START_FAILURES = (
 
 
 class ChannelTap:
-    """The way to the controller, with the ledger looking on."""
+    """The way to the controller, with the ledger looking on; slow for some requests."""
 
     def __init__(self, channel: Any, broker: DataBroker) -> None:
         self._channel = channel
@@ -67,10 +71,24 @@ class ChannelTap:
         broker = self._broker
         if isinstance(request, BrokerRegistrationRequest):
             broker.world.guard(broker.registers, request)
+        if isinstance(request, BrokerHeartbeatRequest) and broker.is_mute_until:
+            silent_ms = (broker.is_mute_until - broker.world.loop.time()) * 1000
+            if silent_ms > 0:
+                await broker.world.loop.elapse(min(silent_ms, options.get("timeout_ms", silent_ms)))
+                raise ControllerUnavailable("the simulated network has lost it")
+        if not isinstance(request, AlterPartitionRequest):
+            return await self._channel.send(request, principal, **options)
+        await self._dawdle()
         response = await self._channel.send(request, principal, **options)
-        if isinstance(request, AlterPartitionRequest):
-            broker.world.guard(broker.isr_answered, response)
+        broker.world.guard(broker.isr_answered, response)
+        await self._dawdle()
         return response
+
+    async def _dawdle(self) -> None:
+        broker = self._broker
+        longest_ms = broker.world.alter_partition_ms
+        if longest_ms:
+            await broker.world.loop.elapse(broker.random.uniform(0.0, longest_ms))
 
 
 class DataBroker:
@@ -89,12 +107,17 @@ class DataBroker:
         self.is_leaving = False
         self.is_ready = False
         self.has_failed_disk = False
+        self.bad_lanes: dict[str, float] = {}
+        """Until when what it asks controllers for comes late and more than once."""
+        self.is_mute_until = 0.0
+        """None of its heartbeats arrive before."""
         self.is_held = False
         """Its disk is being exchanged, or it stays away: nobody starts it."""
         self._parts: tuple[BrokerPart, Observer, Any] | None = None
         self._replica_manager: Any = None
-        self._root = DirectoryNode()
+        self.root = DirectoryNode()
         self._was_killed = False
+        self.directories = BrokerDirectories(self)
         self.config = self._make_config()
 
     def _make_config(self) -> NodeConfig:
@@ -105,7 +128,7 @@ class DataBroker:
                 "broker.rack": f"rack-{self.broker_id}",
                 "listeners": f"{LISTENER}://{self.host}:{PORT}",
                 "controller.listener.names": "CONTROLLER",
-                "log.dirs": ",".join(self.world.log_directories),
+                "log.dirs": ",".join(self.directories.configured),
                 **{key: value for key, value in self.world.quorum_keys.items() if value},
                 **self.world.broker_overrides,
             }
@@ -125,10 +148,10 @@ class DataBroker:
     # -- life ------------------------------------------------------------------------------------
 
     def format(self) -> None:
-        """`moldau storage format` on empty disks."""
-        filesystem = SimulatedFilesystem(self._root)
+        """`moldau storage format` on empty disks; what is formatted is left alone."""
+        filesystem = SimulatedFilesystem(self.root)
         plan = FormatPlan.from_config(self.config, CLUSTER_ID)
-        format_storage(filesystem, self.world.clock, self.random, plan)
+        format_storage(filesystem, self.world.clock, self.random, plan, ignore_formatted=True)
         filesystem.fsync_directory("/")  # mount points do not go with the power
 
     def start(self) -> None:
@@ -138,16 +161,18 @@ class DataBroker:
         self.is_leaving = self.is_ready = self.has_failed_disk = False
         self.part = self._parts = self._replica_manager = None
         self.world.data.found_less.discard(self.broker_id)
+        self.config = self._make_config()
         process = self.process = Process(self.world.loop, f"{self.host}#{self.starts}")
         self.disk = NodeDisk(
             process,
-            self._root,
+            self.root,
             self.random,
             self.disk_settings,
             VirtualClock(self.world.loop, self.world.wall_clocks.of(self.host)),
             self.world.disk_operation,
         )
         self.disk.owner = self
+        self.directories.mount(self.disk)
         process.on_kill.append(
             lambda: self.world.loop.call_outside(0.0, self.world.on_broker_death, self)
         )
@@ -167,7 +192,7 @@ class DataBroker:
         assert self.disk is not None
         assert not self.is_alive
         disk = self.disk
-        self._root = disk.survivors(disk.death)
+        self.root = disk.survivors(disk.death)
         self.is_ready = False
         self.part = self._parts = self._replica_manager = None
         # Inside an operation what was being written may be there or not.
@@ -189,13 +214,35 @@ class DataBroker:
         assert not self.is_alive
         self.world.data.on_loss(self.broker_id)
         self._was_killed = False
-        self._root = DirectoryNode()
+        self.root = DirectoryNode()
+        self.directories.replaced()
         self.format()
 
     def fill_disk(self, free_bytes: int) -> None:
         """Leave so much room."""
         if self.disk is not None:
             self.disk.capacity_bytes = self.disk.used_bytes() + free_bytes
+
+    def format_again(self) -> None:
+        """`moldau storage format --ignore-formatted` after the configuration has changed."""
+        self.config = self._make_config()
+        self.format()
+
+    def directory_changed(self) -> None:
+        """A log directory is not what it was when the last process died."""
+        self._was_killed = False
+
+    def lag_metadata(self, duration_ms: float) -> None:
+        """It applies no metadata for a while."""
+        if self._parts is not None:
+            self._parts[1].lag(duration_ms)
+
+    def topic_id_of(self, topic: str) -> Any:
+        """What this broker takes for the topic of that name now, None for none."""
+        if not self.is_alive or self._parts is None:
+            return None
+        known = self._parts[1].loader.image.topics.topics_by_name.get(topic)
+        return None if known is None else known.topic_id
 
     def free_disk(self) -> None:
         """Room again."""
@@ -262,6 +309,9 @@ class DataBroker:
                 network=network,
             )
             self._parts = (part, observer, directories)
+            links = observer.channel._links
+            for lane in LANES:
+                links[lane] = LateLink(links[lane], world.late_requests, self._bad_lane(lane))  # type: ignore[assignment]
             channel: Any = ChannelTap(observer.channel, self)
             await part.load()
             await part.listen(channel)
@@ -274,6 +324,9 @@ class DataBroker:
             return
         self.is_ready = True
         world.note(f"{process.name} serves")
+
+    def _bad_lane(self, lane: str) -> Callable[[], bool]:
+        return lambda: self.bad_lanes.get(lane, 0.0) > self.world.loop.time()
 
     async def _stop(
         self, process: Process, part: BrokerPart, observer: Observer, directories: Any
@@ -324,6 +377,7 @@ class DataBroker:
     def opened(self, log: Any, found: Mirror) -> None:
         """A log was opened at the start, or made."""
         was_killed = self._was_killed and not self.world.expected_disk_faults
+        self.world.guard(self.directories.opened, self.key_of(log), log.directory, found)
         unseen = self.world.data.written_unseen(self.broker_id, self.key_of(log), found)
         if unseen:
             records = read_bytes(log, unseen[0].base_offset)
@@ -337,6 +391,7 @@ class DataBroker:
     def removed(self, log: Any) -> None:
         """A log was put aside."""
         self.world.note(f"{self.name} puts {log.name} aside")
+        self.directories.removed(self.key_of(log))
         self._tell("on_removed", self.broker_id, self.key_of(log))
 
     def log_failed(self, log: Any, reason: str) -> None:
@@ -407,12 +462,16 @@ class DataBroker:
             self.world.data.on_unclean_start(self.broker_id)
         elif self.broker_id in self.world.data.found_less:
             raise Violation("unclean-told-clean", f"{self.name}: {request}")
+        else:
+            self.directories.check_clean(self.name)
 
     def isr_answered(self, response: Any) -> None:
         """The controller says what it made of proposed ISRs."""
         for topic in response.topics:
             for partition in topic.partitions:
-                if partition.error_code == ErrorCode.NONE:
+                if partition.error_code != ErrorCode.NONE:
+                    self.world.counts[f"isr {ErrorCode.of(partition.error_code).name}"] += 1
+                else:
                     self.world.counts["isr_changes"] += 1
                     self.world.ledger.acknowledged_isr(
                         topic.topic_id,

@@ -68,6 +68,7 @@ class PartitionTruth:
     deleted_to: int = 0
     """Below it somebody asked for deletion, or retention took what there was."""
     allows_unclean: bool = False
+    """Nothing is promised: any replica may lead, or the topic is deleted."""
 
     def expected(self) -> list[Batch]:
         """Every committed batch that a replica in sync must have."""
@@ -163,6 +164,12 @@ class DataLedger:
                 "joined-behind", f"{broker_id} lacks {missing[0]} of {truth.name}: {truth.impaired}"
             )
 
+    def on_topic_removed(self, topic_id: UUID) -> None:
+        """A topic is deleted; brokers that have not heard of it go on for a while."""
+        for key, truth in self.partitions.items():
+            if key[0] == topic_id:
+                truth.allows_unclean = True
+
     def on_unclean_start(self, broker_id: int) -> None:
         """A broker tells the controller that it may have lost something."""
         for truth in self.partitions.values():
@@ -189,6 +196,30 @@ class DataLedger:
             truth.losses[broker_id] = registration.leader_epoch
             if broker_id in registration.isr:
                 truth.impaired.add(broker_id)
+
+    def on_away(self, broker_id: int, key: Key) -> None:
+        """The log directory of a replica has failed, or is configured no more."""
+        truth = self.truth(key)
+        if broker_id in truth.replicas:
+            self._impair(broker_id, key, truth)
+            truth.stale.add(broker_id)
+
+    def on_begun_again(self, broker_id: int, key: Key, found: Mirror) -> None:
+        """A broker makes a log for a replica whose log is out of its reach."""
+        truth = self.truth(key)
+        known = truth.replicas.get(broker_id, Mirror())
+        registration = self.metadata.image.topics.partition(*key)
+        if registration is None or truth.allows_unclean or not found.lacks(known.batches):
+            return
+        if registration.leader_epoch in truth.drained:
+            return
+        is_believed = broker_id in (*registration.isr, *registration.elr)
+        if is_believed or registration.replicas == (broker_id,):
+            raise Violation(
+                "begun-while-believed",
+                f"{broker_id} begins {truth.name} again, of which {known} is out of its reach: "
+                f"{registration}",
+            )
 
     def on_offline(self, broker_id: int, key: Key) -> None:
         """A replica cannot be used any more: its disk failed."""
@@ -402,9 +433,11 @@ class DataLedger:
                     f"{who} commits {new[0]} of {truth.name} with {size} in sync of "
                     f"{least_in_sync}, partition epoch {partition_epoch}",
                 )
-            self._commit(truth, who, leader_epoch, new)
+            self._commit(truth, key, who, leader_epoch, new)
 
-    def _commit(self, truth: PartitionTruth, who: str, leader_epoch: int, new: list[Batch]) -> None:
+    def _commit(
+        self, truth: PartitionTruth, key: Key, who: str, leader_epoch: int, new: list[Batch]
+    ) -> None:
         in_sync = truth.last_isr.get(leader_epoch, frozenset())
         for broker_id in sorted(in_sync - truth.impaired):
             if truth.losses.get(broker_id, -1) >= leader_epoch:
@@ -418,11 +451,31 @@ class DataLedger:
                     f"{who} commits {missing[0]} of {truth.name} in epoch {leader_epoch}, "
                     f"{broker_id} of {sorted(in_sync)} has {truth.replicas.get(broker_id)}",
                 )
+        self._check_eligible(truth, key, who, leader_epoch, new)
         for batch in new:
             self._check_sequence(truth, batch)
             truth.committed.append(batch)
             truth.in_sync[batch] = (leader_epoch, in_sync)
         self.counts["committed_batches"] += len(new)
+
+    def _check_eligible(
+        self, truth: PartitionTruth, key: Key, who: str, leader_epoch: int, new: list[Batch]
+    ) -> None:
+        """Who may be elected without having been in sync has all that is committed, too."""
+        registration = self.metadata.image.topics.partition(*key)
+        if registration is None or registration.leader_epoch != leader_epoch:
+            return
+        excused = truth.impaired | truth.unclean | truth.stale | self.lost_tail
+        for broker_id in registration.elr:
+            if broker_id in excused or truth.losses.get(broker_id, -1) >= leader_epoch:
+                continue
+            missing = truth.replicas.get(broker_id, Mirror()).lacks(new)
+            if missing:
+                raise Violation(
+                    "eligible-lacks",
+                    f"{who} commits {missing[0]} of {truth.name} in epoch {leader_epoch}, which "
+                    f"{broker_id} lacks, and may lead next: {registration}",
+                )
 
     def _check_sequence(self, truth: PartitionTruth, batch: Batch) -> None:
         """Batches of an idempotent producer follow each other without gap or repetition."""

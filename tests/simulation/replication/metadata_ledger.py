@@ -34,6 +34,8 @@ class MetadataLedger(Ledger):
                 self._data.on_partition(record.topic_id, record.partition_id, old, new)
         elif isinstance(record, kinds.ClearElrRecord):
             self._note_cleared(before)
+        elif isinstance(record, kinds.RemoveTopicRecord):
+            self._data.on_topic_removed(record.topic_id)
         elif isinstance(record, kinds.RegisterBrokerRecord):
             self._data.on_registration(record.broker_id, record.incarnation_id)
 

@@ -9,16 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from moldau.broker.log_opener import LogOpener
 from moldau.broker.partition import Partition, following
 from moldau.broker.partition.core.in_sync_set import InSyncSet
 from moldau.broker.partition.core.replica_state import PartitionCore, ReplicaRole
-from moldau.metadata.controller.core import cluster_control, isr_control
+from moldau.metadata.controller.core import (
+    broker_changes,
+    cluster_control,
+    directory_control,
+    isr_control,
+)
 from moldau.metadata.controller.core.broker_changes import Step
+from moldau.metadata.controller.core.cluster_control import ClusterControl
+from moldau.metadata.controller.core.leader_election import PartitionTarget
+from moldau.metadata.image.values import LOST_DIRECTORY
 from moldau.protocol.errors import ErrorCode
 from moldau.storage import log_loader
-from moldau.storage.checkpoints import CleanShutdown
+from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH, CleanShutdown
+from moldau.storage.found_partitions import FoundPartitions
 from moldau.storage.producer_append import ProducerUpdate
 from moldau.storage.producer_state import ProducerState
+from tests.simulation.replication.broker_directories import BrokerDirectories
 
 Undo = Callable[[], None]
 
@@ -254,6 +265,104 @@ def any_broker_epoch_joins() -> Undo:
     return _both(undo, _replaced(isr_control, "_is_eligible", lambda state, member: True))
 
 
+# -- log directories -------------------------------------------------------------------------------
+
+
+def _removed_directory_is_clean() -> Undo:
+    def previous_broker_epoch(self: Any, found: Any) -> int:
+        stops = [contents.clean_shutdown for contents in found]
+        epochs = {UNKNOWN_BROKER_EPOCH if each is None else each.broker_epoch for each in stops}
+        return epochs.pop() if len(epochs) == 1 else UNKNOWN_BROKER_EPOCH
+
+    return _replaced(FoundPartitions, "previous_broker_epoch", previous_broker_epoch)
+
+
+def _missing_log_is_begun_empty() -> Undo:
+    def directory_for(self: Any, partition: Any, assigned: Any, is_believed: bool) -> Any:
+        return self._log_manager.directory_with_id(assigned)
+
+    return _replaced(LogOpener, "_directory_for", directory_for)
+
+
+def start_without_a_directory_is_clean() -> Undo:
+    """A broker looks only at the log directories that it has read: in them the stop was orderly."""
+    return _removed_directory_is_clean()
+
+
+def missing_log_is_begun_empty() -> Undo:
+    """A broker makes an empty log for a replica that should lie in a directory that is gone."""
+    return _missing_log_is_begun_empty()
+
+
+def brokers_of_kafka() -> Undo:
+    """No injected bug of the controller: brokers do as Apache Kafka's do about a directory that was
+    removed. The controller alone has to see to it that nothing is lost.
+    """
+    undo = _both(_removed_directory_is_clean(), _missing_log_is_begun_empty())
+    return _both(undo, _replaced(BrokerDirectories, "are_honest", False))
+
+
+def controller_believes_brokers() -> Undo:
+    """As `brokers_of_kafka`, and the controller takes a replica for what it was that its broker has
+    moved out of a directory that is gone.
+    """
+    undo = brokers_of_kafka()
+
+    def is_clean(self: Any, existing: Any, request: Any, directories: Any) -> bool:
+        return bool(existing and request.previous_broker_epoch == existing.broker_epoch)
+
+    def assign(state: Any, changer: Any, wanted: Any, key: Any) -> Any:
+        broker_id, directory_id, is_online = wanted
+        topic = state.image.topics.topics_by_id.get(key[0])
+        partition = None if topic is None else topic.partitions.get(key[1])
+        if partition is None or broker_id not in partition.replicas:
+            return original(state, changer, wanted, key)
+        target = PartitionTarget(
+            isr=tuple(each for each in partition.isr if is_online or each != broker_id),
+            lost=(broker_id,) if directory_id == LOST_DIRECTORY else (),
+            directories={broker_id: directory_id},
+        )
+        return changer.change(topic, key[1], partition, target)
+
+    original = directory_control._assign
+    undo = _both(undo, _replaced(directory_control, "_assign", assign))
+    undo = _both(undo, _replaced(ClusterControl, "_is_clean", is_clean))
+    return _both(undo, _replaced(broker_changes, "is_named_directory", lambda *_: True))
+
+
+def offline_log_keeps_its_name() -> Undo:
+    """A log in a directory that failed stands in the way of a later topic of the same name."""
+    return _replaced(FoundPartitions, "release_name", lambda *_, **__: None)
+
+
+# -- what leaders and controllers know of each other -----------------------------------------------
+
+
+def answer_overtakes_metadata() -> Undo:
+    """Who left the ISR by an answer is not waited for, before the metadata say under which minimum
+    that was.
+    """
+
+    def update(self: Any) -> None:
+        proposed = () if self.pending is None else self.pending.isr
+        self.maximal = self.committed.union(self.refused, proposed)
+
+    return _replaced(InSyncSet, "_update_maximal", update)
+
+
+def late_copy_is_forgotten() -> Undo:
+    """A refused addition to the ISR is not waited for, although a copy may be on its way."""
+    original = InSyncSet.answered
+
+    def answered(self: Any, change: Any, error: Any, state: Any) -> Any:
+        answer = original(self, change, error, state)
+        self.refused = frozenset()
+        self._update_maximal()
+        return answer
+
+    return _replaced(InSyncSet, "answered", answered)
+
+
 MUTATIONS: dict[str, Callable[[], Undo]] = {
     mutation.__name__.replace("_", "-"): mutation
     for mutation in (
@@ -275,5 +384,12 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
         unclean_start_stays_eligible,
         every_start_is_clean,
         any_broker_epoch_joins,
+        start_without_a_directory_is_clean,
+        missing_log_is_begun_empty,
+        brokers_of_kafka,
+        controller_believes_brokers,
+        offline_log_keeps_its_name,
+        answer_overtakes_metadata,
+        late_copy_is_forgotten,
     )
 }

@@ -6,9 +6,11 @@ promised. Invariant: every fault it begins ends before the run's last phase, and
 
 from __future__ import annotations
 
-from tests.simulation.cluster.base_nemesis import DEATHS, Act, BaseNemesis
+from tests.simulation.cluster.base_nemesis import DEATHS, Act
 from tests.simulation.cluster.disk import Death
 from tests.simulation.replication.data_broker import DataBroker
+from tests.simulation.replication.directory_nemesis import DirectoryNemesis
+from tests.simulation.replication.isr_nemesis import IsrNemesis
 from tests.simulation.replication.world import ReplicationWorld
 
 SCENARIOS = (
@@ -22,12 +24,20 @@ SCENARIOS = (
     ("fail_broker_disk", "kill_broker", "broker_leaves"),
     ("cut_replication", "kill_broker", "slow_network", "reset"),
     ("stop_broker", "isolate_broker", "reset"),
+    ("fail_directory", "broker_leaves", "isolate_broker"),
+    ("remove_directory", "kill_broker", "cut_replication"),
+    ("exchange_directory", "fail_scan", "broker_leaves"),
+    ("remove_directory_in_the_dark", "broker_leaves"),
+    ("late_copies", "lag_metadata", "silence"),
+    ("late_copies", "kill_broker", "unsettle"),
+    ("raise_minimum", "unsettle", "broker_leaves"),
+    ("lag_metadata", "cut_replication", "kill_broker"),
     ("jump_clock", "kill_broker", "broker_leaves", "lose_power"),
 )
 """What belongs together: half of the seeds keep to one of these."""
 
 
-class ReplicationNemesis(BaseNemesis):
+class ReplicationNemesis(DirectoryNemesis, IsrNemesis):
     """See the module."""
 
     scenarios = SCENARIOS
@@ -48,6 +58,8 @@ class ReplicationNemesis(BaseNemesis):
             (1, self._fill_disk),
             (0.6, self._wipe_disk),
             (0.6, self._fail_broker_disk),
+            *self.directory_acts(),
+            *self.isr_acts(),
             (1, self._kill_controller),
             (1, self._stop_controller),
             (1, self._resign),
@@ -66,13 +78,10 @@ class ReplicationNemesis(BaseNemesis):
 
     # -- brokers ---------------------------------------------------------------------------------
 
-    def _some_broker(self) -> DataBroker | None:
-        alive = [broker for broker in self.world.brokers if broker.is_alive]
-        return self.random.choice(alive) if alive else None
-
     def broker_died(self, broker: DataBroker) -> None:
         """Told of every death: it is started again after a while."""
         broker.bury()
+        self.change_directories(broker)
         wait_ms = self.random.choice((10.0, 300.0, 2_000.0, 6_000.0)) * self.random.random() + 1.0
         self._later(20.0 if self.is_over else wait_ms, self._start_broker, broker)
 
@@ -207,8 +216,11 @@ class ReplicationNemesis(BaseNemesis):
 
     def repair_others(self) -> None:
         """Everybody is started, with room and a disk that answers."""
+        self.repair_directories()
         for broker in self.world.brokers:
             broker.free_disk()
+            broker.is_mute_until = 0.0
+            broker.bad_lanes.clear()
             if broker.disk is not None:
                 broker.disk.faults.clear()
                 broker.disk.crash_at = None

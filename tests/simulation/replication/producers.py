@@ -2,7 +2,8 @@
 
 Owns: what was sent, in which order, and what was acknowledged. Must not: know how brokers work.
 Invariant: a value names its producer, its partition and its place in the order; an idempotent
-producer keeps the order of its batches through every retry.
+producer keeps the order of its batches through every retry. When another topic has the name, what
+was not acknowledged goes to it under a fresh producer id.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
@@ -21,6 +23,7 @@ from moldau.protocol.messages.p00_produce import (
 )
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.records import Record, encode_batch, increment_sequence, read_batch_header
+from moldau.protocol.types import ZERO_UUID
 from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink
 from tests.simulation.scheduler import Violation
@@ -65,6 +68,8 @@ class Line:
     def __init__(self, topic: str, index: int) -> None:
         self.topic = topic
         self.index = index
+        self.topic_id: UUID | None = None
+        """The topic that the window's batches are sent to."""
         self.next_number = 0
         self.window: deque[Outgoing] = deque()
         self.producer_id = -1
@@ -177,6 +182,12 @@ class SimulatedProducer:
         if view is None or line.topic not in self.link.topic_ids:
             await self._look_again(line)
             return
+        topic_id = self.link.topic_ids[line.topic]
+        if topic_id != line.topic_id:
+            is_first, line.topic_id = line.topic_id is None, topic_id
+            if not is_first and self.is_idempotent:
+                line.producer_id = -1
+                return
         waiting = list(line.window)
         futures: list[asyncio.Future[Any]] = []
         retried = False
@@ -214,7 +225,7 @@ class SimulatedProducer:
             topic_data=[
                 TopicProduceData(
                     name=line.topic,
-                    topic_id=self.link.topic_ids[line.topic],
+                    topic_id=line.topic_id or ZERO_UUID,
                     partition_data=[PartitionProduceData(index=line.index, records=outgoing.data)],
                 )
             ],
@@ -226,7 +237,8 @@ class SimulatedProducer:
             # One before it may have been appended and not told in time: it is sent again.
             line.window.remove(outgoing)
             if self.acks == ALL and result.base_offset >= 0:
-                key = (self.link.topic_ids[line.topic], line.index)
+                assert line.topic_id is not None, "sent"
+                key = (line.topic_id, line.index)
                 data = self.world.data
                 self.world.guard(
                     data.acknowledged, key, result.base_offset, outgoing.crc, self.host
@@ -250,7 +262,8 @@ class SimulatedProducer:
         batch is there. Kafka's snapshots of producers hold the last batch of each: who starts from
         one does not know older batches of a window again, and may only refuse them.
         """
-        truth = self.world.data.truth((self.link.topic_ids[line.topic], line.index))
+        assert line.topic_id is not None, "sent"
+        truth = self.world.data.truth((line.topic_id, line.index))
         sequence = read_batch_header(line.window[0].data).base_sequence
         is_there = any(
             (batch.producer_id, batch.base_sequence) == (line.producer_id, sequence)

@@ -17,9 +17,11 @@ from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.replication.administrator import Administrator, TopicPlan
 from tests.simulation.replication.consumers import SimulatedConsumer
 from tests.simulation.replication.data_broker import NO_ROOM, PORT, DataBroker
+from tests.simulation.replication.late_requests import LateRequests
 from tests.simulation.replication.ledger import DataLedger, Key, PartitionTruth
 from tests.simulation.replication.metadata_ledger import MetadataLedger
 from tests.simulation.replication.mirror import read_mirror
+from tests.simulation.replication.offset_readers import OffsetReader
 from tests.simulation.replication.producers import SimulatedProducer
 from tests.simulation.scheduler import Violation
 
@@ -62,6 +64,8 @@ class ReplicationWorld(BaseWorld):
         self.data = self._make_data_ledger()
         self.ledger = MetadataLedger(self.data)
         self.on_broker_death: Callable[[DataBroker], None] = DataBroker.bury
+        self.late_repair: Callable[[], None] | None = None
+        """Puts a log directory back that is still out when the other faults have stopped."""
         self.producers_may_act = True
         self.administrator_may_act = True
         self._choose_settings()
@@ -73,8 +77,10 @@ class ReplicationWorld(BaseWorld):
             for number in range(1, 1 + self.plan.brokers)
         ]
         self.broker_addresses = [(each.broker_id, each.host, PORT) for each in self.brokers]
+        self.late_requests = LateRequests(self, self._new_random())
         self.producers: list[SimulatedProducer] = []
         self.consumers: list[SimulatedConsumer] = []
+        self.listers: list[OffsetReader] = []
         self.administrator = self._make_administrator()
 
     def _make_data_ledger(self) -> DataLedger:
@@ -87,7 +93,7 @@ class ReplicationWorld(BaseWorld):
         random = self.random
         self.snapshot_bytes = 1_000_000
         self.snapshot_interval_ms = 0
-        session_ms = random.choice((1_500, 3_000, 6_000))
+        session_ms = random.choice((1_000, 1_000, 1_500, 3_000, 6_000))
         self.controller_overrides = {
             "broker.session.timeout.ms": str(session_ms),
             "leader.imbalance.check.interval.seconds": str(random.choice((2, 300))),
@@ -95,7 +101,9 @@ class ReplicationWorld(BaseWorld):
         }
         self.max_changes_per_step = None
         self.slow_calls = random.choice((0.0, 0.01, 0.05))
-        self.log_directories = random.choice((("/data",), ("/data",), ("/data", "/data-b")))
+        self.log_directories = ("/data", "/data-b", "/data-c")[: random.choice((1, 2, 3, 3))]
+        self.observer_lag_ms = random.choice((0.0, 0.0, 5.0, 100.0))
+        self.alter_partition_ms = random.choice((0.0, 0.0, 20.0, 300.0, 1_500.0))
         lag_ms = random.choice((800, 2_000, 5_000))
         self.broker_overrides = {
             "broker.heartbeat.interval.ms": str(session_ms // random.choice((3, 6))),
@@ -128,11 +136,19 @@ class ReplicationWorld(BaseWorld):
         ]
         if random.random() < 0.4:
             topics.append(TopicPlan("second", 1, random.choice((2, 3)), random.choice((1, 2))))
-        if random.random() < 0.15:
-            topics.append(TopicPlan("single", 1, 1, 1))
+        if random.random() < (0.2 if len(self.log_directories) == 1 else 0.6):
+            factor, minimum = random.choice((2, 3, 3)), random.choice((1, 2, None, None))
+            count = random.choice((1, 2))
+            topics.append(TopicPlan("passing", count, factor, minimum, is_recreated=True))
+        if random.random() < 0.05 + 0.1 * len(self.log_directories):
+            topics.append(TopicPlan("single", random.choice((1, 3)), 1, 1))
         if random.random() < 0.15:
             topics.append(TopicPlan("unclean", 1, 3, 1, allows_unclean=True))
         return topics
+
+    def topic_id_at(self, broker_id: int, topic: str) -> Any:
+        """What a broker takes for the topic of that name now, None for none."""
+        return self.brokers[broker_id - 1].topic_id_of(topic)
 
     def _places(self) -> list[tuple[str, int]]:
         return [(plan.name, index) for plan in self.topics for index in range(plan.partitions)]
@@ -172,9 +188,16 @@ class ReplicationWorld(BaseWorld):
             self.producers.append(SimulatedProducer(self, number, self._new_random(), places))
         for number in range(1, 1 + self.random.choice((1, 2))):
             self.consumers.append(SimulatedConsumer(self, number, self._new_random(), places))
+        self.listers.append(OffsetReader(self, 1, self._new_random(), places))
 
     async def _converge(self) -> None:
         """After faults stop: all replicas in sync, all producers answered, equal logs, all read."""
+        await self._until(
+            lambda: not self.administrator.is_busy, "the administrator waits", CONVERGENCE_LIMIT_MS
+        )
+        if self.late_repair is not None:
+            await self._live_without_a_directory()
+            self.late_repair()
         if self.broker_overrides["replica.fetch.max.bytes"] == ONE_BATCH_AT_A_TIME:
             # So slow a follower never catches up with a producer that goes on.
             self.producers_may_act = False
@@ -192,9 +215,24 @@ class ReplicationWorld(BaseWorld):
             self._compare(key)
         await self._read_everything()
 
+    async def _live_without_a_directory(self) -> None:
+        """Partitions of which no replica lies in the directory that is out are whole without it."""
+        administrator = self.administrator
+        self.producers_may_act = False
+        await administrator.process.spawn(administrator.recreate())
+        await self._until(
+            lambda: self._is_quiet() and not self._not_whole(with_away=False) and self._has_logs(),
+            "not whole where no log directory is missing",
+            CONVERGENCE_LIMIT_MS / 2,
+        )
+        self.producers_may_act = True
+        self.counts["whole_without_a_directory"] += 1
+
     async def _read_everything(self) -> None:
         for topic, index in self._places():
             await self._read(topic, index)
+            for reader in self.listers:
+                await reader.process.spawn(reader.name_both_ends((topic, index)))
 
     async def _read(self, topic: str, index: int) -> None:
         """Every acknowledged record can be read."""
@@ -243,21 +281,41 @@ class ReplicationWorld(BaseWorld):
 
     def _is_whole(self) -> bool:
         """Everybody serves, and every partition has all its replicas in sync."""
-        if not self._are_controllers_quiet() or not self._is_serving():
-            return False
-        return not self._not_whole()
+        return self._is_quiet() and not self._not_whole()
 
-    def _not_whole(self) -> list[str]:
+    def _is_quiet(self) -> bool:
+        return self._are_controllers_quiet() and self._is_serving()
+
+    def _not_whole(self, *, with_away: bool = True) -> list[str]:
         names = self.ledger.image.topics.topics_by_name
         return [
             f"{name}-{index}: {partition}"
             for name, topic in sorted(names.items())
             for index, partition in sorted(topic.partitions.items())
-            if partition.leader < 0
-            or set(partition.isr) != set(partition.replicas)
-            or partition.adding_replicas
-            or partition.removing_replicas
+            if (
+                partition.leader < 0
+                or set(partition.isr) != set(partition.replicas)
+                or partition.adding_replicas
+                or partition.removing_replicas
+            )
+            and (with_away or not self._is_away((topic.topic_id, index), partition))
         ]
+
+    def _has_logs(self) -> bool:
+        """Whether all replicas of partitions without a log out of reach have one that is online."""
+        for key in self._keys():
+            partition = self._registration(key)
+            logs = [self._log(broker_id, key) for broker_id in partition.replicas]
+            is_complete = all(log is not None and not log.offline for log in logs)
+            if not is_complete and not self._is_away(key, partition):
+                return False
+        return True
+
+    def _is_away(self, key: Key, partition: Any) -> bool:
+        """Whether some replica lies in a log directory that is out."""
+        return any(
+            self.brokers[broker_id - 1].directories.is_away(key) for broker_id in partition.replicas
+        )
 
     def _abandoned(self) -> list[tuple[str, int]]:
         """Partitions that nobody can lead: neither ISR nor ELR has a member."""
