@@ -70,6 +70,8 @@ class ControllerRegistrationManager:
         self._random = random
         self._backoff_ms = FIRST_BACKOFF_MS
         self._woken = asyncio.Event()
+        self._has_registered = False
+        """Since the last attempt, though another incarnation may have replaced it."""
         self._task = RestartedTask("controller-registration", self._run)
         self._problem = ""
 
@@ -97,6 +99,7 @@ class ControllerRegistrationManager:
     def handle_commit(self, batch: CommittedBatch) -> None:
         """A batch may have changed this registration, or what may be registered."""
         if batch.records:
+            self._has_registered = self._has_registered or self.is_registered
             self._woken.set()
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
@@ -124,6 +127,7 @@ class ControllerRegistrationManager:
                 await self._woken.wait()
                 continue
             leader = self._leader()
+            self._has_registered = False
             if leader is not None and await self._register(leader):
                 self._backoff_ms = FIRST_BACKOFF_MS
                 # What was answered is committed; it is replayed here in a moment.
@@ -138,7 +142,7 @@ class ControllerRegistrationManager:
         """Wait for a registration in the log, another leader, or the time to try again."""
         try:
             async with asyncio.timeout(pause_ms / 1000):
-                while not self.is_registered:
+                while not (self._has_registered or self.is_registered):
                     leader = self._leader()
                     await self._woken.wait()
                     self._woken.clear()

@@ -11,12 +11,14 @@ import pytest
 
 from moldau.controller_server.leadership import leader_address
 from moldau.controller_server.registration import ControllerRegistrationManager
+from moldau.controller_server.request_context import ControllerRequestContext
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.protocol.messages.p70_controller_registration import (
     ControllerRegistrationRequest,
     Feature,
     Listener,
 )
+from moldau.protocol.schema import Message
 from moldau.raft import VoterEndpoint
 from moldau.raft.core.values import Leadership
 from moldau.runtime import restarts
@@ -113,6 +115,30 @@ async def test_another_incarnations_registration_is_replaced(bench: ControllerBe
     await until(lambda: again.known(3) is not None, "others do not concern it")
     assert bench.log.log_end_offset == end_offset + 1
     await again.manager.close()
+
+
+async def test_a_registration_replaced_before_its_answer_comes_is_made_again(
+    bench: ControllerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = await bench.connect()
+    active = Registering(bench, request(1, incarnation=8))
+    active.leader = address(bench)
+    handle, attempts = bench.apis.handle, 0
+
+    async def handle_late(asked: Message, context: ControllerRequestContext) -> object:
+        nonlocal attempts
+        answer = await handle(asked, context)
+        if isinstance(asked, ControllerRegistrationRequest) and asked.incarnation_id.int == 8:
+            attempts += 1
+            if attempts == 1:
+                await connection.send(request(1, incarnation=7))
+        return answer
+
+    monkeypatch.setattr(bench.apis, "handle", handle_late)
+    active.manager.start()
+    await until(lambda: attempts == 2, "the replaced registration is made again")
+    await until(lambda: active.known(1) == UUID(int=8), "this start's incarnation is known")
+    await active.manager.close()
 
 
 async def test_after_failover_it_registers_with_the_new_leader(bench: ControllerBench) -> None:
