@@ -359,15 +359,29 @@ class LogManager:
         config: LogConfig | None,
         directory: LogDirectory | None,
     ) -> Log:
-        if directory is None:
-            directory = self.table.emptiest(self.directories)
-        if directory is None:
-            raise LogOffline(str(topic_partition), "no log directory is online")
+        """In `directory`, or else in the first that does not turn out to have failed."""
+        if directory is not None:
+            return self._create_in(directory, topic_partition, topic_id, config)
+        while (chosen := self.table.emptiest(self.directories)) is not None:
+            try:
+                return self._create_in(chosen, topic_partition, topic_id, config)
+            except LogOffline:
+                if chosen.is_online:
+                    raise
+        raise LogOffline(str(topic_partition), "no log directory is online")
+
+    def _create_in(
+        self,
+        directory: LogDirectory,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig | None,
+    ) -> Log:
+        self._forget_offsets(topic_partition)
         if directory.offline_reason is not None:
             raise LogOffline(str(topic_partition), directory.offline_reason)
         path = directory.join(str(topic_partition))
         try:
-            self._forget_offsets(topic_partition)
             self.filesystem.mkdirs(path)
             if topic_id != ZERO_UUID:
                 write_partition_metadata_unsynced(self.filesystem, path, topic_id)
@@ -493,9 +507,16 @@ class LogManager:
     def _forget_offsets(self, topic_partition: TopicPartition) -> None:
         """The name is about to be used again: its old offsets leave the files first."""
         directory = self.table.removed.get(topic_partition)
-        if directory is not None and directory.is_online:
-            removed = self.table.removed_from(directory)
+        if directory is None or not directory.is_online:
+            return
+        removed = self.table.removed_from(directory)
+        try:
             self._write_checkpoints(directory)
+        except OSError as error:
+            if is_out_of_room(error):
+                raise DiskFull(f"no room to forget an earlier {topic_partition}") from None
+            self.fail_directory(directory, f"its checkpoints cannot be written: {describe(error)}")
+        else:
             self.table.offsets_forgotten(directory, removed)
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:

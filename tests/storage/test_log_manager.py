@@ -606,3 +606,35 @@ async def test_a_flush_does_not_vouch_for_a_directory_that_could_not_be_synced()
     assert await manager.flush(log)
     synced = [str(each) for each in node.filesystem.operations[before:]]
     assert any(each.startswith("fsync_directory") and each.endswith("/data") for each in synced)
+
+
+async def test_a_new_partition_is_made_elsewhere_when_the_chosen_directory_has_failed() -> None:
+    """Found by tests/simulation/replication, seed 132 with a directory that failed unseen."""
+    node = Node("/data-1", "/data-2")
+    manager = await node.start()
+    node.filesystem.faults.append(Fault("mkdir", "/data-1/", errno.EIO, count=None))
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    assert log.directory == "/data-2/a-0"
+    assert node.failed == [manager.directory_at("/data-1")]
+    with pytest.raises(LogOffline):
+        manager.get_or_create(tp("b-0"), topic_id(2), directory=manager.directory_at("/data-1"))
+    node.filesystem.faults.append(Fault("mkdir", "/data-2/", errno.EIO, count=None))
+    with pytest.raises(LogOffline, match="no log directory is online"):
+        manager.get_or_create(tp("c-0"), topic_id(3))
+    await manager.shutdown(1)
+
+
+async def test_a_dead_directory_that_had_the_name_before_does_not_fail_the_one_chosen_now() -> None:
+    node = Node("/data-1", "/data-2")
+    manager = await node.start()
+    fill(manager.get_or_create(tp("a-0"), topic_id(1)))
+    manager.get_or_create(tp("b-0"), topic_id(2))
+    assert manager.delete(tp("a-0"))
+    manager.get_or_create(tp("c-0"), topic_id(3), directory=manager.directory_at("/data-1"))
+    manager.get_or_create(tp("d-0"), topic_id(4), directory=manager.directory_at("/data-1"))
+    for operation in ("open", "create"):
+        node.filesystem.faults.append(Fault(operation, "/data-1/", errno.EIO, count=None))
+    log = manager.get_or_create(tp("a-0"), topic_id(5))
+    assert log.directory == "/data-2/a-0"
+    assert node.failed == [manager.directory_at("/data-1")]
+    await manager.shutdown(1)
