@@ -79,19 +79,21 @@ class DirectoryNemesis(BaseNemesis):
             self._later(self.random.uniform(500, 6_000), self._put_back, broker)
 
     def _remove_directory_in_the_dark(self) -> None:
-        """The broker without it cannot copy from the others, and they go."""
+        """The other brokers go one after the other, and this one is back first, without it; it
+        copies from none that is left.
+        """
         broker = self._take_out("directory removed in the dark")
         if broker is None:
             return
-        self._restart(broker, partial(broker.directories.unplug, self._path_out))
+        draw = self.random.uniform
+        unplug = partial(broker.directories.unplug, self._path_out)
         others = [each for each in self.world.brokers if each is not broker]
-        self._cut(
-            [(broker.host, each.host) for each in others]
-            + [(each.host, broker.host) for each in others]
-        )
-        for other in self.random.sample(others, self.random.randint(1, len(others))):
-            self._later(self.random.uniform(1_000, 4_000), self._end, other)
-        self._later(self.random.uniform(3_000, 8_000), self._put_back, broker)
+        self._later(draw(200, 1_500), self._restart, broker, unplug)
+        for other in self.random.sample(others, self.random.randint(len(others) - 1, len(others))):
+            self._later(draw(0, 2_500), self._end, other)
+        there = [(broker.host, each.host) for each in others]
+        self._later(draw(200, 1_500), self._cut, there + [(b, a) for a, b in there])
+        self._later(draw(3_000, 8_000), self._put_back, broker)
 
     def _end(self, broker: DataBroker) -> None:
         if not self.is_over and broker.is_alive:
