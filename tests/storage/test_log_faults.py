@@ -43,6 +43,30 @@ def test_a_flush_whose_leader_epochs_cannot_be_written_takes_the_log_offline() -
     assert log.recovery_point == 0
 
 
+def test_offsets_beyond_31_bits_share_a_segment() -> None:
+    log = LogBench().open()
+    log.truncate_fully_and_start_at(3_000_000_000)
+    assert [append(log, value).base_offset for value in "ab"] == [3_000_000_000, 3_000_000_001]
+    assert len(log.segments) == 1
+
+
+def test_a_torn_tail_costs_no_descriptor() -> None:
+    filesystem = SimulatedFilesystem()
+    bench = LogBench(filesystem)
+    log = bench.open()
+    append(log, "a")
+    size_bytes = log.size_bytes
+    append(log, "b")
+    log.abandon()
+    file = filesystem.open(bench.path(0))
+    file.truncate(size_bytes + 20)
+    file.close()
+    log = bench.open()
+    assert log.log_end_offset == 1
+    log.close()
+    assert (filesystem.open_files, filesystem.open_maps) == (0, 0)
+
+
 def test_a_lookup_by_time_makes_an_offset_index_again_that_leads_astray() -> None:
     bench = LogBench(config=SMALL)
     log = bench.open()

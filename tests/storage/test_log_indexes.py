@@ -67,7 +67,15 @@ def test_offset_index_bytes_and_truncation() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"\0" * 7, b"\0" * 16, b"\0\0\0\5\0\0\0\7" * 2, b"\xff" * 8, b"\0\0\0\1\0\0\1\0"],
+    [
+        b"\0" * 7,
+        b"\0" * 16,
+        b"\0\0\0\5\0\0\0\7" * 2,
+        b"\xff" * 8,
+        b"\0\0\0\1\0\0\1\0",
+        b"\xff\xff\xff\xfe\0\0\0\7",
+        b"\0\0\0\5\xff\xff\xff\xfe",
+    ],
 )
 def test_impossible_offset_indexes_are_noticed(data: bytes) -> None:
     disk = filesystem()

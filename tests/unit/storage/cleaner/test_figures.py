@@ -1,0 +1,23 @@
+"""The cleaners' metrics."""
+
+from __future__ import annotations
+
+from moldau.runtime.clock import ManualClock
+from moldau.storage.cleaner.figures import CleanerFigures
+from moldau.storage.cleaner.job import CleaningStats
+
+
+def test_before_the_first_cleaning_all_figures_are_zero() -> None:
+    assert set(CleanerFigures(ManualClock()).values().values()) == {0.0}
+
+
+def test_the_last_cleaning_and_the_last_look() -> None:
+    clock = ManualClock()
+    figures = CleanerFigures(clock)
+    clock.advance(400)
+    figures.looked(0.756, 65_999)
+    figures.cleaned(CleaningStats(bytes_read=200, bytes_written=51), 3_999.0)
+    clock.advance(70)
+    assert list(figures.values().values()) == [0.0, 25.0, 3.0, 65.0, 0.0, 75.0, 70.0]
+    figures.cleaned(CleaningStats(), 0.0)
+    assert figures.recopy_ratio == 0.0
