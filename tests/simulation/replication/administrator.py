@@ -101,6 +101,11 @@ class Administrator:
         """What it may do."""
         return (self._reassign, self._elect, self._delete, self._alter, self.recreate)
 
+    @property
+    def may_alter(self) -> bool:
+        """Whether minimums change in this world."""
+        return self._alter in self.actions()
+
     async def _ask(self, request: Message) -> Any:
         return await self._controllers.send_once(request)
 

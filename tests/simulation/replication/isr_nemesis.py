@@ -119,7 +119,7 @@ class IsrNemesis(BaseNemesis):
     def _raise_minimum(self) -> None:
         """`min.insync.replicas` grows while a leader that hears of it late loses its followers."""
         found = self._some_leader()
-        if found is None:
+        if found is None or not self.world.administrator.may_alter:
             return
         plan, leader, _follower = found
         draw, world = self.random.uniform, self.world
