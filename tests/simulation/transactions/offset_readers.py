@@ -63,6 +63,8 @@ class Question:
     """The leader's process."""
     could_answer: bool
     """Whether that leader has a high watermark that passes where its epoch began."""
+    high_watermark: int
+    """That leader's own: one that was deposed and has not heard of it has an old one."""
     expected: int
     """The offset of a committed record that a search by time may not miss; -1 for no search."""
     before: Told
@@ -181,6 +183,7 @@ class OffsetReader:
         broker = self.world.brokers[view.leader_id - 1]
         who = broker.name if broker.process is not None else ""
         told = self._told.setdefault((place, isolation_level), Told())
+        known = self._truth(place).high_watermarks
         return Question(
             place,
             view,
@@ -188,6 +191,7 @@ class OffsetReader:
             isolation_level,
             who,
             self.world.data.has_committed_its_past(self._key(place), who, view.leader_epoch),
+            known.get((who, view.leader_epoch), -1),
             expected,
             Told(told.offset, told.leader_epoch),
         )
@@ -244,8 +248,8 @@ class OffsetReader:
     def _check_search(self, question: Question, truth: PartitionTruth, answer: Any) -> None:
         """The first record so late that is committed, and for read_committed below what is open."""
         if answer.offset < 0:
-            is_hidden = question.isolation_level == READ_COMMITTED or not question.could_answer
-            if question.expected >= truth.deleted_to and not is_hidden:
+            is_shown = question.isolation_level == READ_UNCOMMITTED and question.could_answer
+            if is_shown and truth.deleted_to <= question.expected < question.high_watermark:
                 raise Violation("not-found-by-time", f"{question}: {question.expected} is so late")
             self.world.counts["nothing_by_time"] += 1
             return
