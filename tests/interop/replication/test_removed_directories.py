@@ -14,9 +14,13 @@ from moldau.testing import Cluster, wait_until
 from tests.interop.java.tools import missing
 from tests.interop.replication.kafka_nodes import KafkaNodes
 from tests.interop.replication.three_brokers import CONFIG, DEADLINE_S
-from tests.system.processes import Writer, read_all, run_cli
+from tests.system.processes import Writer, read_all
 from tests.system.replication.three_brokers import Trio
-from tests.system.replication.two_directories import set_directories
+from tests.system.replication.two_directories import (
+    is_told,
+    move_controller,
+    set_directories,
+)
 
 pytestmark = [
     pytest.mark.interop,
@@ -72,16 +76,10 @@ class Mixed:
         places = (self.first, self.second)
         return next((each for each in places if (each / f"{topic}-0").exists()), None)
 
-    def is_told(self, topic: str) -> bool:
-        """Whether the controller takes the replica on broker 2 to be in the first directory."""
-        [identity] = [
-            line.partition("=")[2]
-            for line in (self.first / "meta.properties").read_text().splitlines()
-            if line.startswith("directory.id=")
-        ]
-        metadata = self.cluster.data_directory(self.cluster.controller_ids[0])
-        shown = run_cli("metadata", "shell", metadata, "cat", f"/topics/byName/{topic}/0/data")
-        return identity in shown.output
+    def check_not_elected(self, topic: str) -> None:
+        """Broker 2 does not lead, although a new controller looks for a leader."""
+        move_controller(self.cluster, at=self.trio.addresses[3])
+        assert self.trio.leader(topic) != FOLLOWER
 
     def check(self, topic: str, writer: Writer) -> None:
         """Broker 1 leads again, and both have everything."""
@@ -94,7 +92,7 @@ class Mixed:
 @pytest.fixture
 def mixed(tmp_path: Path) -> Iterator[Mixed]:
     home = tmp_path / "cluster"
-    with Cluster(brokers=3, config=CONFIG, directory=home) as cluster:
+    with Cluster(brokers=3, controllers=3, config=CONFIG, directory=home) as cluster:
         yield Mixed(cluster, home, tmp_path / "second")
 
 
@@ -114,14 +112,14 @@ def test_apache_kafka_leads_and_ours_loses_a_directory(mixed: Mixed) -> None:
             what="broker 2 leads, or says why it cannot",
             deadline_s=DEADLINE_S,
         )
-        assert trio.leader(topic) != FOLLOWER
+        mixed.check_not_elected(topic)
         kafka.resume(LEADER)
         mixed.check(topic, writer)
 
 
 def test_ours_leads_and_apache_kafka_loses_a_directory(mixed: Mixed) -> None:
     """Apache Kafka makes an empty log and tells the controller where: that counts as a loss."""
-    trio, cluster = mixed.trio, mixed.cluster
+    cluster = mixed.cluster
     with mixed.kafka(FOLLOWER) as kafka:
         topic, writer = mixed.fill()
         kafka.stop()
@@ -129,11 +127,11 @@ def test_ours_leads_and_apache_kafka_loses_a_directory(mixed: Mixed) -> None:
         mixed.configure(mixed.first)
         kafka.start(FOLLOWER)
         wait_until(
-            lambda: mixed.is_told(topic),
+            lambda: is_told(cluster, topic, mixed.first),
             what="the controller hears of the replica's new directory",
             deadline_s=DEADLINE_S,
         )
         assert (mixed.first / f"{topic}-0").exists()
-        assert trio.leader(topic) != FOLLOWER
+        mixed.check_not_elected(topic)
         cluster.resume(LEADER)
         mixed.check(topic, writer)

@@ -16,7 +16,11 @@ from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from moldau.testing import Cluster, wait_until
 from tests.system.processes import Writer, read_all
 from tests.system.replication.three_brokers import QUICK, Trio
-from tests.system.replication.two_directories import set_directories
+from tests.system.replication.two_directories import (
+    is_told,
+    move_controller,
+    set_directories,
+)
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -100,9 +104,13 @@ def check_nothing_is_lost(disks: Disks, topic: str, writer: Writer) -> None:
     trio.cluster.pause(1)
     disks.start(disks.first)
     wait_until(
-        lambda: trio.leader(topic) == BROKER or trio.said(BROKER, f"{topic}-0", *NOT_HERE),
-        what="broker 2 leads, or says why it cannot",
+        lambda: (
+            trio.said(BROKER, f"{topic}-0", *NOT_HERE) or is_told(trio.cluster, topic, disks.first)
+        ),
+        what="broker 2 has begun the replica elsewhere, or says why it cannot",
+        deadline_s=60,
     )
+    move_controller(trio.cluster, at=trio.addresses[3])
     assert trio.leader(topic) != BROKER
     trio.cluster.resume(1)
     assert trio.wait_leader(topic, other_than=BROKER) == 1
