@@ -114,6 +114,10 @@ def corrupt(position: int, value: int) -> bytearray:
         (batch_of("a")[:-1], ErrorCode.CORRUPT_MESSAGE),
         (batch_of("a") + b"\0", ErrorCode.CORRUPT_MESSAGE),
         (batch_of("a", is_control=True), ErrorCode.INVALID_RECORD),
+        (
+            batch_of("a", is_control=True, producer_id=1, producer_epoch=0, base_sequence=0),
+            ErrorCode.INVALID_RECORD,
+        ),
         (batch_of("a", base_offset=5), ErrorCode.INVALID_RECORD),
         (batch_of("a", producer_id=1, producer_epoch=0), ErrorCode.INVALID_RECORD),
         (batch_of("a", is_transactional=True), ErrorCode.INVALID_RECORD),

@@ -237,6 +237,35 @@ def test_a_flipped_bit_is_found_in_batches_smaller_and_larger_than_the_buffer(
     file.close()
 
 
+@pytest.mark.parametrize(
+    ("at", "number"), [(0, (-1).to_bytes(8, "big", signed=True)), (23, b"\xff" * 4)]
+)
+def test_offsets_that_no_batch_can_have_are_noticed(at: int, number: bytes) -> None:
+    data = batch_of("a")
+    data[at : at + len(number)] = number
+    disk = filesystem()
+    disk.put("/d/log", bytes(data))
+    file = disk.open("/d/log")
+    for scan in (scan_headers, scan_verified):
+        with pytest.raises(InvalidBatch, match="offset"):
+            list(scan(file, 0, file.size_bytes))  # type: ignore[operator]
+    file.close()
+
+
+def test_an_index_that_was_emptied_takes_entries_again() -> None:
+    disk = filesystem()
+    index = OffsetIndex(disk, "/d/i.index", BASE)
+    index.open_for_append(80)
+    index.append(BASE + 1, 100)
+    index.reset()
+    assert (index.entry_count, disk.size_bytes("/d/i.index")) == (0, 0)
+    index.open_for_append(80)
+    assert disk.size_bytes("/d/i.index") == 80
+    index.append(BASE + 2, 200)
+    assert index.lookup(BASE + 5) == (BASE + 2, 200)
+    index.unmap()
+
+
 @given(st.binary(max_size=300), st.integers(0, 3))
 def test_garbage_is_an_invalid_batch_and_nothing_else(garbage: bytes, good_count: int) -> None:
     good = b"".join(batch_of("good") for _ in range(good_count))
