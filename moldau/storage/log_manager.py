@@ -37,11 +37,6 @@ from moldau.storage.faults import DiskFull, LogOffline, is_out_of_room
 from moldau.storage.found_partitions import FoundPartitions
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
-from moldau.storage.log_dir_description import (
-    LogDirDescription,
-    describe_partitions,
-    offline_description,
-)
 from moldau.storage.log_directory import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
@@ -547,29 +542,6 @@ class LogManager:
             self.jobs.recovery_points.soon()
         if directory is not None and self.on_log_offline is not None and not self._is_closing:
             self.on_log_offline(log)
-
-    # -- description -----------------------------------------------------------------------------
-
-    def describe_log_dirs(self) -> list[LogDirDescription]:
-        """Every configured directory with the size of each partition that is served from it."""
-        described = []
-        for directory in self.directories:
-            if directory.is_online:
-                try:
-                    total_bytes, usable_bytes = self.filesystem.disk_usage(directory.path)
-                except OSError as error:
-                    self.fail_directory(directory, f"its volume is gone: {describe(error)}")
-            if not directory.is_online:
-                described.append(offline_description(directory.path))
-                continue
-            partitions = describe_partitions(self.table.logs_in(directory))
-            described.append(
-                LogDirDescription(
-                    directory.path, ErrorCode.NONE, partitions, total_bytes, usable_bytes
-                )
-            )
-        described += [offline_description(path) for path in self.unavailable_directories]
-        return described
 
     # -- flush and shutdown ----------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from moldau.storage.checkpoints import read_clean_shutdown_marker, read_offset_c
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
+from moldau.storage.log_dir_description import describe_log_dirs
 from moldau.storage.log_manager import InconsistentTopicId, LogManager
 from moldau.storage.manager_settings import LogManagerSettings
 from moldau.storage.partition_metadata import read_partition_metadata
@@ -173,7 +174,7 @@ async def test_new_partitions_go_to_the_directory_with_the_fewest() -> None:
     manager = await node.start()
     for number in range(7):
         manager.get_or_create(TopicPartition("t", number), topic_id(1))
-    counts = [len(each.partitions) for each in manager.describe_log_dirs()]
+    counts = [len(each.partitions) for each in describe_log_dirs(manager)]
     assert counts == [3, 2, 2]
 
 
@@ -451,29 +452,6 @@ async def test_a_flush_after_a_roll_that_raises_is_not_forgotten(
     assert [log.recovery_point for log in logs] == [20, 20, 20]
 
 
-async def test_failing_directory_goes_offline_and_the_other_serves() -> None:
-    node = Node("/one", "/two", high_watermark_checkpoint_interval_ms=5_000)
-    manager = await node.start()
-    first = manager.get_or_create(tp("a-0"), topic_id(1))
-    second = manager.get_or_create(tp("b-0"), topic_id(2))
-    fill(first)
-    await settle()
-    node.filesystem.faults.append(Fault("create", "/one/", errno.EIO, count=None))
-    await node.advance(5_000)
-    assert first.offline
-    assert len(node.failed) == 1
-    assert "/one" in (manager.offline_reason(tp("a-0")) or "")
-    assert first.append_as_leader(batch(), leader_epoch=0).error is ErrorCode.KAFKA_STORAGE_ERROR
-    fill(second)
-    described = {each.directory: each for each in manager.describe_log_dirs()}
-    assert described["/one"].error is ErrorCode.KAFKA_STORAGE_ERROR
-    assert [each.size_bytes for each in described["/two"].partitions] == [second.size_bytes]
-    assert manager.get_or_create(tp("c-0"), topic_id(3)).directory == "/two/c-0"
-    await manager.shutdown(1)
-    assert read_clean_shutdown_marker(node.filesystem, "/one") is None
-    assert node.stopped_under("/two") == 1
-
-
 async def test_failed_fsync_takes_the_partition_offline() -> None:
     node = Node()
     manager = await node.start()
@@ -606,35 +584,3 @@ async def test_a_flush_does_not_vouch_for_a_directory_that_could_not_be_synced()
     assert await manager.flush(log)
     synced = [str(each) for each in node.filesystem.operations[before:]]
     assert any(each.startswith("fsync_directory") and each.endswith("/data") for each in synced)
-
-
-async def test_a_new_partition_is_made_elsewhere_when_the_chosen_directory_has_failed() -> None:
-    """Found by tests/simulation/replication, seed 132 with a directory that failed unseen."""
-    node = Node("/data-1", "/data-2")
-    manager = await node.start()
-    node.filesystem.faults.append(Fault("mkdir", "/data-1/", errno.EIO, count=None))
-    log = manager.get_or_create(tp("a-0"), topic_id(1))
-    assert log.directory == "/data-2/a-0"
-    assert node.failed == [manager.directory_at("/data-1")]
-    with pytest.raises(LogOffline):
-        manager.get_or_create(tp("b-0"), topic_id(2), directory=manager.directory_at("/data-1"))
-    node.filesystem.faults.append(Fault("mkdir", "/data-2/", errno.EIO, count=None))
-    with pytest.raises(LogOffline, match="no log directory is online"):
-        manager.get_or_create(tp("c-0"), topic_id(3))
-    await manager.shutdown(1)
-
-
-async def test_a_dead_directory_that_had_the_name_before_does_not_fail_the_one_chosen_now() -> None:
-    node = Node("/data-1", "/data-2")
-    manager = await node.start()
-    fill(manager.get_or_create(tp("a-0"), topic_id(1)))
-    manager.get_or_create(tp("b-0"), topic_id(2))
-    assert manager.delete(tp("a-0"))
-    manager.get_or_create(tp("c-0"), topic_id(3), directory=manager.directory_at("/data-1"))
-    manager.get_or_create(tp("d-0"), topic_id(4), directory=manager.directory_at("/data-1"))
-    for operation in ("open", "create"):
-        node.filesystem.faults.append(Fault(operation, "/data-1/", errno.EIO, count=None))
-    log = manager.get_or_create(tp("a-0"), topic_id(5))
-    assert log.directory == "/data-2/a-0"
-    assert node.failed == [manager.directory_at("/data-1")]
-    await manager.shutdown(1)

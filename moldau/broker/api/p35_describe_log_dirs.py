@@ -17,6 +17,7 @@ from moldau.protocol.messages.p35_describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from moldau.storage.log_dir_description import describe_log_dirs
 
 
 async def answer(
@@ -31,7 +32,7 @@ async def answer(
             (topic.topic, partition) for topic in request.topics for partition in topic.partitions
         }
     response = DescribeLogDirsResponse()
-    for described in services.log_manager.describe_log_dirs():
+    for described in describe_log_dirs(services.log_manager):
         topics: dict[str, DescribeLogDirsTopic] = {}
         for partition in described.partitions:
             name, index = partition.topic_partition

@@ -15,6 +15,7 @@ from moldau.broker.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType, MetadataImage, TopicImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition, uuid_to_base64
+from moldau.storage.log_dir_description import describe_log_dirs
 
 MAX_TOPICS_PER_PAGE: Final = 1_000
 MAX_PARTITIONS_PER_PAGE: Final = 2_000
@@ -157,7 +158,7 @@ def log_directories(services: BrokerServices) -> Document:
                     for partition in described.partitions
                 ],
             }
-            for described in services.log_manager.describe_log_dirs()
+            for described in describe_log_dirs(services.log_manager)
         ]
     }
 
