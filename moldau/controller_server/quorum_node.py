@@ -281,7 +281,7 @@ class QuorumNode:
 
     @property
     def committed_end_offset(self) -> int:
-        """As `ControllerApis`; for whoever has just had a response of this node's controller."""
+        """As `ControllerApis`; read it after a response of this node's controller."""
         apis = self._apis
         assert apis is not None, "a controller runs on this node"
         return apis.committed_end_offset

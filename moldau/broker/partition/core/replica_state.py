@@ -383,7 +383,7 @@ class PartitionCore:
         return self._propose_joining([progress])
 
     def propose(self, *, again: bool = False) -> IsrChange | None:
-        """Look at everybody: the recovery after an unclean election, who fell out of sync, whose
+        """Look at all replicas: the recovery after an unclean election, who fell out of sync, whose
         addition was refused, who is level and was not let in when it said so.
 
         Args:
