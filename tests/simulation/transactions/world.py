@@ -107,7 +107,9 @@ class TransactionWorld(ReplicationWorld):
                 "log.cleaner.enable": "true" if self.cleans else "false",
                 "log.cleaner.backoff.ms": str(random.choice((50, 400))),
                 "log.cleaner.min.cleanable.ratio": random.choice(("0.01", "0.4")),
-                "log.cleaner.delete.retention.ms": random.choice(("0", "500", "86400000")),
+                # Longer than any replica is away: one that misses a tombstone keeps its key (as
+                # with Apache Kafka).
+                "log.cleaner.delete.retention.ms": random.choice(("60000", "90000", "86400000")),
                 "log.roll.ms": random.choice(("200", "1000")) if self.cleans else "604800000",
                 "offsets.topic.num.partitions": str(INTERNAL_PARTITIONS),
                 "offsets.topic.replication.factor": "3",
