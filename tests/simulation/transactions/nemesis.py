@@ -25,6 +25,11 @@ SCENARIOS = (
     ("stall_broker_disk", "kill_broker", "stop_coordinator"),
     ("fill_disk", "fail_broker_disk", "kill_coordinator"),
     ("kill_controller", "stop_controller", "resign", "kill_coordinator"),
+    ("fail_directory", "kill_coordinator", "coordinator_leaves"),
+    ("remove_directory", "exchange_directory", "coordinator_leaves"),
+    ("late_copies", "unsettle", "kill_coordinator"),
+    ("lag_metadata", "silence", "kill_coordinator"),
+    ("raise_minimum", "late_requests", "coordinator_leaves"),
     ("jump_clock", "kill_coordinator", "coordinator_leaves"),
     ("jump_clock", "late_requests", "stop_coordinator"),
 )
@@ -37,7 +42,13 @@ class TransactionNemesis(ReplicationNemesis):
     world: TransactionWorld
 
     def acts(self) -> list[Act]:
-        rare = {"lose_power_of_most": 0.1, "wipe_disk": 0.3, "fail_broker_disk": 0.4}
+        rare = {
+            "lose_power_of_most": 0.1,
+            "wipe_disk": 0.3,
+            "fail_broker_disk": 0.4,
+            "exchange_directory": 0.3,
+            "raise_minimum": 0.3,
+        }
         known = [(rare.get(self._name(act), act[0]), act[1]) for act in super().acts()]
         return [
             *known,
