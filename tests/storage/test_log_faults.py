@@ -43,6 +43,18 @@ def test_a_flush_whose_leader_epochs_cannot_be_written_takes_the_log_offline() -
     assert log.recovery_point == 0
 
 
+def test_a_lookup_by_time_in_a_sound_log_changes_no_file() -> None:
+    filesystem = SimulatedFilesystem()
+    log = LogBench(filesystem, config=SMALL).open()
+    for number in range(40):
+        append(log, f"{number:0100d}", timestamp_ms=START_MS + number)
+    before = filesystem.operation_count
+    for number in range(40):
+        found = log.offset_for_timestamp(START_MS + number)
+        assert found == TimestampedOffset(START_MS + number, number, 0)
+    assert filesystem.operation_count == before
+
+
 def test_offsets_beyond_31_bits_share_a_segment() -> None:
     log = LogBench().open()
     log.truncate_fully_and_start_at(3_000_000_000)
