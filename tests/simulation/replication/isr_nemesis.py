@@ -37,18 +37,26 @@ class IsrNemesis(BaseNemesis):
         return self.random.choice(alive) if alive else None
 
     def _some_leader(self) -> tuple[TopicPlan, DataBroker, DataBroker] | None:
-        """Of a partition, with a follower, both of them alive."""
-        plan = self.random.choice(self.world.topics)
-        topic = self.world.ledger.image.topics.topics_by_name.get(plan.name)
-        if topic is None:
+        """Of a partition, with a follower that is in sync, both of them alive."""
+        topics, found = self.world.ledger.image.topics.topics_by_name, []
+        for plan in self.world.topics:
+            topic = topics.get(plan.name)
+            for partition in topic.partitions.values() if topic is not None else ():
+                for follower in partition.isr:
+                    if partition.leader not in (-1, follower):
+                        found.append((plan, partition.leader, follower))
+        found = [
+            (plan, leader, follower)
+            for plan, leader, follower in found
+            if self._broker(leader).is_alive and self._broker(follower).is_alive
+        ]
+        if not found:
             return None
-        partition = topic.partitions[self.random.randrange(len(topic.partitions))]
-        others = [each for each in partition.replicas if each != partition.leader]
-        if partition.leader < 0 or not others:
-            return None
-        leader = self.world.brokers[partition.leader - 1]
-        follower = self.world.brokers[self.random.choice(others) - 1]
-        return (plan, leader, follower) if leader.is_alive and follower.is_alive else None
+        plan, leader, follower = self.random.choice(found)
+        return plan, self._broker(leader), self._broker(follower)
+
+    def _broker(self, broker_id: int) -> DataBroker:
+        return self.world.brokers[broker_id - 1]
 
     # -- requests and metadata -------------------------------------------------------------------
 

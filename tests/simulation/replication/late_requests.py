@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 HOST = "network"
 LANES = ("alter-partition", "directory-assignments", "heartbeat")
-LATE_MS = (50.0, 2_500.0)
+LATE_MS = (300.0, 3_000.0)
 BROKEN_AFTER_MS = (5.0, 600.0)
 TIMEOUT_MS = 2_000
-SPARED = 0.25
+SPARED = 0.1
 
 
 class LateRequests:
