@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from moldau.metadata.image import PartitionRegistration
-from moldau.metadata.image.values import RECOVERING
+from moldau.metadata.image.values import LOST_DIRECTORY, RECOVERING
 from moldau.protocol.records import increment_sequence
 from tests.simulation.replication.mirror import Batch, Mirror
 from tests.simulation.scheduler import Violation
@@ -43,6 +43,8 @@ class PartitionTruth:
     """The replicas of now."""
     stale: set[int] = field(default_factory=set)
     """Replicas whose disk nobody has looked at since they died of more than a kill."""
+    offline: set[int] = field(default_factory=set)
+    """Replicas whose log failed, until it is opened again."""
     unclean: set[int] = field(default_factory=set)
     """Who has told, or is telling, of an unclean start, and has not been in sync since."""
     losses: dict[int, int] = field(default_factory=dict)
@@ -134,7 +136,9 @@ class DataLedger:
         if set(new.replicas) != set(old.replicas):
             # A reassignment ends with the change that takes its last replicas into the ISR.
             eligible |= set(new.isr) & set(old.replicas)
-        trusted = eligible - truth.unclean
+        out_of_use = truth.offline | truth.stale
+        told_lost = {each for each in out_of_use & eligible if _is_lost(new, each)}
+        trusted = eligible - truth.unclean - told_lost
         where = f"{truth.name}: {new} after {old}"
         is_recovering = new.leader_recovery_state == RECOVERING and (
             new.leader_epoch != old.leader_epoch and new.isr == (new.leader,)
@@ -223,7 +227,9 @@ class DataLedger:
 
     def on_offline(self, broker_id: int, key: Key) -> None:
         """A replica cannot be used any more: its disk failed."""
-        self._impair(broker_id, key, self.truth(key))
+        truth = self.truth(key)
+        truth.offline.add(broker_id)
+        self._impair(broker_id, key, truth)
 
     def on_removed(self, broker_id: int, key: Key) -> None:
         """A replica's log is put aside."""
@@ -251,6 +257,7 @@ class DataLedger:
         before = truth.replicas.get(broker_id)
         was_killed = was_killed and broker_id not in truth.stale
         truth.stale.discard(broker_id)
+        truth.offline.discard(broker_id)
         if was_killed and before is not None and _differ(found, before):
             raise Violation("kill-lost-records", f"{broker_id}, {truth.name}: {found} was {before}")
         if before is not None and found.lacks(before.between(start_of(found, before), END)):
@@ -533,6 +540,12 @@ class DataLedger:
                 f"{who} reads {batch} of {truth.name}, committed is {known}, up to "
                 f"{truth.committed.end_offset}",
             )
+
+
+def _is_lost(partition: PartitionRegistration, broker_id: int) -> bool:
+    """Whether the controller has been told that a replica's log is lost (ADR 11)."""
+    is_replica = broker_id in partition.replicas
+    return is_replica and partition.directory(broker_id) == LOST_DIRECTORY
 
 
 def _differ(found: Mirror, before: Mirror) -> bool:
