@@ -212,7 +212,9 @@ def follower_believes_high_watermark() -> Undo:
 def retries_are_appended() -> Undo:
     """What an idempotent producer sends again is appended again."""
     undo = _replaced(ProducerState, "find_duplicate", lambda self, header: None)
-    return _both(undo, _replaced(ProducerUpdate, "check_data", lambda self, header: None))
+    return _both(
+        undo, _replaced(ProducerUpdate, "check_data", lambda self, header, verification: None)
+    )
 
 
 # -- unclean starts --------------------------------------------------------------------------------

@@ -96,6 +96,8 @@ def test_a_bug_put_in_is_found(mutation):
     _total, failed = REPLICATION.run_seeds(1, choice, seeds=SEEDS_PER_MUTATION)
     assert failed is not None, f"{SEEDS_PER_MUTATION} seeds find no {mutation}"
     print(f"{mutation}: seed {failed.seed}, {failed.failure}")
+    assert failed.failure is not None
+    assert failed.failure.startswith("Violation"), "a check finds it, not an exception in the bug"
     # Without the bug the same seed is a good one.
     without = "brokers-of-kafka" if mutation == WITH_BROKERS_OF_KAFKA else ""
     assert REPLICATION.run_seed(failed.seed, replace(choice, mutation=without)).failure is None
