@@ -1,8 +1,8 @@
 """Which changes are tried: the areas of the product, and a sample of each.
 
 Owns: the areas. Must not: run anything. Invariant: whether a change is in the sample depends on the
-seed, its own name and how many come before it in its area: edits elsewhere concern only those at the
-sample's edge, and a bigger sample contains the smaller one.
+seed, its own name and how many come before it in its area: edits elsewhere concern only those at
+the sample's edge, and a bigger sample contains the smaller one.
 """
 
 from __future__ import annotations
