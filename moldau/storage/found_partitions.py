@@ -46,10 +46,14 @@ class FoundPartitions:
         self._twin_places: dict[TopicPartition, list[DirectoryContents]] = {}
         self._nameless: set[UUID] = set()
 
-    def gone(self, topic_partition: TopicPartition) -> None:
-        """The partition was put aside, or is forgotten."""
-        self.missing.discard(topic_partition)
-        self.twins.discard(topic_partition)
+    def gone(self, topic_partition: TopicPartition, directory: LogDirectory) -> None:
+        """The partition is put aside in that directory, and here its copies in others: a new log
+        of the name must not begin in what is left of an old one.
+        """
+        for contents in self._twin_places.get(topic_partition, ()):
+            if contents.directory is not directory:
+                self._put_copy_aside(contents.directory, topic_partition)
+        self._forget(topic_partition)
 
     # -- start -----------------------------------------------------------------------------------
 
@@ -147,10 +151,49 @@ class FoundPartitions:
             self._forget(topic_partition)
         for topic_partition, places in list(self._twin_places.items()):
             place = place_of(topic_partition)
-            right = None if place is None else self._right_twin(topic_partition, places, place)
-            if right is not None and topic_partition in self.twins:
-                await self._keep_twin(topic_partition, right, places)
-        self._twin_places.clear()
+            if topic_partition not in self.twins:
+                del self._twin_places[topic_partition]
+            elif self._is_of_others(topic_partition, None if place is None else place[0]):
+                self._put_twins_aside(topic_partition)
+            elif place is not None:
+                right = self._right_twin(topic_partition, places, place)
+                if right is not None:
+                    await self._keep_twin(topic_partition, right, places)
+
+    def _topic_ids(self, topic_partition: TopicPartition) -> list[UUID | None]:
+        """Those of the copies of a partition in several directories; None: it cannot be read."""
+        found: list[UUID | None] = []
+        for contents in self._twin_places[topic_partition]:
+            path = contents.directory.join(str(topic_partition))
+            try:
+                found.append(read_partition_metadata(self._manager.filesystem, path))
+            except (OSError, CorruptFile):
+                found.append(None)
+        return found
+
+    def _is_of_others(self, topic_partition: TopicPartition, topic_id: UUID | None) -> bool:
+        """Whether each copy certainly belongs to another topic than this one, None: than any."""
+        return not {None, ZERO_UUID, topic_id}.intersection(self._topic_ids(topic_partition))
+
+    def _put_twins_aside(self, topic_partition: TopicPartition) -> None:
+        """All copies are of topics that are gone. Raises nothing: a directory that fails by it is
+        left to itself.
+        """
+        for contents in self._twin_places[topic_partition]:
+            self._put_copy_aside(contents.directory, topic_partition)
+        self._forget(topic_partition)
+
+    def _put_copy_aside(self, directory: LogDirectory, topic_partition: TopicPartition) -> bool:
+        """Whether the copy is out of the way; otherwise the directory has failed."""
+        try:
+            self._manager.rename_aside(directory, topic_partition, STRAY_SUFFIX)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            path = directory.join(str(topic_partition))
+            self._manager.fail_directory(directory, f"{path} cannot be renamed: {describe(error)}")
+            return False
+        return True
 
     def _right_twin(
         self,
@@ -162,15 +205,12 @@ class FoundPartitions:
         None when an operator has to say.
         """
         topic_id, directory_id = place
-        candidates = []
-        for contents in places:
-            path = contents.directory.join(str(topic_partition))
-            try:
-                found = read_partition_metadata(self._manager.filesystem, path)
-            except (OSError, CorruptFile):
-                return None
-            if found == topic_id:
-                candidates.append(contents)
+        topic_ids = self._topic_ids(topic_partition)
+        if None in topic_ids:
+            return None
+        candidates = [
+            each for each, found in zip(places, topic_ids, strict=True) if found == topic_id
+        ]
         if len(candidates) != 1:
             candidates = [
                 each for each in candidates if each.directory.directory_id == directory_id
@@ -194,15 +234,7 @@ class FoundPartitions:
                 right.directory.path,
                 directory.path,
             )
-            try:
-                self._manager.rename_aside(directory, topic_partition, STRAY_SUFFIX)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                path = directory.join(str(topic_partition))
-                self._manager.fail_directory(
-                    directory, f"{path} cannot be renamed: {describe(error)}"
-                )
+            if not self._put_copy_aside(directory, topic_partition):
                 return
         self._forget(topic_partition)
         await self._manager.load(right, topic_partition)
@@ -210,7 +242,9 @@ class FoundPartitions:
     def _forget(self, topic_partition: TopicPartition) -> None:
         """An offline partition that is not here, or is the wrong one of two."""
         self._manager.table.remove(topic_partition)
-        self.gone(topic_partition)
+        self.missing.discard(topic_partition)
+        self.twins.discard(topic_partition)
+        self._twin_places.pop(topic_partition, None)
         self._manager.jobs.recovery_points.soon()
 
     def replicas_known(self) -> None:
@@ -254,6 +288,9 @@ class FoundPartitions:
         """
         offline = self._manager.table.offline.get(topic_partition)
         if offline is None:
+            return
+        if topic_partition in self.twins and self._is_of_others(topic_partition, topic_id):
+            self._put_twins_aside(topic_partition)
             return
         is_other = ZERO_UUID not in (topic_id, offline.topic_id) and topic_id != offline.topic_id
         if not is_other and (offline.directory.is_online or not is_elsewhere):

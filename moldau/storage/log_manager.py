@@ -450,7 +450,7 @@ class LogManager:
         topic_id = self.topic_id_of(topic_partition)
         log = self.table.remove(topic_partition)
         self.cleaner.abort(topic_partition)
-        self.found.gone(topic_partition)
+        self.found.gone(topic_partition, directory)
         delay_ms = _DEFAULT_DELETE_DELAY_MS
         if log is not None:
             delay_ms = log.config.file_delete_delay_ms

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+from uuid import UUID
 
 import pytest
 
 from moldau.protocol.types import ZERO_UUID
 from moldau.storage.faults import LogOffline
+from moldau.storage.log_manager import LogManager
 from tests.storage.simulated_filesystem import Fault
 from tests.storage.storage_fixtures import topic_id, tp
 from tests.storage.test_log_manager import Node, fill
@@ -153,17 +155,12 @@ async def test_the_metadata_chooses_between_two_directories(
     manager = await node.start()
     ids = {each.path: each.directory_id for each in manager.directories}
     assert manager.found.twins == {tp("a-0")}
-    # A topic id that fits neither, and the same in both without a word on the directory, choose
-    # nothing.
     place = ids[right] if is_same_topic else ids[wrong]
-    for nothing in (None, (topic_id(3), place), (topic_id(1), topic_id(9))):
-        if nothing == (topic_id(1), topic_id(9)) and not is_same_topic:
-            continue
-        again = await node.start_again(manager)
-        await again.found.settle(lambda _, place=nothing: place)  # type: ignore[misc]
-        assert again.found.twins == {tp("a-0")}
-        assert again.get(tp("a-0")) is None
-        manager = again
+    if is_same_topic:
+        # The same topic in both, without a word on the directory, chooses nothing.
+        await manager.found.settle(lambda _: (topic_id(1), topic_id(9)))
+        assert manager.found.twins == {tp("a-0")}
+        assert manager.get(tp("a-0")) is None
     manager = await node.start_again(manager)
     await manager.found.settle(lambda _: (topic_id(1), place))
     log = manager.get(tp("a-0"))
@@ -197,3 +194,52 @@ async def test_a_damaged_partition_of_another_topic_is_put_aside() -> None:
     manager.found.release_name(tp("a-0"), topic_id(2), is_elsewhere=False)
     assert manager.get_or_create(tp("a-0"), topic_id(2)).log_end_offset == 0
     assert any(name.endswith("-stray") for name in node.names())
+
+
+async def two_copies() -> tuple[Node, LogManager]:
+    """Of a-0 of topic 1, in both directories."""
+    node = Node("/one", "/two")
+    manager = await node.start()
+    one, two = manager.directories
+    fill(manager.get_or_create(tp("a-0"), topic_id(1), None, one))
+    fill(manager.get_or_create(tp("b-0"), topic_id(1), None, two))
+    await node.kill(manager)
+    node.filesystem.rename("/two/b-0", "/two/a-0")
+    manager = await node.start()
+    assert manager.found.twins == {tp("a-0")}
+    return node, manager
+
+
+@pytest.mark.parametrize("wanted", [None, topic_id(2)])
+async def test_two_copies_of_topics_that_are_gone_are_put_aside(wanted: UUID | None) -> None:
+    node, manager = await two_copies()
+    place = None if wanted is None else (wanted, manager.directories[0].directory_id)
+    await manager.found.settle(lambda each: place if each == tp("a-0") else None)
+    assert not manager.found.twins
+    log = manager.get_or_create(tp("a-0"), topic_id(2), None, manager.directories[1])
+    assert log.log_end_offset == 0
+    for path in ("/one", "/two"):
+        assert any(each.startswith("a-0.") and each.endswith("-stray") for each in node.names(path))
+
+
+async def test_two_copies_give_their_name_to_a_topic_made_later() -> None:
+    node, manager = await two_copies()
+    # The topic is the one of both, and the metadata name neither place: an operator has to say.
+    await manager.found.settle(lambda each: (topic_id(1), topic_id(9)))
+    assert manager.found.twins
+    manager.found.release_name(tp("a-0"), topic_id(1), is_elsewhere=True)
+    assert manager.found.twins, "it may be either"
+    manager.found.release_name(tp("a-0"), topic_id(2), is_elsewhere=False)
+    for directory in manager.directories:
+        assert "a-0" not in node.names(directory.path)
+    assert manager.get_or_create(tp("a-0"), topic_id(2)).log_end_offset == 0
+
+
+async def test_a_deleted_topic_leaves_no_copy_in_the_way_of_the_next() -> None:
+    node, manager = await two_copies()
+    await manager.found.settle(lambda each: (topic_id(1), topic_id(9)))
+    assert manager.delete(tp("a-0"))
+    for directory in manager.directories:
+        assert "a-0" not in node.names(directory.path)
+    log = manager.get_or_create(tp("a-0"), topic_id(2), None, manager.directories[1])
+    assert log.log_end_offset == 0

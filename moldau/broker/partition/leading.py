@@ -84,6 +84,17 @@ def _say_proposed(partition: Partition, change: IsrChange) -> None:
     )
 
 
+def count_isr_change(partition: Partition, before: frozenset[int]) -> None:
+    """The controller has taken a proposal over; its answer or the metadata told so first.
+
+    Args:
+        before: the ISR until now.
+    """
+    counts = partition.context.isr_counts
+    counts.shrinks += not partition.core.isr >= before
+    counts.expands += not partition.core.isr <= before
+
+
 def isr_change_answered(
     partition: Partition, change: IsrChange, error: ErrorCode, state: PartitionState | None
 ) -> IsrChange | None:
@@ -125,8 +136,7 @@ def isr_change_answered(
         _joined(core.in_sync.members),
         core.partition_epoch,
     )
-    counts.shrinks += not core.isr >= before
-    counts.expands += not core.isr <= before
+    count_isr_change(partition, before)
     if log is None or log.offline:
         return None
     core.advance_high_watermark(partition.min_insync_replicas)

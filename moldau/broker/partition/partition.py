@@ -182,11 +182,14 @@ class Partition:
         log_end_offset = log.log_end_offset if log is not None else 0
         high_watermark = log.high_watermark if log is not None else 0
         led_epoch = self.core.leader_epoch if self.core.is_leader else None
+        before, has_proposed = self.core.isr, self.core.in_sync.pending is not None
         begins_leading = self.core.apply_state(
             state, log_end_offset=log_end_offset, high_watermark=high_watermark
         )
         if led_epoch is None or not self.core.is_leader or self.core.leader_epoch > led_epoch + 1:
             self.guards.void_all()
+        if has_proposed and led_epoch == self.core.leader_epoch and not self.core.in_sync.pending:
+            leading.count_isr_change(self, before)
         if log is not None and not log.offline:
             if begins_leading:
                 log.assign_leader_epoch(self.core.leader_epoch, log_end_offset)

@@ -23,7 +23,7 @@ from typing import Final
 from demo.enrichment import DEPARTURES
 from demo.transactions import CONFIG
 from demo.transactions_check import read_topic
-from demo.transactions_stage import Killing, Stage, _Process
+from demo.transactions_stage import Killing, RestartedApplication, Stage
 from moldau.testing import Cluster
 from tests.system.client.exactly_once_app import transformed
 
@@ -58,7 +58,7 @@ class ClientStage(Stage):
             *(f"--protocol={self._protocol}", f"--records={self._per_transaction}"),
             *(self._cluster.bootstrap_server, name),
         ]
-        self._applications[name] = _Process(command, self._say)
+        self._applications[name] = RestartedApplication(command, self._say)
 
 
 @dataclass

@@ -132,6 +132,21 @@ async def test_a_follower_catches_up_and_joins(
     assert "ISR grew from 1 to 1,2" in caplog.text
 
 
+async def test_a_change_of_the_isr_counts_once_when_the_metadata_come_before_the_answer(
+    broker: DataPath, controller: Controller
+) -> None:
+    broker.create_topic("t", replicas=(1, 2), isr=(1,))
+    await broker.ask(produce({("t", 0): batch(3)}), 12)
+    Follower(broker).poll({("t", 0): at(3)})
+    partition, change = controller.take()
+    broker.replay(PartitionChangeRecord(partition_id=0, topic_id=partition.topic_id, isr=[1, 2]))
+    counts = partition.context.isr_counts
+    assert (partition.core.isr, counts.expands, counts.shrinks) == ({1, 2}, 1, 0)
+    controller.changes.append((partition, change))
+    controller.commit()
+    assert (partition.core.isr, counts.expands, counts.shrinks) == ({1, 2}, 1, 0)
+
+
 async def test_the_high_watermark_is_told_with_the_fetch_that_moves_it(broker: DataPath) -> None:
     broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
     waiting = broker.send(produce({("t", 0): batch(3)}), 12)
