@@ -28,7 +28,6 @@ MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
     "aborted-in-order-of-end": (),
     "stable-offset-is-high-watermark": (),
     "offsets-wait-for-transactions": ("kill_coordinator", "stop_broker"),
-    "offsets-named-too-early": ("kill_broker", "cut_replication", "stop_broker"),
     "group-answers-before-commit": ("kill_coordinator", "cut_replication"),
     "markers-before-commit": ("kill_coordinator", "cut_replication"),
     "loading-skips-tail": ("kill_coordinator", "coordinator_leaves"),
