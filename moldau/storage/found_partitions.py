@@ -52,7 +52,12 @@ class FoundPartitions:
         for contents in self._twin_places.get(topic_partition, ()):
             if contents.directory is not directory:
                 self._put_copy_aside(contents.directory, topic_partition)
-        self._forget(topic_partition)
+        self._drop(topic_partition)
+
+    def _drop(self, topic_partition: TopicPartition) -> None:
+        self.missing.discard(topic_partition)
+        self.twins.discard(topic_partition)
+        self._twin_places.pop(topic_partition, None)
 
     # -- start -----------------------------------------------------------------------------------
 
@@ -228,9 +233,7 @@ class FoundPartitions:
     def _forget(self, topic_partition: TopicPartition) -> None:
         """An offline partition that is not here, or is the wrong one of two."""
         self._manager.table.remove(topic_partition)
-        self.missing.discard(topic_partition)
-        self.twins.discard(topic_partition)
-        self._twin_places.pop(topic_partition, None)
+        self._drop(topic_partition)
         self._manager.jobs.recovery_points.soon()
 
     def replicas_known(self) -> None:
