@@ -126,14 +126,6 @@ def test_a_directory_taken_out_costs_no_acknowledged_record(disks: Disks) -> Non
     check_nothing_is_lost(disks, topic, writer)
 
 
-def test_a_directory_that_failed_and_was_then_taken_out(disks: Disks) -> None:
-    topic, writer = disks.topic_in_second(1, BROKER)
-    disks.fail_second(topic, writer)
-    disks.trio.wait_isr(topic, {1})
-    disks.stop()
-    check_nothing_is_lost(disks, topic, writer)
-
-
 @pytest.mark.parametrize("has_failed", [False, True], ids=["clean", "failed"])
 def test_the_only_replica_waits_for_its_directory(disks: Disks, has_failed: bool) -> None:
     trio = disks.trio
