@@ -12,6 +12,7 @@ files before a partition of the same name is made.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import random as random_module
@@ -55,6 +56,7 @@ from moldau.storage.log_loader import (
 )
 from moldau.storage.log_table import LogTable
 from moldau.storage.manager_settings import LogManagerSettings
+from moldau.storage.meta_properties import META_PROPERTIES
 from moldau.storage.offset_checkpoints import DirectoryCheckpoints
 from moldau.storage.open_files import OpenSegments
 from moldau.storage.partition_metadata import (
@@ -377,6 +379,9 @@ class LogManager:
             raise LogOffline(str(topic_partition), directory.offline_reason)
         path = directory.join(str(topic_partition))
         try:
+            if not self.filesystem.exists(directory.join(META_PROPERTIES)):
+                # A disk that is not mounted any more must not look like an empty directory.
+                raise FileNotFoundError(errno.ENOENT, "its log directory is not there", path)
             self.filesystem.mkdirs(path)
             if topic_id != ZERO_UUID:
                 write_partition_metadata_unsynced(self.filesystem, path, topic_id)

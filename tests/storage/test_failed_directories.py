@@ -31,6 +31,23 @@ async def test_a_new_partition_is_made_elsewhere_when_the_chosen_directory_has_f
     await manager.shutdown(1)
 
 
+@pytest.mark.parametrize("leaves_mount_point", [False, True])
+async def test_a_directory_that_is_not_there_any_more_is_not_made_by_a_new_partition(
+    leaves_mount_point: bool,
+) -> None:
+    """A disk that is unmounted must not look like an empty directory."""
+    node = Node("/data-1", "/data-2")
+    manager = await node.start()
+    node.filesystem.rename("/data-1", "/away")
+    if leaves_mount_point:
+        node.filesystem.mkdirs("/data-1")
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    assert log.directory == "/data-2/a-0"
+    assert node.failed == [manager.directory_at("/data-1")]
+    assert not node.filesystem.exists("/data-1/a-0")
+    await manager.shutdown(1)
+
+
 async def test_a_dead_directory_that_had_the_name_before_does_not_fail_the_one_chosen_now() -> None:
     node = Node("/data-1", "/data-2")
     manager = await node.start()
