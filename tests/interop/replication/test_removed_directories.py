@@ -54,7 +54,7 @@ class Mixed:
             yield nodes
 
     def configure(self, *paths: Path) -> None:
-        set_directories(self.cluster, FOLLOWER, *paths)
+        set_directories(self.cluster.node(FOLLOWER).config_path, *paths)
 
     def fill(self) -> tuple[str, Writer]:
         """A topic whose replica on broker 2 lies in the second directory, with its records."""

@@ -96,7 +96,8 @@ def test_damage_found_after_a_clean_shutdown(trio: Trio) -> None:
 def with_second_directory(trio: Trio, path: Path) -> None:
     """Give broker 2 another log directory, as an operator does."""
     assert trio.cluster.stop(BROKER) == 0
-    set_directories(trio.cluster, BROKER, trio.cluster.data_directory(BROKER), path)
+    config = trio.cluster.node(BROKER).config_path
+    set_directories(config, trio.cluster.data_directory(BROKER), path)
     trio.cluster.restart(BROKER)
 
 
@@ -174,7 +175,7 @@ def test_a_replaced_disk_is_filled_again(trio: Trio, second: Path) -> None:
     second.mkdir()
     with pytest.raises(NodeFailed, match="not formatted"):
         trio.cluster.restart(BROKER)
-    format_directories(trio.cluster, BROKER)
+    format_directories(trio.cluster.node(BROKER).config_path)
     trio.cluster.restart(BROKER)
     for each, writer in writers.items():
         trio.wait_isr(each, {1, 2, 3})

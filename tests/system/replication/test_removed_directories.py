@@ -49,7 +49,7 @@ class Disks:
         assert self.trio.cluster.stop(BROKER) == 0
 
     def start(self, *paths: Path) -> None:
-        set_directories(self.trio.cluster, BROKER, *paths)
+        set_directories(self.trio.cluster.node(BROKER).config_path, *paths)
         self.trio.cluster.restart(BROKER)
 
     def topic_in_second(self, *replicas: int) -> tuple[str, Writer]:

@@ -10,50 +10,43 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from moldau.client import KafkaError
+from moldau.config import read_properties_file
 from moldau.testing import Cluster, wait_until
 from tests.system.processes import run_cli
 
 
-def set_directories(cluster: Cluster, broker_id: int, *paths: Path) -> None:
-    """Have a broker that is down start with these log directories; new ones get an identity."""
-    home = cluster.data_directory(broker_id).parent
-    config = home / "server.properties"
+def set_directories(config: Path, *paths: Path) -> None:
+    """Have a broker that is down start with these log directories; new ones get an identity.
+
+    Args:
+        config: the broker's `server.properties`.
+    """
     value = ",".join(str(path) for path in paths)
     lines = [
         f"log.dirs={value}" if line.startswith("log.dirs=") else line
         for line in config.read_text().splitlines()
     ]
     config.write_text("\n".join(lines) + "\n")
-    format_directories(cluster, broker_id)
+    format_directories(config)
 
 
-def format_directories(cluster: Cluster, broker_id: int) -> None:
-    """Give the broker's new directories an identity."""
-    home = cluster.data_directory(broker_id).parent
-    cluster_id = next(
-        line.partition("=")[2]
-        for line in (home / "data" / "meta.properties").read_text().splitlines()
-        if line.startswith("cluster.id=")
-    )
+def format_directories(config: Path) -> None:
+    """Give the broker's new directories an identity; one at least has one."""
+    directories = read_properties_file(str(config))["log.dirs"].split(",")
+    paths = [Path(each) / "meta.properties" for each in directories]
+    [cluster_id] = {
+        read_properties_file(str(each))["cluster.id"] for each in paths if each.exists()
+    }
     ended = run_cli(
-        "storage",
-        "format",
-        "--config",
-        home / "server.properties",
-        "--cluster-id",
-        cluster_id,
-        "--ignore-formatted",
+        *("storage", "format", "--config", config),
+        *("--cluster-id", cluster_id, "--ignore-formatted"),
     )
     assert ended.status == 0, ended.errors
 
 
 def is_told(cluster: Cluster, topic: str, path: Path) -> bool:
     """Whether the metadata says that the replica of partition 0 lies in this directory."""
-    [identity] = [
-        line.partition("=")[2]
-        for line in (path / "meta.properties").read_text().splitlines()
-        if line.startswith("directory.id=")
-    ]
+    identity = read_properties_file(str(path / "meta.properties"))["directory.id"]
     metadata = cluster.data_directory(cluster.controller_ids[0])
     shown = run_cli("metadata", "shell", metadata, "cat", f"/topics/byName/{topic}/0/data")
     return identity in shown.output
