@@ -9,6 +9,7 @@ flushes everything and says so in the clean-shutdown marker, or does not say so.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import socket
 import uuid
@@ -422,7 +423,12 @@ class BrokerPart:
     def _directory_failed(self, directory: LogDirectory) -> None:
         if self._lifecycle is not None:
             self._lifecycle.beat_soon()
-        if not any(each.is_online for each in self._directories.online):
+        if directory.path == os.path.abspath(self._config.metadata_log_directory):
+            self._on_fatal(
+                f"the metadata log's directory {directory.path} has failed: "
+                f"{directory.offline_reason}"
+            )
+        elif not any(each.is_online for each in self._directories.online):
             self._on_fatal(f"the last log directory has failed: {directory.offline_reason}")
 
     def _register_gauges(self) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from moldau.testing import Cluster, NodeFailed
+from moldau.testing import Cluster, NodeFailed, wait_until
 from tests.system.processes import Writer, read_all
 from tests.system.replication.three_brokers import QUICK, Trio
 from tests.system.replication.two_directories import format_directories, set_directories
@@ -163,6 +165,20 @@ def test_a_directory_that_is_missing_at_the_start(trio: Trio, second: Path) -> N
     away.rename(second)
     trio.cluster.restart(BROKER)
     trio.wait_isr(missing, {1, 2, 3})
+
+
+def test_without_the_directory_of_its_metadata_log_a_node_stops(tmp_path: Path) -> None:
+    """Also when the log's open files could still be written (docs/operations.md)."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    with Cluster(config={"log.dirs": f"{first},{second}"}) as cluster:
+        first.rename(tmp_path / "away")
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_server, "log_level": 0})
+        with contextlib.suppress(KafkaException):
+            admin.create_topics([NewTopic("t", 1)])["t"].result(20)
+        node = cluster.node()
+        wait_until(lambda: not node.running, what="the node stops")
+        assert node.exit_code == 1
+        assert f"the metadata log's directory {first} has failed" in node.log_tail()
 
 
 def test_a_replaced_disk_is_filled_again(trio: Trio, second: Path) -> None:
