@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -68,6 +68,7 @@ class ChaosCluster(SpreadCluster):
         disk_bytes: give each broker a disk (tmpfs) of that size; None: the machine's.
         broker_ids: who serves clients.
         keeps_disks: what lies on the small disks in the end is copied to where it stays.
+        directory_count: how many log directories each broker has; more than one needs small disks.
     """
 
     def __init__(
@@ -79,8 +80,11 @@ class ChaosCluster(SpreadCluster):
         disk_bytes: int | None = None,
         broker_ids: Sequence[int] = BROKER_IDS,
         keeps_disks: bool = False,
+        directory_count: int = 1,
     ) -> None:
+        assert directory_count == 1 or disk_bytes is not None
         self.disks: dict[int, SmallDisk] = {}
+        self._directory_count = directory_count
         self._disk_bytes = disk_bytes
         self._keeps_disks = keeps_disks
         super().__init__(
@@ -107,7 +111,7 @@ class ChaosCluster(SpreadCluster):
         """A node with a disk that can be slow."""
         variable = f"{MOOD_VARIABLE}={self._mood_path(node_id)}"
         module = "tests.system.replication.slow_node"
-        config = str(self.home(node_id) / "server.properties")
+        config = str(self.config_path(node_id))
         return [
             *("env", f"--chdir={REPOSITORY}", variable),
             *(sys.executable, "-m", module, config),
@@ -142,7 +146,7 @@ class ChaosCluster(SpreadCluster):
         self.disks[broker_id] = SmallDisk(path)
 
     def own_config(self, node_id: int) -> dict[str, str]:
-        """Each broker stands in a rack of its own; `log.dirs` lies on the small disk, whose own top
+        """Each broker stands in a rack of its own; `log.dirs` lie on the small disk, whose own top
         is not the node's.
         """
         if node_id not in self.broker_ids:
@@ -150,12 +154,25 @@ class ChaosCluster(SpreadCluster):
         rack = {"broker.rack": f"rack-{node_id}"}
         if node_id not in self.disks:
             return rack
-        return {**rack, "log.dirs": str(self.disks[node_id].path / "log")}
+        return {**rack, "log.dirs": ",".join(map(str, self.data_directories(node_id)))}
 
-    def data_directory(self, node_id: int) -> Path:
-        """The node's `log.dirs`."""
-        below = ("data", "log") if node_id in self.disks else ("data",)
-        return self.home(node_id).joinpath(*below)
+    def data_directories(self, node_id: int) -> list[Path]:
+        """The node's `log.dirs`, the one with the metadata log first."""
+        if node_id not in self.disks:
+            return [self.home(node_id) / "data"]
+        top = self.disks[node_id].path
+        return [top / f"log-{number}" for number in range(1, self._directory_count + 1)]
+
+    def config_path(self, node_id: int) -> Path:
+        """The node's `server.properties`."""
+        return self.home(node_id) / "server.properties"
+
+    def replica_directories(self, broker_id: int, partition: str) -> list[Path]:
+        """Where the broker has that partition (`topic-number`): exactly one directory when all is
+        well.
+        """
+        places = [each / partition for each in self.data_directories(broker_id)]
+        return [each for each in places if each.is_dir()]
 
     def _unmount(self) -> None:
         for node_id, disk in self.disks.items():
@@ -202,8 +219,12 @@ class ChaosCluster(SpreadCluster):
             for each in described.partitions
         }
 
-    def out_of_sync(self, topic: str, partition_count: int) -> list[str]:
-        """What is missing until all brokers say that all replicas are in sync."""
+    def out_of_sync(
+        self, topic: str, partition_count: int, without: Collection[str] = ()
+    ) -> list[str]:
+        """What is missing until all brokers say that all replicas are in sync, but for those of
+        the partitions (`topic-number`) in `without`.
+        """
         missing = []
         for asked in self.broker_ids:
             try:
@@ -216,7 +237,8 @@ class ChaosCluster(SpreadCluster):
             missing += [
                 f"broker {asked}: {topic}-{number} {view}"
                 for number, view in views.items()
-                if view.leader_id < 0 or len(view.isr) < len(view.replicas)
+                if f"{topic}-{number}" not in without
+                and (view.leader_id < 0 or len(view.isr) < len(view.replicas))
             ]
         return missing
 
@@ -244,6 +266,7 @@ def running(
     disk_bytes: int | None = None,
     broker_ids: Sequence[int] = BROKER_IDS,
     keeps_disks: bool = False,
+    directory_count: int = 1,
 ) -> Iterator[ChaosCluster]:
     """The cluster on fresh hosts."""
     names = [host_name(node_id) for node_id in (*CONTROLLER_IDS, *broker_ids)]
@@ -256,6 +279,7 @@ def running(
             disk_bytes=disk_bytes,
             broker_ids=broker_ids,
             keeps_disks=keeps_disks,
+            directory_count=directory_count,
         ) as cluster,
     ):
         yield cluster

@@ -3,7 +3,7 @@
 Owns the plan (which fault when, from a seed alone) and its execution in two lanes: one breaks at
 most one broker at a time, the other at most one controller, which is what three of each promise to
 survive. Must not: judge. Invariant: a lane mends what it broke before it breaks anything else, and
-when `finish` returns everything runs and nothing is cut, full, slow or paused.
+when `finish` returns everything runs and nothing is cut, full, slow, paused or taken away.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from tests.system.quorum.hosts import HUB
 from tests.system.quorum.spread_cluster import host_name
 from tests.system.replication.chaos_cluster import SESSION_TIMEOUT_MS, ChaosCluster
+from tests.system.replication.directory_faults import SETTLE_DEADLINE_S, DirectoryFaults
 from tests.system.replication.disk_damage import lose_everything, lose_unflushed
 from tests.system.replication.disk_mood import DiskMood
 
@@ -40,6 +41,10 @@ BROKER_FAULTS: Final[dict[str, tuple[int, float, float]]] = {
     "disk-slow": (1, 3.0, 10.0),
     "disk-stalls-flushes": (1, 2.0, 8.0),
     "disk-stalls": (1, 1.0, 10.0),
+    "directory-pulled": (2, 0.0, 6.0),
+    "directory-missing": (1, 0.0, 6.0),
+    "directory-removed": (3, 0.0, 6.0),
+    "directory-replaced": (2, 0.0, 3.0),
 }
 CONTROLLER_FAULTS: Final[dict[str, tuple[int, float, float]]] = {
     "controller-kill": (3, 0.2, 4.0),
@@ -57,8 +62,6 @@ SETTLE_SHARE: Final = 0.75
 SLOW: Final = DiskMood(write_ms=4.0, flush_ms=250.0)
 STALLED_FLUSHES: Final = DiskMood(stalls_flushes=True)
 STALLED: Final = DiskMood(stalls_writes=True, stalls_flushes=True)
-#: In this time everything is in sync again after a fault, on a busy machine too.
-SETTLE_DEADLINE_S: Final = 120.0
 LOOK_INTERVAL_S: Final = 0.2
 #: Whoever has no room for its metadata log ends, and says this last; somebody starts it again.
 NO_ROOM: Final = "No space left on device"
@@ -134,8 +137,10 @@ class Nemesis:
     """Use as a context around the load; `finish` before the verdict.
 
     Args:
+        cluster: for faults of directories, its brokers need more than one.
         topic: whose files are damaged, when files are; may be a pattern of names.
-        missing: what is missing until all replicas are in sync, a line each.
+        missing: what is missing until all replicas are in sync, a line each; but for those of the
+            partitions that it is given.
         say: gets a line per event.
         only: faults to use; all when empty. Leaves the others' places in the plan empty, so that
             what remains of a schedule is what it was.
@@ -147,7 +152,7 @@ class Nemesis:
         seed: int,
         topic: str,
         *,
-        missing: Callable[[], list[str]],
+        missing: Callable[[Collection[str]], list[str]],
         say: Callable[[str], None],
         only: frozenset[str] = frozenset(),
     ) -> None:
@@ -162,6 +167,9 @@ class Nemesis:
         self._say = say
         self._only = only
         self._stop = threading.Event()
+        self._directories = DirectoryFaults(
+            cluster, missing=missing, end=self._end, say=say, complain=self.complaints.append
+        )
         brokers = broker_plan(seed, cluster.broker_ids)
         controllers = controller_plan(seed, cluster.controller_ids)
         self._lanes = [
@@ -216,25 +224,25 @@ class Nemesis:
     def _break(self, step: Step, victim: int) -> Callable[[], None]:
         cluster = self._cluster
         fault = step.fault.removeprefix("controller-")
+        dice = random.Random(f"{self._seed}-{step.number}")
         if fault == "kill":
             cluster.kill(victim)
             return lambda: cluster.launch(victim)
         if fault in ("power-loss", "lost-replicas"):
             cluster.kill(victim)
-            directory = cluster.data_directory(victim)
+            directories = cluster.data_directories(victim)
             if fault == "power-loss":
-                dice = random.Random(f"{self._seed}-{step.number}")
-                lost_bytes = lose_unflushed(directory, self._topic, dice)
+                lost_bytes = sum(lose_unflushed(each, self._topic, dice) for each in directories)
                 self._say(f"{lost_bytes:,} bytes of broker {victim} were not flushed")
             else:
-                lose_everything(directory, self._topic)
+                for directory in directories:
+                    lose_everything(directory, self._topic)
             return lambda: cluster.launch(victim)
         if fault == "stop":
-            status = cluster.stop(victim)
-            # One that has only just been started may not have got to its handler of SIGTERM.
-            if status not in (0, -signal.SIGTERM) and not self._had_no_room(victim):
-                self.complaints.append(f"broker {victim} stopped with status {status}")
+            self._end(victim, True)
             return lambda: cluster.launch(victim)
+        if fault.startswith("directory-"):
+            return self._directories.make(fault, victim, dice)
         if fault.startswith("pause"):
             cluster.pause(victim)
             return lambda: cluster.resume(victim)
@@ -248,6 +256,16 @@ class Nemesis:
             cluster.set_mood(victim, moods.get(fault, STALLED))
             return lambda: cluster.set_mood(victim, DiskMood())
         return self._cut(step, victim)
+
+    def _end(self, broker_id: int, is_clean: bool) -> None:
+        """SIGTERM, or else `kill -9`."""
+        if not is_clean:
+            self._cluster.kill(broker_id)
+            return
+        status = self._cluster.stop(broker_id)
+        # One that has only just been started may not have got to its handler of SIGTERM.
+        if status not in (0, -signal.SIGTERM) and not self._had_no_room(broker_id):
+            self.complaints.append(f"broker {broker_id} stopped with status {status}")
 
     def _cut(self, step: Step, victim: int) -> Callable[[], None]:
         """Blocks some directions between the victim and others; never those to the hub."""
@@ -299,7 +317,7 @@ class Nemesis:
         if not self._cluster.is_running(victim):
             return [f"node {victim} does not run"]
         if victim in self._cluster.broker_ids:
-            return self._missing()
+            return self._missing(())
         leader_id, _ = self._cluster.active_controller(victim)
         return [] if leader_id >= 0 else [f"controller {victim} knows no leader"]
 

@@ -36,6 +36,8 @@ PRODUCER_COUNT: Final = 3
 KEYS_PER_PRODUCER: Final = 12
 RATE: Final = 300.0
 DISK_BYTES: Final = 256 * 2**20
+#: Partitions are spread over them, and the nemesis takes them away.
+DIRECTORY_COUNT: Final = 2
 #: Small, so that segments roll and are opened anew while brokers die.
 TOPIC_CONFIG: Final = {"segment.bytes": "1048576"}
 #: One consumer reads from the leaders, one from the nearest replica (KIP-392).
@@ -96,7 +98,12 @@ def soak(
         keeps_disks: the brokers' disks are copied before they vanish.
     """
     outcome = Outcome(seed, minutes)
-    with running(directory, disk_bytes=DISK_BYTES, keeps_disks=keeps_disks) as cluster:
+    with running(
+        directory,
+        disk_bytes=DISK_BYTES,
+        keeps_disks=keeps_disks,
+        directory_count=DIRECTORY_COUNT,
+    ) as cluster:
         cluster.create_topic(TOPIC, PARTITION_COUNT, TOPIC_CONFIG)
         load = Load(
             *(cluster.hosts.from_hub, cluster.bootstrap, TOPIC),
@@ -111,7 +118,7 @@ def soak(
             cluster,
             seed,
             TOPIC,
-            missing=lambda: cluster.out_of_sync(TOPIC, PARTITION_COUNT),
+            missing=lambda without: cluster.out_of_sync(TOPIC, PARTITION_COUNT, without),
             say=say,
             only=only,
         )
@@ -180,11 +187,12 @@ def _judge(cluster: ChaosCluster, load: Load, outcome: Outcome) -> None:
                 f"node {node_id} stopped with status {status}: {cluster.log_tail(node_id)}"
             )
     for number in range(PARTITION_COUNT):
-        directories = [
-            cluster.data_directory(broker_id) / f"{TOPIC}-{number}"
-            for broker_id in cluster.broker_ids
-        ]
-        outcome.complaints += differences(directories)
+        partition = f"{TOPIC}-{number}"
+        found = [cluster.replica_directories(each, partition) for each in cluster.broker_ids]
+        if all(len(places) == 1 for places in found):
+            outcome.complaints += differences([place for [place] in found])
+        else:
+            outcome.complaints.append(f"{partition} is not in one directory per broker: {found}")
     outcome.complaints += cluster.unexpected()
 
 

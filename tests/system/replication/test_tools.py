@@ -17,6 +17,7 @@ from moldau.testing.ports import PortHolder
 from tests.interop.topics import TopicMaker
 from tests.system.processes import Writer, read_all
 from tests.system.replication.chaos_cluster import BROKER_IDS, CONTROLLER_IDS
+from tests.system.replication.directory_faults import partitions_in
 from tests.system.replication.disk_damage import lose_everything, lose_unflushed
 from tests.system.replication.disk_mood import MOOD_VARIABLE, DiskMood
 from tests.system.replication.nemesis import (
@@ -122,6 +123,13 @@ def test_replicas_that_differ_are_told_apart(tmp_path: Path):
     assert len(differences([one, shorter])) == 1
     (other / "03.log").write_bytes(batch(3, b"bx") + third)
     assert differences([one, other]) == [f"{other} has another batch at 3"]
+
+
+def test_the_partitions_of_a_log_directory(tmp_path: Path):
+    for name in ("a-b-0", "a.b-11", "__cluster_metadata-0", f"a-0.{'0' * 32}-stray", "lost+found"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "c-0").write_text("no directory")
+    assert partitions_in(tmp_path) == {"a-b-0", "a.b-11"}
 
 
 def test_what_was_flushed_survives_a_power_failure(tmp_path: Path):

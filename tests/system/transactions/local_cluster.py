@@ -83,8 +83,8 @@ class LocalCluster(ChaosCluster):
     def log_tail(self, node_id: int) -> str:
         return self._cluster.node(node_id).log_tail()
 
-    def data_directory(self, node_id: int) -> Path:
-        return self._cluster.data_directory(node_id)
+    def data_directories(self, node_id: int) -> list[Path]:
+        return [self._cluster.data_directory(node_id)]
 
     def wire(self, node_id: int) -> Wire:
         host, _, port = self._addresses[node_id].rpartition(":")

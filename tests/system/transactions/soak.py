@@ -58,6 +58,7 @@ CONFIG: Final = {
     "log.cleaner.backoff.ms": "2000",
 }
 DISK_BYTES: Final = 512 * 2**20
+DIRECTORY_COUNT: Final = 2
 TOPIC_CONFIG: Final = {"segment.bytes": "1048576", "retention.ms": "-1"}
 FOUR_BROKERS: Final = (*BROKER_IDS, 4)
 SETTLE_DEADLINE_S: Final = 240.0
@@ -114,7 +115,12 @@ def _cluster(directory: Path, *, is_everything: bool, keeps_disks: bool) -> Iter
         return
     brokers = FOUR_BROKERS if is_everything else BROKER_IDS
     with running(
-        directory, CONFIG, disk_bytes=DISK_BYTES, broker_ids=brokers, keeps_disks=keeps_disks
+        directory,
+        CONFIG,
+        disk_bytes=DISK_BYTES,
+        broker_ids=brokers,
+        keeps_disks=keeps_disks,
+        directory_count=DIRECTORY_COUNT,
     ) as cluster:
         yield cluster
 
@@ -156,10 +162,10 @@ def soak(
             cluster,
             seed,
             [*keys, *((GROUP_KEY, group) for group in workload.groups)],
-            missing=lambda: [
+            missing=lambda without: [
                 text
                 for name, count in everywhere.items()
-                for text in cluster.out_of_sync(name, count)
+                for text in cluster.out_of_sync(name, count, without)
             ],
             say=say,
             only=only,
