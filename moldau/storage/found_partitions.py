@@ -9,7 +9,7 @@ number of starts, until it is put aside or the metadata knows nothing of it (doc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -41,7 +41,8 @@ class FoundPartitions:
         self.missing: set[TopicPartition] = set()
         """Offline partitions that a checkpoint names and that are in no directory."""
         self.unread: frozenset[UUID] = frozenset()
-        """Directories that were here at the last stop and could not be read at the start."""
+        """Directories that the broker had before and that could not be read at the start."""
+        self._read: frozenset[UUID] = frozenset()
         self._twin_places: dict[TopicPartition, list[DirectoryContents]] = {}
         self._nameless: set[UUID] = set()
 
@@ -80,7 +81,7 @@ class FoundPartitions:
 
     def look_for_missing(self, found: Sequence[DirectoryContents]) -> None:
         """Partitions that were here when the checkpoints were written, and are not any more."""
-        read = {contents.directory.directory_id for contents in found}
+        self._read = frozenset(contents.directory.directory_id for contents in found)
         present = {each for contents in found for each in contents.partitions}
         noted: set[UUID] = set()
         for contents in found:
@@ -93,12 +94,25 @@ class FoundPartitions:
                     self.missing.add(topic_partition)
                     reason = f"{contents.directory.join(str(topic_partition))} is not there"
                     self._put_offline(contents, topic_partition, reason)
-        self.unread = frozenset(noted - read)
-        if self.unread:
-            ids = ", ".join(sorted(uuid_to_base64(each) for each in self.unread))
-            logger.warning("log directories that were here at the last stop are not: %s", ids)
+        self._note_unread(noted)
         if self.missing:
             logger.warning("%d partitions that were here are not any more", len(self.missing))
+
+    def has_all(self, directory_ids: Collection[UUID]) -> bool:
+        """Whether the start has read each of these directories, which the broker's registration
+        before this one names. One that it has not read may have held partitions of which the
+        metadata does not know the directory yet.
+        """
+        self._note_unread(directory_ids)
+        return self._read.issuperset(directory_ids)
+
+    def _note_unread(self, directory_ids: Iterable[UUID]) -> None:
+        known = self._read.union(self.unread)
+        unread = [each for each in directory_ids if each not in known]
+        if unread:
+            ids = ", ".join(sorted(uuid_to_base64(each) for each in unread))
+            logger.warning("log directories that this broker had before are not here: %s", ids)
+            self.unread = self.unread.union(unread)
 
     def without_twins(
         self, found: Iterable[DirectoryContents]

@@ -43,6 +43,21 @@ async def test_a_start_without_a_directory_that_was_here_is_not_clean() -> None:
     assert node.report.previous_broker_epoch == 9, "it is missed once"
 
 
+async def test_a_registered_directory_that_was_not_read_may_have_held_any_partition() -> None:
+    """After a stop that was not clean, only the registration before tells of the directory."""
+    node = await two_directories_stopped_cleanly()
+    manager = await node.start()
+    first, second = [each.directory_id for each in manager.directories]
+    await node.kill(manager)
+    node.paths = ("/two",)
+    manager = await node.start()
+    assert not manager.found.may_have_had(None)
+    assert manager.found.has_all([second])
+    assert not manager.found.may_have_had(None)
+    assert not manager.found.has_all([first, second])
+    assert manager.found.may_have_had(None)
+
+
 async def test_a_start_without_a_directory_that_failed_before_is_not_clean() -> None:
     node = await two_directories_stopped_cleanly()
     manager = await node.start()
