@@ -185,6 +185,26 @@ class ReplicaManager:
 
     # -- metadata --------------------------------------------------------------------------------
 
+    def has_every_directory(self, image: MetadataImage) -> bool:
+        """Whether the start has read every log directory that this broker had, by the last stop and
+        by the registration in `image`, the one before this start's. If not, a replica that may have
+        been in another one is offline from now on, also after a kill: the next registration will
+        not name that directory.
+        """
+        found, broker_id = self._log_manager.found, self.broker_id
+        registration = image.cluster.brokers.get(broker_id)
+        if found.has_all(() if registration is None else registration.directories):
+            return True
+        found.note_missing(
+            (TopicPartition(topic.name, index), topic.topic_id)
+            for topic in image.topics.topics_by_id.values()
+            for index, partition in topic.partitions.items()
+            if broker_id in partition.replicas
+            and partition.directory(broker_id) in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
+            and not self.replication.may_be_replaced(partition)
+        )
+        return False
+
     def apply_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Make, change and drop partitions as `delta` says; `image` is what it leads to."""
         self.image = image

@@ -9,7 +9,7 @@ number of starts, until it is put aside or the metadata knows nothing of it (doc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -98,13 +98,13 @@ class FoundPartitions:
         if self.missing:
             logger.warning("%d partitions that were here are not any more", len(self.missing))
 
-    def has_all(self, directory_ids: Collection[UUID]) -> bool:
-        """Whether the start has read each of these directories, which the broker's registration
-        before this one names. One that it has not read may have held partitions of which the
-        metadata does not know the directory yet.
+    def has_all(self, directory_ids: Iterable[UUID]) -> bool:
+        """Whether the start has read every directory: these, which the last registration names,
+        those of the last stop, and those that are configured. From now on one of these that it has
+        not read may have held any partition whose directory the metadata does not name.
         """
         self._note_unread(directory_ids)
-        return self._read.issuperset(directory_ids)
+        return not (self.unread or self._manager.has_failed_directories)
 
     def _note_unread(self, directory_ids: Iterable[UUID]) -> None:
         known = self._read.union(self.unread)
@@ -280,6 +280,15 @@ class FoundPartitions:
         self.missing.add(topic_partition)
         self._manager.jobs.recovery_points.soon()
         return reason
+
+    def note_missing(self, replicas: Iterable[tuple[TopicPartition, UUID]]) -> None:
+        """As `put_missing`, for those of these partitions and topic ids that no directory has;
+        durable when it returns, but for a directory that fails or is full.
+        """
+        for topic_partition, topic_id in replicas:
+            if self._manager.directory_of(topic_partition) is None:
+                self.put_missing(topic_partition, topic_id, None)
+        self._manager.write_recovery_points()
 
     def release_name(
         self, topic_partition: TopicPartition, topic_id: UUID, *, is_elsewhere: bool

@@ -215,7 +215,7 @@ class LogJobs:
                 if parent not in postponed and manager.unsynced_directories.get(path) == parent:
                     del manager.unsynced_directories[path]
             for parent, error in failed.items():
-                self._directory_error(manager.directory_at(parent), "a new partition", error)
+                self.directory_error(manager.directory_at(parent), "a new partition", error)
             if postponed:
                 return  # A flush of such a partition, or the next new one, tries again.
 
@@ -345,11 +345,12 @@ class LogJobs:
         try:
             await self._manager.filesystem.offload(write)
         except OSError as error:
-            self._directory_error(directory, checkpoint.path, error)
+            self.directory_error(directory, checkpoint.path, error)
             return False
         return True
 
-    def _directory_error(self, directory: LogDirectory, what: str, error: OSError) -> None:
+    def directory_error(self, directory: LogDirectory, what: str, error: OSError) -> None:
+        """What cannot be written waits for room; any other error fails the directory."""
         if is_out_of_room(error):
             logger.warning("no room to write %s in %s", what, directory.path)
         else:

@@ -519,6 +519,15 @@ class LogManager:
         else:
             self.table.offsets_forgotten(directory, removed)
 
+    def write_recovery_points(self) -> None:
+        """Durable when this returns, but for a directory that fails or is full."""
+        for directory in self.online_directories():
+            checkpoint = self.checkpoints[directory.path].recovery_points
+            try:
+                checkpoint.write(self.table.recovery_points(directory))
+            except OSError as error:
+                self.jobs.directory_error(directory, checkpoint.path, error)
+
     def _write_checkpoints(self, directory: LogDirectory) -> None:
         """All files hold the present offsets when this returns. Raises: OSError."""
         files, table = self.checkpoints[directory.path], self.table

@@ -51,11 +51,14 @@ async def test_a_registered_directory_that_was_not_read_may_have_held_any_partit
     await node.kill(manager)
     node.paths = ("/two",)
     manager = await node.start()
-    assert not manager.found.may_have_had(None)
     assert manager.found.has_all([second])
     assert not manager.found.may_have_had(None)
     assert not manager.found.has_all([first, second])
     assert manager.found.may_have_had(None)
+    manager.found.note_missing([(tp("b-0"), topic_id(1)), (tp("c-0"), topic_id(3))])
+    noted = node.offsets("recovery-point-offset-checkpoint", "/two")  # a kill may follow at once
+    assert noted.keys() == {tp("b-0"), tp("c-0")}
+    assert manager.found.missing == {tp("c-0")}
 
 
 async def test_a_start_without_a_directory_that_failed_before_is_not_clean() -> None:

@@ -245,8 +245,7 @@ class BrokerPart:
         assert log_manager is not None, "loaded"
         assert self._replica_manager is not None, "listening"
         assert self.server is not None, "listening"
-        before = self._metadata.image.cluster.brokers.get(self._config.node_id)
-        if before is not None and not log_manager.found.has_all(before.directories):
+        if not self._replica_manager.has_every_directory(self._metadata.image):
             self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
         lifecycle = self._lifecycle = self._make_lifecycle(controller)
         lifecycle.move_to(BrokerState.STARTING)

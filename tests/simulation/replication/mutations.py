@@ -276,14 +276,16 @@ def _removed_directory_is_clean() -> Undo:
         epochs = {UNKNOWN_BROKER_EPOCH if each is None else each.broker_epoch for each in stops}
         return epochs.pop() if len(epochs) == 1 else UNKNOWN_BROKER_EPOCH
 
-    return _replaced(FoundPartitions, "previous_broker_epoch", previous_broker_epoch)
+    undo = _replaced(FoundPartitions, "previous_broker_epoch", previous_broker_epoch)
+    return _both(undo, _replaced(FoundPartitions, "has_all", lambda *_: True))
 
 
 def _missing_log_is_begun_empty() -> Undo:
     def directory_for(self: Any, partition: Any, assigned: Any, is_believed: bool) -> Any:
         return self._log_manager.directory_with_id(assigned)
 
-    return _replaced(LogOpener, "_directory_for", directory_for)
+    undo = _replaced(LogOpener, "_directory_for", directory_for)
+    return _both(undo, _replaced(FoundPartitions, "note_missing", lambda *_: None))
 
 
 def start_without_a_directory_is_clean() -> Undo:

@@ -197,8 +197,8 @@ class EmptyNetwork(AsyncioNetwork):
 class DataPath:
     """One broker's data path. Use as an async context manager.
 
-    `more_directories` are log directories beside the first one; `at_start` are metadata records
-    that the broker finds when it starts.
+    `more_directories` are log directories beside the first one; `before` are the metadata records
+    that the broker finds when it starts, `at_start` those after it has registered.
     """
 
     def __init__(
@@ -210,6 +210,7 @@ class DataPath:
         quotas: Any = None,
         max_sessions: int = 100,
         more_directories: Sequence[Path | str] = (),
+        before: Sequence[Any] = (),
         at_start: Sequence[Any] = (),
         **broker_config: Any,
     ) -> None:
@@ -237,11 +238,16 @@ class DataPath:
         self.client_id = "tests"
         self.is_confirmed = True
         self.background = Background(self.faults.append)
+        self.before = before
         self.at_start = at_start
 
     async def __aenter__(self) -> DataPath:
         await self._open_logs()
         self._assemble()
+        before = MetadataDelta(MetadataImage.EMPTY)
+        for record in self.before:
+            before.replay(record)
+        self.has_every_directory = self.manager.has_every_directory(before.apply(Provenance()))
         self.replay(
             *[
                 RegisterBrokerRecord(

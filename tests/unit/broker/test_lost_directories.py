@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
 import uuid
@@ -9,17 +10,28 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.lifecycle import RegistrationRefused
+from moldau.broker.metadata_loader import MetadataLoader
+from moldau.broker.node.broker_part import BrokerPart
+from moldau.config import NodeConfig
+from moldau.metadata.image import Provenance
 from moldau.metadata.image.values import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
     UNASSIGNED_DIRECTORY,
 )
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p62_broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
 from moldau.protocol.messages.p73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from moldau.protocol.metadata_records import PartitionRecord, RegisterBrokerRecord, TopicRecord
 from moldau.protocol.metadata_records.register_broker_record import BrokerEndpoint
 from moldau.protocol.types import TopicPartition
-from moldau.storage.log_directory import format_log_directory
+from moldau.runtime.clock import ManualClock
+from moldau.runtime.telemetry import Registry
+from moldau.storage.log_directory import format_log_directory, open_log_directories
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 from tests.unit.broker.directory_answers import answer
 from tests.unit.broker.harness import (
@@ -30,6 +42,7 @@ from tests.unit.broker.harness import (
     topic_id_of,
 )
 from tests.unit.broker.messages import batch, only, produce
+from tests.unit.broker.scripted_channel import ScriptedChannel
 
 ELSEWHERE = uuid.UUID(int=0xE15E)
 GONE = uuid.UUID(int=0x60E)
@@ -60,11 +73,14 @@ class Machine:
             ).directory_id
             for path in ("/one", "/two")
         }
+        self.registration: RegisterBrokerRecord | None = None
+        """The broker's last one."""
 
     def start(self, *paths: str, at_start: list[Any] | None = None) -> DataPath:
         """The broker with these directories, and what the metadata says when it starts."""
         paths = paths or ("/one", "/two")
-        registration = RegisterBrokerRecord(
+        before = [] if self.registration is None else [self.registration, *(at_start or [])]
+        self.registration = RegisterBrokerRecord(
             broker_id=BROKER_ID,
             broker_epoch=BROKER_ID,
             end_points=[BrokerEndpoint(name="PLAINTEXT", host="host-1", port=9092)],
@@ -76,8 +92,13 @@ class Machine:
             paths[0],
             filesystem=self.filesystem,
             more_directories=paths[1:],
-            at_start=[registration, *(at_start or [])],
+            before=before,
+            at_start=[self.registration, *(at_start or [])],
         )
+
+    def kill(self) -> None:
+        """The process is gone: of what the broker does from now on nothing reaches the disks."""
+        self.filesystem = SimulatedFilesystem(self.filesystem.image().after_kill())
 
     def topic(self, directory: uuid.UUID | None, **changed: Any) -> list[Any]:
         fields: dict[str, Any] = {
@@ -270,6 +291,98 @@ async def test_a_replica_whose_directory_was_never_told_may_be_in_one_that_is_go
         async with machine.start("/two", at_start=state) as broker:
             assert broker.partition("t").is_offline
             assert await refused(broker)
+
+
+@pytest.mark.parametrize("directory", [UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY])
+async def test_a_killed_broker_may_have_lost_a_replica_whose_directory_was_never_told(
+    directory: uuid.UUID,
+) -> None:
+    """No marker of an orderly stop names the directory that is gone: the registration does."""
+    machine = Machine()
+    state = machine.topic(directory, replicas=[BROKER_ID], isr=[BROKER_ID], partition_epoch=1)
+    async with machine.start() as broker:
+        broker.replay(*state)
+        await broker.ask(produce({("t", 0): batch(3)}, acks=1), 12)
+        assert broker.log("t").directory == "/one/t-0"
+        machine.kill()
+    for start in range(3):  # and once it has registered without that directory, too
+        async with machine.start("/two", at_start=state) as broker:
+            assert broker.has_every_directory == (start > 0)
+            assert broker.partition("t").is_offline
+            assert await refused(broker)
+            assert directories(broker) == []
+            assert not asked(broker)
+            machine.kill()
+    async with machine.start(at_start=state) as broker:
+        assert broker.log("t").log_end_offset == 3, "with the directory it is back"
+
+
+async def test_a_broker_killed_with_all_its_directories_has_lost_nothing() -> None:
+    """A directory was added, and later a replica came that no log was made for."""
+    machine = Machine()
+    async with machine.start("/one"):
+        machine.kill()
+    async with machine.start() as broker:
+        assert broker.has_every_directory
+    async with machine.start():
+        machine.kill()
+    state = machine.topic(UNASSIGNED_DIRECTORY, replicas=[BROKER_ID], isr=[BROKER_ID])
+    async with machine.start(at_start=state) as broker:
+        assert broker.has_every_directory
+        assert await refused(broker) is False
+
+
+@pytest.mark.parametrize(("paths", "epoch"), [(("/one", "/two"), 7), (("/two",), -1)])
+async def test_a_broker_tells_whether_it_has_all_that_was_registered(
+    paths: tuple[str, ...], epoch: int
+) -> None:
+    """Apache Kafka's marker of an orderly stop does not say which directories there were."""
+    machine = Machine()
+    machine.start()
+    for path in machine.ids:
+        machine.filesystem.put(f"{path}/.kafka_cleanshutdown", b'{"version":0,"brokerEpoch":7}')
+    config = NodeConfig(
+        {
+            "process.roles": "broker",
+            "node.id": str(BROKER_ID),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": "9@127.0.0.1:9",
+            "log.dirs": ",".join(paths),
+        }
+    )
+    metadata = MetadataLoader(BROKER_ID)
+    metadata.handle_commit([machine.registration], Provenance(5, 1, 0))
+    clock, faults, channel = ManualClock(), list[Any](), ScriptedChannel()
+    part = BrokerPart(
+        config,
+        directories=open_log_directories(
+            machine.filesystem,
+            paths,
+            cluster_id=CLUSTER_ID,
+            node_id=BROKER_ID,
+            random=random.Random(1),
+        ),
+        filesystem=machine.filesystem,
+        clock=clock,
+        registry=Registry(clock.monotonic_ms),
+        random=random.Random(1),
+        metadata=metadata,
+        kraft_version=lambda: 1,
+        on_fault=faults.append,
+        on_fatal=faults.append,
+    )
+    await part.load()
+    await part.listen(channel)
+    joining = asyncio.create_task(part.join(channel))
+    sent = await channel.next()
+    assert isinstance(sent.request, BrokerRegistrationRequest)
+    assert sent.request.previous_broker_epoch == epoch
+    sent.answer(BrokerRegistrationResponse(error_code=ErrorCode.INVALID_REGISTRATION))
+    with pytest.raises(RegistrationRefused):
+        await joining
+    await part.stop()
+    assert not faults
 
 
 async def test_a_log_in_another_directory_than_the_metadata_says_is_used() -> None:
