@@ -45,7 +45,6 @@ MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
 """Each with the faults that bring it to light."""
 
 FIRST_SEEDS = {
-    "controller-believes-brokers": 48,
     "missing-log-is-begun-empty": 40,
     "offline-log-keeps-its-name": 15,
     "late-copy-is-forgotten": 13,
