@@ -101,7 +101,9 @@ def check_has_all(disks: Disks, topic: str, writer: Writer) -> None:
     """What was acknowledged is there, once and in order; what a failing disk refused may be."""
     values = read_all(disks.trio.bootstrap, topic)
     acknowledged = list(writer.acknowledged)
-    assert values[: len(acknowledged)] == acknowledged
+    assert values[: len(acknowledged)] == acknowledged, (
+        f"{len(values)} were read, {len(acknowledged)} acknowledged"
+    )
     assert len(values) - len(acknowledged) in (0, disks.probe_count)
 
 
