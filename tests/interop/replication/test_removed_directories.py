@@ -17,6 +17,8 @@ from tests.interop.replication.three_brokers import CONFIG, DEADLINE_S
 from tests.system.processes import Writer, read_all
 from tests.system.replication.three_brokers import Trio
 from tests.system.replication.two_directories import (
+    BROKER,
+    Disks,
     is_told,
     move_controller,
     set_directories,
@@ -29,109 +31,76 @@ pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 
-LEADER, FOLLOWER = 1, 2
-RECORDS = 900
+LEADER = 1
 
 
-class Mixed:
-    """Three of our brokers and a controller, one broker of which makes place for Apache Kafka's;
-    broker 2 has a second log directory.
-    """
+@contextmanager
+def apache_kafka(disks: Disks, broker_id: int) -> Iterator[KafkaNodes]:
+    """Apache Kafka's broker in the place of one of ours, with its directories."""
+    cluster = disks.trio.cluster
+    assert cluster.stop(broker_id) == 0
+    home = cluster.data_directory(broker_id).parent.parent
+    with KafkaNodes(home, disks.trio.bootstrap, [f"broker-{broker_id}"]) as nodes:
+        yield nodes
 
-    def __init__(self, cluster: Cluster, home: Path, second: Path) -> None:
-        self.cluster = cluster
-        self.trio = Trio(cluster)
-        self._home = home
-        self.first, self.second = cluster.data_directory(FOLLOWER), second
-        assert cluster.stop(FOLLOWER) == 0
-        self.configure(self.first, self.second)
-        cluster.restart(FOLLOWER)
 
-    @contextmanager
-    def kafka(self, broker_id: int) -> Iterator[KafkaNodes]:
-        assert self.cluster.stop(broker_id) == 0
-        with KafkaNodes(self._home, self.trio.bootstrap, [f"broker-{broker_id}"]) as nodes:
-            yield nodes
+def check_not_elected(disks: Disks, topic: str) -> None:
+    """Broker 2 does not lead, although a new controller looks for a leader."""
+    move_controller(disks.trio.cluster, at=disks.trio.addresses[3])
+    assert disks.trio.leader(topic) != BROKER
 
-    def configure(self, *paths: Path) -> None:
-        set_directories(self.cluster.node(FOLLOWER).config_path, *paths)
 
-    def fill(self) -> tuple[str, Writer]:
-        """A topic whose replica on broker 2 lies in the second directory, with its records."""
-        for number in range(2):
-            topic = self.trio.create(f"kept-{number}", replicas=(LEADER, FOLLOWER))
-            place = wait_until(lambda topic=topic: self.place(topic), what="the replica's log")  # type: ignore[misc]
-            if place == self.second:
-                break
-        assert place == self.second, "partitions are spread over the directories"
-        writer = Writer(self.trio.bootstrap, topic, acks="all")
-        writer.send(RECORDS)
-        writer.flush()
-        assert len(writer.acknowledged) == RECORDS
-        assert self.trio.leader(topic) == LEADER
-        return topic, writer
-
-    def place(self, topic: str) -> Path | None:
-        """The directory in which broker 2 has the topic's log; None while there is none."""
-        places = (self.first, self.second)
-        return next((each for each in places if (each / f"{topic}-0").exists()), None)
-
-    def check_not_elected(self, topic: str) -> None:
-        """Broker 2 does not lead, although a new controller looks for a leader."""
-        move_controller(self.cluster, at=self.trio.addresses[3])
-        assert self.trio.leader(topic) != FOLLOWER
-
-    def check(self, topic: str, writer: Writer) -> None:
-        """Broker 1 leads again, and both have everything."""
-        trio = self.trio
-        assert trio.wait_leader(topic, other_than=FOLLOWER) == LEADER
-        trio.wait_isr(topic, {LEADER, FOLLOWER})
-        assert read_all(trio.bootstrap, topic) == list(writer.acknowledged)
+def check_both_have_all(trio: Trio, topic: str, writer: Writer) -> None:
+    """Broker 1 leads again, and both have everything."""
+    assert trio.wait_leader(topic, other_than=BROKER) == LEADER
+    trio.wait_isr(topic, {LEADER, BROKER})
+    assert read_all(trio.bootstrap, topic) == list(writer.acknowledged)
 
 
 @pytest.fixture
-def mixed(tmp_path: Path) -> Iterator[Mixed]:
+def disks(tmp_path: Path) -> Iterator[Disks]:
     home = tmp_path / "cluster"
     with Cluster(brokers=3, controllers=3, config=CONFIG, directory=home) as cluster:
-        yield Mixed(cluster, home, tmp_path / "second")
+        yield Disks(Trio(cluster), tmp_path / "second")
 
 
-def test_apache_kafka_leads_and_ours_loses_a_directory(mixed: Mixed) -> None:
-    trio, cluster = mixed.trio, mixed.cluster
-    with mixed.kafka(LEADER) as kafka:
-        topic, writer = mixed.fill()
-        assert cluster.stop(FOLLOWER) == 0
+def test_apache_kafka_leads_and_ours_loses_a_directory(disks: Disks) -> None:
+    trio = disks.trio
+    with apache_kafka(disks, LEADER) as kafka:
+        topic, writer = disks.topic_in_second(LEADER, BROKER)
+        assert trio.leader(topic) == LEADER
+        disks.stop()
         kafka.pause(LEADER)
-        mixed.configure(mixed.first)
-        cluster.restart(FOLLOWER)
+        disks.start(disks.first)
         wait_until(
             lambda: (
-                trio.leader(topic) == FOLLOWER
-                or trio.said(FOLLOWER, f"{topic}-0", "which is not one of this broker")
+                trio.leader(topic) == BROKER
+                or trio.said(BROKER, f"{topic}-0", "which is not one of this broker")
             ),
             what="broker 2 leads, or says why it cannot",
             deadline_s=DEADLINE_S,
         )
-        mixed.check_not_elected(topic)
+        check_not_elected(disks, topic)
         kafka.resume(LEADER)
-        mixed.check(topic, writer)
+        check_both_have_all(trio, topic, writer)
 
 
-def test_ours_leads_and_apache_kafka_loses_a_directory(mixed: Mixed) -> None:
+def test_ours_leads_and_apache_kafka_loses_a_directory(disks: Disks) -> None:
     """Apache Kafka makes an empty log and tells the controller where: that counts as a loss."""
-    cluster = mixed.cluster
-    with mixed.kafka(FOLLOWER) as kafka:
-        topic, writer = mixed.fill()
+    cluster = disks.trio.cluster
+    with apache_kafka(disks, BROKER) as kafka:
+        topic, writer = disks.topic_in_second(LEADER, BROKER)
+        assert disks.trio.leader(topic) == LEADER
         kafka.stop()
         cluster.pause(LEADER)
-        mixed.configure(mixed.first)
-        kafka.start(FOLLOWER)
+        set_directories(cluster.node(BROKER).config_path, disks.first)
+        kafka.start(BROKER)
         wait_until(
-            lambda: is_told(cluster, topic, mixed.first),
+            lambda: is_told(cluster, topic, disks.first),
             what="the controller hears of the replica's new directory",
             deadline_s=DEADLINE_S,
         )
-        assert (mixed.first / f"{topic}-0").exists()
-        mixed.check_not_elected(topic)
+        assert (disks.first / f"{topic}-0").exists()
+        check_not_elected(disks, topic)
         cluster.resume(LEADER)
-        mixed.check(topic, writer)
+        check_both_have_all(disks.trio, topic, writer)

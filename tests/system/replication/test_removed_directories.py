@@ -6,7 +6,6 @@ without other copies the partition waits for the directory.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,79 +15,11 @@ from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from moldau.testing import Cluster, wait_until
 from tests.system.processes import Writer, read_all
 from tests.system.replication.three_brokers import QUICK, Trio
-from tests.system.replication.two_directories import (
-    is_told,
-    move_controller,
-    set_directories,
-)
+from tests.system.replication.two_directories import BROKER, Disks, is_told, move_controller
 
 pytestmark = pytest.mark.timeout(600)
 
-BROKER = 2
-RECORDS = 900
 NOT_HERE = ("is offline", "which is not one of this broker")
-
-
-class Disks:
-    """Broker 2 on its own directory and a second one."""
-
-    def __init__(self, trio: Trio, second: Path) -> None:
-        self.trio = trio
-        self.first = trio.cluster.data_directory(BROKER)
-        self.second = second
-        self.probe_count = 0
-        """Records sent to a partition whose directory had gone; none is sure to be in it."""
-        self.restart(self.first, self.second)
-
-    def restart(self, *paths: Path) -> None:
-        """An orderly stop, then a start with these directories."""
-        self.stop()
-        self.start(*paths)
-
-    def stop(self) -> None:
-        assert self.trio.cluster.stop(BROKER) == 0
-
-    def start(self, *paths: Path) -> None:
-        set_directories(self.trio.cluster.node(BROKER).config_path, *paths)
-        self.trio.cluster.restart(BROKER)
-
-    def topic_in_second(self, *replicas: int) -> tuple[str, Writer]:
-        """A topic whose replica on broker 2 lies in the second directory, with its records."""
-        config = {"min.insync.replicas": str(len(replicas))}
-        for _ in range(2):
-            topic = self.trio.create(f"t-{uuid.uuid4().hex}", replicas=replicas, config=config)
-            place = wait_until(lambda topic=topic: self.place(topic), what="the replica's log")  # type: ignore[misc]
-            if place == self.second:
-                break
-        assert place == self.second, "partitions are spread over the directories"
-        writer = Writer(self.trio.bootstrap, topic, acks="all")
-        writer.send(RECORDS)
-        writer.flush()
-        assert len(writer.acknowledged) == RECORDS
-        return topic, writer
-
-    def place(self, topic: str) -> Path | None:
-        """The directory in which broker 2 has the topic's log; None while there is none."""
-        places = (self.first, self.second)
-        return next((each for each in places if (each / f"{topic}-0").exists()), None)
-
-    def fail_second(self, topic: str) -> Path:
-        """The second directory's disk goes away under the running broker, which finds out by a
-        record. Without this replica too few are in sync: the record is refused.
-        """
-        away = self.second.with_name("away")
-        self.second.rename(away)
-        probe = Writer(self.trio.bootstrap, topic, **{"acks": "all", "message.timeout.ms": 5_000})
-        probe.send(1)
-        probe.flush()
-        self.probe_count += 1
-        assert len(probe.refused) == 1
-        wait_until(
-            lambda: self.trio.said(BROKER, "log directory", str(self.second), "is offline"),
-            what="the directory fails",
-            deadline_s=90,
-        )
-        return away
 
 
 @pytest.fixture
