@@ -32,7 +32,6 @@ from moldau.broker.node.formatting import (
 )
 from moldau.broker.node.quorum_link import (
     ControllerRouter,
-    InProcessControllerChannel,
     LeaderRelay,
     NoActiveController,
     follow_metadata,
@@ -228,7 +227,7 @@ class Node:
         channel = self._channel = ControllerRouter(
             relay.leader,
             node_id=self._config.node_id,
-            in_process=InProcessControllerChannel(quorum) if self._config.is_controller else None,
+            own=quorum if self._config.is_controller else None,
             client_id=f"broker-{self._config.node_id}",
             clock=self._clock,
             request_timeout_ms=self._config.get_int("controller.socket.timeout.ms"),

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from moldau.broker.controller_channel import (
-    DEFAULT_TIMEOUT_MS,
     ControllerAnswer,
     ControllerChannel,
     ControllerUnavailable,
@@ -37,51 +36,12 @@ from moldau.runtime.leader_link import LeaderAddress
 CATCH_UP_TIMEOUT_S: Final = 120.0
 
 
-class InProcessControllerChannel:
-    """`ControllerChannel` to the controller of this very process."""
-
-    def __init__(self, quorum: QuorumNode) -> None:
-        self._quorum = quorum
-
-    async def send(
-        self, request: Message, principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
-    ) -> Any:
-        """As the port says; a refusal by the controller is a response, not an exception."""
-        try:
-            return await self._quorum.send(request, principal, timeout_ms=timeout_ms)
-        except RequestUndelivered as problem:
-            raise ControllerUnavailable(str(problem)) from problem
-
-    async def forward(
-        self,
-        request: Message,
-        principal: str,
-        client: ForwardedClient,
-        *,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
-    ) -> ControllerAnswer:
-        """As `send`."""
-        try:
-            response = await self._quorum.send(
-                request,
-                principal,
-                timeout_ms=timeout_ms,
-                client_host=client.host,
-                client_id=client.client_id,
-                api_version=client.api_version,
-                is_forwarded=True,
-            )
-        except RequestUndelivered as problem:
-            raise ControllerUnavailable(str(problem)) from problem
-        return ControllerAnswer(response, self._quorum.committed_end_offset)
-
-
 class ControllerRouter(NetworkControllerChannel):
     """`ControllerChannel` to whoever is active: in this process, or across the network.
 
     Args:
         node_id: this node's.
-        in_process: the way to this node's own controller, None when it has none.
+        own: this node, None when it has no controller.
         leader, options: as `NetworkControllerChannel`.
     """
 
@@ -90,12 +50,12 @@ class ControllerRouter(NetworkControllerChannel):
         leader: Callable[[], LeaderAddress | None],
         *,
         node_id: int,
-        in_process: ControllerChannel | None,
+        own: QuorumNode | None,
         **options: Any,
     ) -> None:
         super().__init__(leader, **options)
         self._node_id = node_id
-        self._in_process = in_process
+        self._own = own
 
     async def _attempt(
         self,
@@ -105,7 +65,8 @@ class ControllerRouter(NetworkControllerChannel):
         timeout_ms: float,
         client: ForwardedClient | None,
     ) -> ControllerAnswer:
-        if self._in_process is None or leader.node_id != self._node_id:
+        own = self._own
+        if own is None or leader.node_id != self._node_id:
             return await super()._attempt(leader, request, principal, timeout_ms, client)
         # What the controller was asked runs to its end there, also when nobody waits any more: the
         # limit is this caller's.
@@ -113,17 +74,24 @@ class ControllerRouter(NetworkControllerChannel):
             async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
                 limit_ms = int(timeout_ms)
                 if client is None:
-                    own = await self._in_process.send(request, principal, timeout_ms=limit_ms)
-                    answer = ControllerAnswer(own)
+                    response = await own.send(request, principal, timeout_ms=limit_ms)
                 else:
-                    answer = await self._in_process.forward(
-                        request, principal, client, timeout_ms=limit_ms
+                    response = await own.send(
+                        request,
+                        principal,
+                        timeout_ms=limit_ms,
+                        client_host=client.host,
+                        client_id=client.client_id,
+                        api_version=client.api_version,
+                        is_forwarded=True,
                     )
-        except (TimeoutError, ControllerUnavailable) as problem:
+        except (TimeoutError, RequestUndelivered) as problem:
             raise TryAgain(f"{leader}: {str(problem) or 'no answer in time'}") from problem
-        if has_error(answer.response, ErrorCode.NOT_CONTROLLER):
+        if has_error(response, ErrorCode.NOT_CONTROLLER):
             raise TryAgain(f"{leader} is not the active controller")
-        return answer
+        if client is None:
+            return ControllerAnswer(response)
+        return ControllerAnswer(response, own.committed_end_offset)
 
 
 class LeaderRelay:

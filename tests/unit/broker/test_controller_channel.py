@@ -10,7 +10,6 @@ import pytest
 
 from moldau.broker import controller_channel
 from moldau.broker.controller_channel import (
-    ControllerAnswer,
     ControllerUnavailable,
     ForwardedClient,
     NetworkControllerChannel,
@@ -320,18 +319,13 @@ class InProcess:
 
     def __init__(self) -> None:
         self.is_active = True
-        self.asked: list[tuple[Message, str, ForwardedClient | None]] = []
+        self.committed_end_offset = 12
+        self.asked: list[tuple[Message, str, dict[str, Any]]] = []
 
-    async def send(self, request: Message, principal: str, *, timeout_ms: int = 0) -> Any:
-        return self._answer(request, principal, None)
-
-    async def forward(
-        self, request: Message, principal: str, client: ForwardedClient, *, timeout_ms: int = 0
-    ) -> ControllerAnswer:
-        return ControllerAnswer(self._answer(request, principal, client), 12)
-
-    def _answer(self, request: Message, principal: str, client: ForwardedClient | None) -> Any:
-        self.asked.append((request, principal, client))
+    async def send(
+        self, request: Message, principal: str, *, timeout_ms: int, **options: Any
+    ) -> Any:
+        self.asked.append((request, principal, options))
         error = ErrorCode.NONE if self.is_active else ErrorCode.NOT_CONTROLLER
         return error_response(request, error, "")
 
@@ -339,8 +333,8 @@ class InProcess:
 async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: Start) -> None:
     remote = await start(2)
     relay = LeaderRelay(asyncio.get_running_loop())
-    own = InProcess()
-    router = ControllerRouter(relay.leader, node_id=1, in_process=own, retry_backoff_ms=5)
+    own: Any = InProcess()
+    router = ControllerRouter(relay.leader, node_id=1, own=own, retry_backoff_ms=5)
     relay.on_change = router.leader_changed
     own_address = LeaderAddress(1, "127.0.0.1", 1)
     # As the quorum's thread tells it.
@@ -348,7 +342,15 @@ async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: St
     response, end_offset = await router.forward(topics(), "User:alice", CLIENT)
     assert end_offset == 12
     assert response.topics[0].error_code == ErrorCode.NONE
-    assert own.asked == [(topics(), "User:alice", CLIENT)]
+    passed_on = {
+        "client_host": CLIENT.host,
+        "client_id": CLIENT.client_id,
+        "api_version": CLIENT.api_version,
+        "is_forwarded": True,
+    }
+    assert own.asked == [(topics(), "User:alice", passed_on)]
+    assert await router.send(topics(), OWN)
+    assert own.asked.pop() == (topics(), OWN, {})
     own.is_active = False
     asked = asyncio.ensure_future(router.forward(topics(), "User:alice", CLIENT))
     await until(lambda: len(own.asked) >= 3, "it asks its own node again")

@@ -40,7 +40,7 @@ class Cluster:
         self.nodes: dict[int, QuorumNode] = {}
         self.metadata = Consumer()
         self.relay = LeaderRelay(asyncio.get_running_loop())
-        self.channel = ControllerRouter(self.relay.leader, node_id=BROKER, in_process=None)
+        self.channel = ControllerRouter(self.relay.leader, node_id=BROKER, own=None)
         self.relay.on_change = self.channel.leader_changed
 
     async def start(self) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from moldau.broker.lifecycle import BrokerDescription, BrokerLifecycle, BrokerState
-from moldau.broker.node.quorum_link import ControllerRouter, InProcessControllerChannel, LeaderRelay
+from moldau.broker.node.quorum_link import ControllerRouter, LeaderRelay
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.errors import ErrorCode
@@ -144,9 +144,7 @@ async def test_a_standbys_own_process_asks_the_others(cluster: Cluster) -> None:
     standby = next(each for each in CONTROLLERS if each != cluster.active)
     node = cluster.nodes[standby]
     relay = LeaderRelay(asyncio.get_running_loop())
-    router = ControllerRouter(
-        relay.leader, node_id=standby, in_process=InProcessControllerChannel(node)
-    )
+    router = ControllerRouter(relay.leader, node_id=standby, own=node)
     relay.on_change = router.leader_changed
     await node.watch_leader(relay.publish)
     response, _ = await router.forward(UpdateFeaturesRequest(), "User:a", CLIENT)

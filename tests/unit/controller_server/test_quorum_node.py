@@ -14,8 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.controller_channel import ForwardedClient
-from moldau.broker.node.quorum_link import InProcessControllerChannel, LeaderRelay
+from moldau.broker.node.quorum_link import LeaderRelay
 from moldau.controller_server import (
     CONTROLLER_APIS,
     LoopRelay,
@@ -281,12 +280,12 @@ async def test_in_process_too_a_clients_permissions_count(directory: Path) -> No
         authorizer=Deny((Operation.ALTER, ResourceType.CLUSTER)),
     )
     await node.start()
-    channel = InProcessControllerChannel(node)
     request = UnregisterBrokerRequest(broker_id=99)
-    client = ForwardedClient("10.1.2.3", "client", 0)
-    refused, _ = await channel.forward(request, "User:alice", client)
+    refused = await node.send(
+        request, "User:alice", client_host="10.1.2.3", client_id="client", is_forwarded=True
+    )
     assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    own = await channel.send(request, "User:broker")
+    own = await node.send(request, "User:broker")
     assert own.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
     await node.stop()
 
