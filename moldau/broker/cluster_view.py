@@ -16,6 +16,7 @@ from moldau.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
+from moldau.protocol.coordinator_records import INTERNAL_TOPICS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import (
     MetadataResponseBroker,
@@ -26,9 +27,6 @@ from moldau.protocol.messages.p75_describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
 )
 
-INTERNAL_TOPICS: Final = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
-)
 NO_LEADER: Final = -1
 NO_OPERATIONS_ASKED: Final = -(2**31)
 

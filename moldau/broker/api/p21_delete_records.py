@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation
+from moldau.broker.cluster_view import is_internal_topic
 from moldau.broker.delayed_delete_records import NO_LOW_WATERMARK, DelayedDeleteRecords
 from moldau.broker.partition_lookup import find_led
 from moldau.protocol.errors import ErrorCode
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
     from moldau.broker.services import BrokerServices
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 HIGH_WATERMARK = -1
 
 
@@ -64,7 +64,7 @@ def _delete(
     if isinstance(led, ErrorCode):
         return led
     partition, log = led
-    if topic in INTERNAL_TOPICS:
+    if is_internal_topic(topic):
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if not log.config.deletes:
         return ErrorCode.POLICY_VIOLATION

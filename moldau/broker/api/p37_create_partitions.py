@@ -1,7 +1,8 @@
 """CreatePartitions v0–v3: forwarded to the controller.
 
 Behaviour: a topic only grows; fewer or as many partitions as it has is INVALID_PARTITIONS; a topic
-named twice in one request is INVALID_REQUEST. Known gaps: none.
+named twice in one request is INVALID_REQUEST. So is a topic of the coordinators, which Apache Kafka
+lets grow: every group and transactional id would belong in another partition. Known gaps: none.
 """
 
 from __future__ import annotations

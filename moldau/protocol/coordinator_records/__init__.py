@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from moldau.protocol.coordinator_records.frame import (
         CONSUMER_OFFSETS,
+        INTERNAL_TOPICS,
         TRANSACTION_STATE,
         CoordinatorLog,
     )
@@ -151,11 +152,13 @@ _MODULES = {
     "TransactionLogValue": "transaction_log",
     "CoordinatorLog": "frame",
     "CONSUMER_OFFSETS": "frame",
+    "INTERNAL_TOPICS": "frame",
     "TRANSACTION_STATE": "frame",
 }
 
 __all__ = [
     "CONSUMER_OFFSETS",
+    "INTERNAL_TOPICS",
     "TRANSACTION_STATE",
     "ConsumerGroupCurrentMemberAssignmentKey",
     "ConsumerGroupCurrentMemberAssignmentValue",

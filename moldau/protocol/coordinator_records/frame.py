@@ -9,6 +9,7 @@ types, 0 and 1, double as version of one key: both are an offset commit.
 from functools import cache
 from importlib import import_module
 from struct import Struct as PackedStruct
+from typing import Final
 
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
 from moldau.protocol.schema import Message
@@ -146,3 +147,8 @@ TRANSACTION_STATE = CoordinatorLog(
     },
 )
 """What transaction coordinators write."""
+
+INTERNAL_TOPICS: Final = frozenset(
+    {CONSUMER_OFFSETS.topic, TRANSACTION_STATE.topic, "__share_group_state"}
+)
+"""The topics that coordinators keep their state in, each key in the partition of its hash."""

@@ -336,6 +336,26 @@ def test_growth_that_is_refused(
     assert driver.image is before
 
 
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize(
+    "name", ["__consumer_offsets", "__transaction_state", "__share_group_state"]
+)
+def test_the_coordinators_topics_do_not_grow(
+    driver: CoreDriver, name: str, validate_only: bool
+) -> None:
+    """Every group and transactional id would belong in another partition."""
+    create(driver, topic(name, 2, 2), topic("t"))
+    before = driver.image.topics.topics_by_name[name]
+    wanted = [CreatePartitionsTopic(name=each, count=3, assignments=None) for each in (name, "t")]
+    response = driver.ask(CreatePartitionsRequest(topics=wanted, validate_only=validate_only))
+    assert [each.error_code for each in response.results] == [
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NONE,
+    ]
+    assert "keeps its 2 partitions" in response.results[0].error_message
+    assert driver.image.topics.topics_by_name[name] is before
+
+
 def test_a_request_grows_by_the_largest_number_and_by_no_more(driver: CoreDriver) -> None:
     create(driver, topic("t"), topic("u"))
     assert grow(driver, "t", 10_002, validate_only=True) == ErrorCode.POLICY_VIOLATION

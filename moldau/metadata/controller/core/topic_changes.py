@@ -1,7 +1,8 @@
 """DeleteTopics and CreatePartitions: checks and records.
 
 Owns: removing and growing existing topics. Must not: change state.
-Invariant: a topic never shrinks, and new partitions have as many replicas as the old ones.
+Invariants: a topic never shrinks, the coordinators' topics never grow either, and new partitions
+have as many replicas as the old ones.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.features import partition_record_version
 from moldau.metadata.image import TopicImage
 from moldau.metadata.image.topics import partition_record
+from moldau.protocol.coordinator_records import INTERNAL_TOPICS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p20_delete_topics import (
     DeletableTopicResult,
@@ -162,6 +164,12 @@ def _growing_topic(state: ControllerState, wanted: CreatePartitionsTopic) -> Top
         raise Refusal(
             ErrorCode.INVALID_PARTITIONS,
             f"a topic has at most {MAX_PARTITIONS_PER_TOPIC} partitions",
+        )
+    if topic.name in INTERNAL_TOPICS:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"{topic.name} keeps its {old_count} partitions: with another number the coordinators"
+            " would look for every group and transactional id in another partition",
         )
     return topic
 
