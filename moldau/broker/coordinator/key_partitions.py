@@ -1,11 +1,14 @@
 """Which partition of an internal topic a group or a transactional id belongs to.
 
 Owns the hash: clients never compute it, but every broker of a cluster, of whatever maker, must find
-the same partition, and what is on disk was placed by it.
+the same partition, and what is on disk was placed by it. The number of partitions belongs to it:
+with another one nearly every key belongs elsewhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import gcd
 from typing import Final
 
 _FACTOR: Final = 31
@@ -26,11 +29,21 @@ def java_string_hash(text: str) -> int:
     return value
 
 
-def partition_for(key: str, partition_count: int) -> int:
-    """The index of the partition that `key` is kept in: by the absolute value of its signed hash,
-    and 0 for the one hash that has none in 32 bits (`Utils.abs` of Apache Kafka).
+def _absolute_hash(key: str) -> int:
+    """The absolute value of the signed hash, and 0 for the one hash that has none in 32 bits
+    (`Utils.abs` of Apache Kafka).
     """
     value = java_string_hash(key)
-    if value >= _SIGN:
-        value = (_UINT32 + 1 - value) & ~_SIGN
-    return value % partition_count
+    return (_UINT32 + 1 - value) & ~_SIGN if value >= _SIGN else value
+
+
+def partition_for(key: str, partition_count: int) -> int:
+    """The index of the partition that `key` is kept in."""
+    return _absolute_hash(key) % partition_count
+
+
+def multiple_of_counts(keys: Iterable[str], partition_index: int) -> int:
+    """A number that tells how many partitions there can have been when `keys` were put into that
+    one: each count above `partition_index` that divides it, and no other. 0 without keys.
+    """
+    return gcd(*(_absolute_hash(key) - partition_index for key in keys))

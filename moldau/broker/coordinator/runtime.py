@@ -3,7 +3,13 @@
 Owns which partitions are loaded, and the way of an operation to its state machine. Must not know
 what the state machines do. Invariant: there is a shard exactly for every partition of the topic
 that the last image says this broker leads, in that leader epoch; none of an earlier epoch can
-append any more.
+append any more. The number of partitions that places the keys stays as long as the topic lives:
+
+1. a controller that lets coordinators' topics grow (Apache Kafka's) adds partitions;
+2. the runtime goes on with the number that it began with, and says so;
+3. after a restart only the metadata tell the number, and they tell the new one. What is in the log
+   was placed by the old one: where the keys of a loaded partition show that, no key is served here
+   any more (`_compare_places`), for its state is in a partition that the new number hides.
 """
 
 from __future__ import annotations
@@ -12,11 +18,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from moldau.broker.coordinator import loader
 from moldau.broker.coordinator.core.result import CoordinatorState
-from moldau.broker.coordinator.key_partitions import partition_for
+from moldau.broker.coordinator.key_partitions import multiple_of_counts, partition_for
 from moldau.broker.coordinator.metrics import RuntimeMetrics
 from moldau.broker.coordinator.shard import Execute, Operation, Shard, ShardState
 from moldau.protocol.errors import ErrorCode
@@ -34,6 +41,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("moldau.broker.coordinator")
 
 StateT = TypeVar("StateT", bound=CoordinatorState)
+
+KEYS_COMPARED: Final = 64
+"""Keys of a loaded partition whose places are looked at: each one that fits two counts by chance
+halves the doubt at least.
+"""
 
 MAX_LOADING_COUNT: Final = 4
 """Partitions that are loaded at the same time: each holds a piece of its log in memory."""
@@ -66,6 +78,8 @@ class CoordinatorRuntime(Generic[StateT]):
         self._shards: dict[int, Shard[StateT]] = {}
         self._topic_id: UUID | None = None
         self._topic_image: TopicImage | None = None
+        self._partition_count = 0
+        self._is_placed_otherwise = False
         self._to_load: deque[Shard[StateT]] = deque()
         self._loading_count = 0
         self._retries: dict[Shard[StateT], WheelTimer] = {}
@@ -85,11 +99,21 @@ class CoordinatorRuntime(Generic[StateT]):
         topic = image.topics.topics_by_name.get(self.topic)
         if topic is self._topic_image or self._is_closed:
             return
-        self._topic_image = topic
+        before, self._topic_image = self._topic_image, topic
         if topic is None or topic.topic_id != self._topic_id:
             for partition_index in list(self._shards):
                 self._unload(partition_index)
             self._topic_id = None if topic is None else topic.topic_id
+            self._partition_count = 0 if topic is None else len(topic.partitions)
+            self._is_placed_otherwise = False
+        elif before is not None and len(before.partitions) != len(topic.partitions):
+            logger.error(
+                "%s has %d partitions now. Its keys stay where %d partitions put them until this"
+                " broker restarts; then it will refuse them",
+                self.topic,
+                len(topic.partitions),
+                self._partition_count,
+            )
         if topic is None:
             return
         for partition_index, registration in topic.partitions.items():
@@ -153,6 +177,7 @@ class CoordinatorRuntime(Generic[StateT]):
             if is_decided:
                 self._retry_delays_ms.pop(shard.partition_index, None)
                 self._metrics.load_time_ms.observe(self._ports.clock.monotonic_ms() - begin_ms)
+                self._compare_places(shard)
             elif shard.state is ShardState.LOADING:
                 self._retry_later(shard)
         finally:
@@ -162,6 +187,43 @@ class CoordinatorRuntime(Generic[StateT]):
                 idle, self._idle = self._idle, []
                 for tell in idle:
                     tell()
+
+    def _compare_places(self, shard: Shard[StateT]) -> None:
+        """Serve no key of a topic whose log was placed by a smaller number of partitions.
+
+        A topic that grew long ago has keys in its added partitions: what lies elsewhere was left
+        behind then, and is not found again. Refusing would save nothing.
+        """
+        if shard.state is not ShardState.ACTIVE or self._is_placed_otherwise:
+            return
+        keys = islice(shard.machine.keys(), KEYS_COMPARED)
+        multiple = multiple_of_counts(keys, shard.partition_index)
+        if not multiple % self._partition_count:
+            return
+        written = filter(self._is_written, range(self._partition_count))
+        for earlier_count in range(max(written) + 1, self._partition_count):
+            if not multiple % earlier_count:
+                self._is_placed_otherwise = True
+                logger.error(
+                    "%s has %d partitions, but its keys lie where %d put them (%s): none of them is"
+                    " served here",
+                    self.topic,
+                    self._partition_count,
+                    earlier_count,
+                    shard.name,
+                )
+                return
+        logger.warning(
+            "%s holds keys that belong elsewhere by the %d partitions of the topic: it has grown,"
+            " and they were left behind",
+            shard.name,
+            self._partition_count,
+        )
+
+    def _is_written(self, partition_index: int) -> bool:
+        """Whether the broker's replica, led or not, holds anything."""
+        partition = self._ports.partition(self.topic, partition_index)
+        return partition is not None and partition.log_end_offset > partition.log_start_offset
 
     def _retry_later(self, shard: Shard[StateT]) -> None:
         delay_ms = self._retry_delays_ms.get(shard.partition_index, loader.RETRY_MS)
@@ -180,13 +242,12 @@ class CoordinatorRuntime(Generic[StateT]):
 
     @property
     def partition_count(self) -> int:
-        """Partitions of the topic, 0 before there is one."""
-        return 0 if self._topic_image is None else len(self._topic_image.partitions)
+        """Partitions of the topic that keys are kept in, 0 before there is one."""
+        return self._partition_count
 
     def partition_of(self, key: str) -> int | None:
         """The partition that a group or transactional id is kept in; None without the topic."""
-        partition_count = self.partition_count
-        return partition_for(key, partition_count) if partition_count else None
+        return partition_for(key, self._partition_count) if self._partition_count else None
 
     def call(self, key: str | int, operation: Operation[StateT]) -> ErrorCode:
         """Carry out an operation on the state of a key's partition, or of the partition itself.
@@ -195,8 +256,10 @@ class CoordinatorRuntime(Generic[StateT]):
             NONE: `operation(state, now_ms)` was called, exactly once. Otherwise it was not:
             NOT_COORDINATOR, the partition is not led here; COORDINATOR_LOAD_IN_PROGRESS, it is
             being loaded, or too much waits for its commit already; COORDINATOR_NOT_AVAILABLE, there
-            is no topic, or the log cannot be read.
+            is no topic, the log cannot be read, or keys were placed by another partition count.
         """
+        if self._is_placed_otherwise and isinstance(key, str):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         partition_index = self.partition_of(key) if isinstance(key, str) else key
         if partition_index is None or not self.partition_count:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE

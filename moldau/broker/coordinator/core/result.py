@@ -7,7 +7,7 @@ it changes elsewhere (who waits, who was heard of) may be lost with the leadersh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -138,6 +138,9 @@ class CoordinatorState(Protocol):
 
     def replay_end_marker(self, producer: Producer, *, is_commit: bool) -> None:
         """The transaction of `producer` that was open in this partition has ended."""
+
+    def keys(self) -> Iterable[str]:
+        """The groups or transactional ids that are kept here: their hash has placed them."""
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
         """The whole log has been replayed, requests will come: set timers."""

@@ -7,7 +7,7 @@ that offsets are stored for is in the table, of whatever kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.coordinator.core.result import (
@@ -235,6 +235,10 @@ class GroupState:
         """A transaction has ended: its offsets count now, or never did."""
         self._replayed_count += 1
         self.offsets.end_transaction(producer.producer_id, is_commit=is_commit)
+
+    def keys(self) -> Iterable[str]:
+        """As the port says."""
+        return self.groups
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
         """Requests will come from now on."""

@@ -141,6 +141,10 @@ class TransactionState:
     def replay_end_marker(self, producer: Producer, *, is_commit: bool) -> None:
         """This log has no transactions of its own."""
 
+    def keys(self) -> Iterable[str]:
+        """As the port says."""
+        return self.transactions
+
     def loaded(self, now_ms: float) -> CoordinatorResult:
         """Go on with every transaction whose outcome is settled."""
         del now_ms

@@ -217,10 +217,8 @@ class MemoryBroker:
         self.registry = Registry(self.clock.monotonic_ms)
         self.image = MetadataImage.EMPTY
         self.topic_id = UUID(int=0xC0)
-        self.partitions = [
-            MemoryPartition(is_committing_at_once=is_committing_at_once)
-            for _ in range(partition_count)
-        ]
+        self.is_committing_at_once = is_committing_at_once
+        self.partitions = [self._new_partition() for _ in range(partition_count)]
         self.is_loading_held = False
         """While set, coroutines wait in `held` (a load that takes long)."""
         self.held: deque[Coroutine[Any, Any, None]] = deque()
@@ -238,10 +236,13 @@ class MemoryBroker:
         self._soon: deque[Callable[[], None]] = deque()
         self._publishers: list[Any] = []
         self._leader_epochs = [0] * partition_count
-        for partition in self.partitions:
-            partition.settle = self.settle
         if has_topic:
             self.create_topic()
+
+    def _new_partition(self) -> MemoryPartition:
+        partition = MemoryPartition(is_committing_at_once=self.is_committing_at_once)
+        partition.settle = self.settle
+        return partition
 
     def partition(self, partition_index: int = 0) -> MemoryPartition:
         return self.partitions[partition_index]
@@ -253,23 +254,36 @@ class MemoryBroker:
             publisher.on_metadata_update(MetadataDelta.from_nothing(self.image), self.image)
         self.settle()
 
+    def detach(self, publisher: Any) -> None:
+        """Its broker has stopped."""
+        self._publishers.remove(publisher)
+        for partition in self.partitions:
+            partition.forget_wake()
+
     # -- metadata --------------------------------------------------------------------------------
 
     def create_topic(self) -> None:
         """Led by another broker at first."""
         self.replay(
             TopicRecord(name=self.log.topic, topic_id=self.topic_id),
-            *[
-                PartitionRecord(
-                    partition_id=index,
-                    topic_id=self.topic_id,
-                    replicas=[BROKER_ID, OTHER_BROKER_ID],
-                    isr=[BROKER_ID, OTHER_BROKER_ID],
-                    leader=OTHER_BROKER_ID,
-                    leader_epoch=0,
-                )
-                for index in range(len(self.partitions))
-            ],
+            *map(self._partition_record, range(len(self.partitions))),
+        )
+
+    def add_partitions(self, added_count: int) -> None:
+        """A controller lets the topic grow; led by another broker at first."""
+        first = len(self.partitions)
+        self.partitions += [self._new_partition() for _ in range(added_count)]
+        self._leader_epochs += [0] * added_count
+        self.replay(*map(self._partition_record, range(first, len(self.partitions))))
+
+    def _partition_record(self, partition_index: int) -> PartitionRecord:
+        return PartitionRecord(
+            partition_id=partition_index,
+            topic_id=self.topic_id,
+            replicas=[BROKER_ID, OTHER_BROKER_ID],
+            isr=[BROKER_ID, OTHER_BROKER_ID],
+            leader=OTHER_BROKER_ID,
+            leader_epoch=0,
         )
 
     def delete_topic(self) -> None:
@@ -277,6 +291,14 @@ class MemoryBroker:
             partition.leader_epoch = -1
             partition.tell_leadership()
         self.replay(RemoveTopicRecord(topic_id=self.topic_id))
+
+    def recreate_topic(self) -> None:
+        """Under the same name, empty, with as many partitions as there are by now."""
+        self.delete_topic()
+        self.topic_id = UUID(int=self.topic_id.int + 1)
+        self._leader_epochs = [0] * len(self.partitions)
+        self.partitions = [self._new_partition() for _ in self.partitions]
+        self.create_topic()
 
     def elect(self, partition_index: int = 0) -> int:
         """This broker leads, in a new leader epoch, which is returned; it loads at once."""

@@ -16,6 +16,7 @@ from moldau.broker.coordinator.core.result import (
     Reply,
     SetTimer,
 )
+from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.broker.coordinator.shard import FAILED_TIMER_MS
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
@@ -303,6 +304,95 @@ def test_a_topic_that_is_deleted_and_made_again() -> None:
     assert bench.runtime.partition_of("g") is None
     assert bench.runtime.call("g", read(Caller(), "g")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert bench.runtime.call(0, read(Caller(), "g")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+KEYS = [f"group-{number}" for number in range(40)]
+
+
+def grown_bench(partition_count: int, grown_count: int) -> Bench:
+    """A topic with KEYS where the smaller count puts them, to which partitions were added."""
+    bench = Bench(partition_count=partition_count, is_committing_at_once=True)
+    bench.broker.elect_all()
+    write_keys(bench.runtime)
+    bench.broker.add_partitions(grown_count - partition_count)
+    return bench
+
+
+def write_keys(runtime: CoordinatorRuntime[ToyState]) -> None:
+    for key in KEYS:
+        assert runtime.call(key, write(Caller(), key, 1)) is ErrorCode.NONE
+
+
+def restarted(bench: Bench) -> CoordinatorRuntime[ToyState]:
+    """The runtime of the broker's next life, with everything led."""
+    bench.broker.detach(bench.runtime)
+    runtime: CoordinatorRuntime[ToyState] = bench.broker.runtimes.make(
+        CONSUMER_OFFSETS, ToyState, execute=lambda *_: None, settings=SETTINGS
+    )
+    bench.broker.attach(runtime)
+    bench.broker.elect_all()
+    return runtime
+
+
+def test_partitions_that_were_added_move_no_key(caplog: pytest.LogCaptureFixture) -> None:
+    bench = grown_bench(3, 5)
+    assert [bench.runtime.partition_of(key) for key in KEYS] == [
+        partition_for(key, 3) for key in KEYS
+    ]
+    bench.broker.elect_all()
+    for key in KEYS:
+        caller = Caller()
+        assert bench.runtime.call(key, read(caller, key)) is ErrorCode.NONE
+        assert caller.answer == (1,)
+    (said,) = [each.message for each in caplog.records if each.levelname == "ERROR"]
+    assert "has 5 partitions now" in said
+
+
+def test_a_topic_that_is_made_again_has_the_partitions_it_has() -> None:
+    bench = grown_bench(3, 5)
+    bench.broker.recreate_topic()
+    assert [bench.runtime.partition_of(key) for key in KEYS] == [
+        partition_for(key, 5) for key in KEYS
+    ]
+
+
+def test_after_a_restart_no_key_is_looked_for_where_it_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Only the log tells that there were fewer partitions; the added ones are empty."""
+    bench = grown_bench(3, 5)
+    runtime = restarted(bench)
+    for key in KEYS:
+        assert runtime.call(key, read(Caller(), key)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert runtime.call(0, read(Caller(), KEYS[0])) is ErrorCode.NONE, "what has begun goes on"
+    assert "has 5 partitions, but its keys lie where 3 put them" in caplog.text
+    bench.broker.recreate_topic()
+    bench.broker.elect_all()
+    write_keys(runtime)
+
+
+def test_a_topic_that_grew_long_ago_is_served(caplog: pytest.LogCaptureFixture) -> None:
+    """Keys were written to the added partitions since: what was left behind is lost already."""
+    bench = grown_bench(3, 5)
+    for key in KEYS:
+        index = partition_for(key, 5)
+        bench.broker.elect(index)
+        assert bench.runtime.call(index, write(Caller(), key, 2)) is ErrorCode.NONE
+    runtime = restarted(bench)
+    for key in KEYS:
+        caller = Caller()
+        assert runtime.call(key, read(caller, key)) is ErrorCode.NONE
+        assert caller.answer == (2,)
+    assert "were left behind" in caplog.text
+
+
+def test_keys_where_they_belong_are_served_after_a_restart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = grown_bench(5, 5)
+    runtime = restarted(bench)
+    write_keys(runtime)
+    assert caplog.text == ""
 
 
 def test_no_topic_yet() -> None:

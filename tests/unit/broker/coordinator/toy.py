@@ -5,7 +5,7 @@ Its records are real ones of `__consumer_offsets`; its answers are what the test
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from moldau.broker.coordinator.core.result import (
@@ -64,6 +64,9 @@ class ToyState:
         for group, new in self.pending.pop(producer.producer_id, {}).items():
             if is_commit:
                 self._apply(group, new)
+
+    def keys(self) -> Iterable[str]:
+        return self.offsets
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
         assert not self.is_loaded
