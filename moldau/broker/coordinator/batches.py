@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("moldau.broker.coordinator")
 
 RECORDS_PER_TURN: Final = 256
-"""Records that are replayed before the loop gets a turn."""
+BYTES_PER_TURN: Final = 128 * 1024
+"""Records, or bytes of them, that are replayed before the loop gets a turn."""
 
 
 class UnreadableLog(Exception):
@@ -126,10 +127,13 @@ class Replay:
         producer = None
         if header.is_transactional:
             producer = Producer(header.producer_id, header.producer_epoch)
+        turn_bytes = 0
         for record in decode_records(batches, position):
             if record.offset >= self.next_offset:
                 self._replay_record(record, producer)
-            if not self.record_count % RECORDS_PER_TURN:
+            turn_bytes += len(record.key or b"") + len(record.value or b"")
+            if not self.record_count % RECORDS_PER_TURN or turn_bytes >= BYTES_PER_TURN:
+                turn_bytes = 0
                 yield
 
     def _replay_record(self, record: Record, producer: Producer | None) -> None:

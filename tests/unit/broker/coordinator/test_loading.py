@@ -375,22 +375,27 @@ def test_only_so_many_load_at_once() -> None:
     assert loaded == [n for n in range(MAX_LOADING_COUNT + 3) if n != MAX_LOADING_COUNT]
 
 
-def test_others_have_their_turn_while_a_big_batch_is_replayed() -> None:
+@pytest.mark.parametrize(
+    ("record_count", "metadata", "turn_count"), [(2_000, "", 7), (100, "m" * 30_000, 20)]
+)
+def test_others_have_their_turn_while_a_big_batch_is_replayed(
+    record_count: int, metadata: str, turn_count: int
+) -> None:
     loading = Loading()
-    record = commit_record("g", 1)
+    record = commit_record("g", 1, metadata)
     assert record.value is not None
     row = (
         CONSUMER_OFFSETS.encode_key(record.key),
         CONSUMER_OFFSETS.encode_value(record.value, record.value_version),
     )
-    loading.log.records(*[row] * 2_000)
+    loading.log.records(*[row] * record_count)
     loading.broker.is_loading_held = True
     loading.broker.elect(0)
     turns = 0
     while loading.broker.held and loading.broker.step_load():
         turns += 1
-    assert turns >= 7
-    assert len(loading.state.replayed) == 2_000
+    assert turns >= turn_count
+    assert len(loading.state.replayed) == record_count
 
 
 def test_what_loading_leads_to_is_carried_out() -> None:
