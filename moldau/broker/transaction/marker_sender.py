@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -180,8 +181,8 @@ class MarkerSender:
                 marker.partition,
                 marker.command.transactional_id,
             )
-        self._tell_written(gone)
         self._send_soon()
+        self._tell_written(gone)
 
     def _address(self, image: MetadataImage, broker_id: int) -> LeaderAddress | None:
         registration = image.cluster.brokers.get(broker_id)
@@ -320,11 +321,11 @@ class MarkerSender:
                 self._fenced(marker, error)
             else:
                 again.append(marker)
-        self._tell_written(done)
         if again and not self._is_closed:
             self._ports.timers.call_later(RETRY_MS, self._route, again)
         if destination.queue:
             self._send_soon()
+        self._tell_written(done)
 
     def _fenced(self, marker: Marker, error: ErrorCode) -> None:
         if not marker.command.is_cancelled:
@@ -337,12 +338,14 @@ class MarkerSender:
             marker.command.is_cancelled = True
 
     def _tell_written(self, markers: Iterable[Marker]) -> None:
+        """Comes last: what raises in it holds up neither what is to be sent nor the others."""
         by_command: dict[tuple[int, SendMarkers], list[TopicPartition]] = {}
         for marker in markers:
             key = (marker.coordinator_partition, marker.command)
             by_command.setdefault(key, []).append(marker.partition)
-        for (coordinator_partition, command), partitions in by_command.items():
-            self._ports.written(coordinator_partition, command, partitions)
+        with ExitStack() as calls:
+            for (coordinator_partition, command), partitions in reversed(by_command.items()):
+                calls.callback(self._ports.written, coordinator_partition, command, partitions)
 
 
 def _leader(image: MetadataImage, name: TopicPartition) -> int | None:

@@ -133,6 +133,8 @@ class Sender:
         self.coordinator_epochs = {0: 9}
         self.here: list[tuple[WriteTxnMarkersRequest, Callable[[Any], None]]] = []
         self.written: list[tuple[int, SendMarkers, list[TopicPartition]]] = []
+        self.refused: SendMarkers | None = None
+        """What is written of this one is not taken."""
         self.tasks: list[asyncio.Task[None]] = []
         FakeLink.made = []
         self.sender = MarkerSender(
@@ -142,7 +144,7 @@ class Sender:
                 image=lambda: self.image,
                 coordinator_epoch=lambda index: self.coordinator_epochs.get(index, -1),
                 write_here=lambda request, done: self.here.append((request, done)),
-                written=lambda *written: self.written.append(written),
+                written=self._written,
                 start=self._start,
                 timers=self.timers,
                 clock=self.clock,
@@ -174,6 +176,13 @@ class Sender:
                 for index, leader in enumerate((BROKER, OTHER, OTHER))
             ],
         )
+
+    def _written(
+        self, partition_index: int, command: SendMarkers, partitions: list[TopicPartition]
+    ) -> None:
+        if command is self.refused:
+            raise KeyError(command.transactional_id)
+        self.written.append((partition_index, command, partitions))
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
@@ -304,6 +313,32 @@ async def test_a_coordinator_that_is_fenced_gives_up(
     await sender.retry()
     assert (len(sender.here), len(sender.there())) == (1, 1)
     assert error.name in caplog.text
+
+
+async def test_a_command_that_cannot_be_told_holds_up_nothing_else(sender: Sender) -> None:
+    """What raises is the caller's; what is left to be sent and the other commands go on."""
+    one, two = command(P0, producer_id=1000), command(P0, producer_id=1001)
+    again = command(P0, producer_id=1002)
+    sender.refused = one
+    await sender.send(one, two, again)
+    request, done = sender.here[0]
+    response = answer(request)
+    response.markers[2].topics[0].partitions[0].error_code = ErrorCode.REQUEST_TIMED_OUT
+    with pytest.raises(KeyError):
+        done(response)
+    assert sender.written == [(0, two, [P0])]
+    await sender.retry()
+    assert asked(sender.here[1][0]) == {1002: [P0]}
+
+
+async def test_a_command_that_cannot_be_told_keeps_no_marker_back(sender: Sender) -> None:
+    gone = TopicPartition("never", 0)
+    one = command(gone, P0)
+    sender.refused = one
+    with pytest.raises(KeyError):
+        sender.sender.send(0, one)
+    await sender.turn()
+    assert [asked(request) for request, _ in sender.here] == [{1000: [P0]}]
 
 
 async def test_markers_wait_until_their_partition_has_a_leader(sender: Sender) -> None:
