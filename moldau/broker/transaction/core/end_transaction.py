@@ -89,7 +89,7 @@ def _fence(transaction: Transaction, producer: ProducerIdAndEpoch, is_repeated: 
     client = transaction.client_producer
     if producer.producer_id not in (client.producer_id, transaction.producer_id):
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if producer != client:
+    if producer != client or producer.is_of_markers:
         return ErrorCode.PRODUCER_FENCED
     return ErrorCode.NONE
 
@@ -104,7 +104,7 @@ def _end_without_bump(
     """Below transaction version 2 the epoch stays from one transaction to the next."""
     if producer.producer_id != transaction.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if producer.producer_epoch != transaction.producer_epoch:
+    if producer.producer_epoch != transaction.producer_epoch or producer.is_of_markers:
         return ErrorCode.PRODUCER_FENCED
     if transaction.status is TransactionStatus.ONGOING:
         prepared = transaction.prepared(

@@ -115,7 +115,11 @@ def decide(
         return ErrorCode.CONCURRENT_TRANSACTIONS
     current = transaction.client_producer
     is_repeated = _is_repeated(request, transaction, recovery)
-    if request.expected is not None and not is_repeated and request.expected != current:
+    if (
+        request.expected is not None
+        and not is_repeated
+        and (request.expected != current or current.is_of_markers)
+    ):
         return ErrorCode.PRODUCER_FENCED
     if transaction.status is TransactionStatus.ONGOING:
         if is_repeated:

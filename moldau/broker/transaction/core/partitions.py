@@ -27,7 +27,7 @@ def refusal(transaction: Transaction | None, producer: ProducerIdAndEpoch) -> Er
             return ErrorCode.PRODUCER_FENCED
     if producer.producer_id != client.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if producer.producer_epoch != client.producer_epoch:
+    if producer.producer_epoch != client.producer_epoch or producer.is_of_markers:
         return ErrorCode.PRODUCER_FENCED
     if transaction.status.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS

@@ -33,8 +33,11 @@ NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
 
-LAST_CLIENT_EPOCH: Final = 2**15 - 2
-"""The last epoch a client gets; the one above is left for the markers that fence it."""
+LAST_EPOCH: Final = 2**15 - 1
+"""Left for the markers that fence the last client; there is none above."""
+
+LAST_CLIENT_EPOCH: Final = LAST_EPOCH - 1
+"""The last epoch a client gets."""
 
 NO_TIMEOUT_MS: Final = 2**31 - 1
 """The timeout that marks transactions of a two-phase commit: they end only when told to."""
@@ -53,6 +56,11 @@ class ProducerIdAndEpoch(NamedTuple):
     def is_exhausted(self) -> bool:
         """Whether the epoch cannot be raised for the client any more."""
         return self.producer_epoch >= LAST_CLIENT_EPOCH
+
+    @property
+    def is_of_markers(self) -> bool:
+        """Whether no client was ever given this epoch."""
+        return self.producer_epoch > LAST_CLIENT_EPOCH
 
 
 NO_PRODUCER: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
@@ -136,6 +144,10 @@ class Transaction:
             and self.start_ms + self.timeout_ms < now_ms
         )
 
+    def is_unused_since(self, latest_ms: float) -> bool:
+        """Whether the id is without a transaction, and was so at `latest_ms` already."""
+        return self.status.is_at_rest and self.last_update_ms <= latest_ms
+
     # -- changes ---------------------------------------------------------------------------------
 
     def initialized(
@@ -188,11 +200,15 @@ class Transaction:
     ) -> Transaction:
         """The outcome is settled.
 
+        A transaction of LAST_EPOCH, which only another coordinator can have let begin, ends in that
+        epoch: its markers are of the version that takes one which is not higher.
+
         Args:
             client_version: from EPOCH_BUMP_VERSION on the client goes on with another pair.
             spare_producer_id: used if `needs_producer_id_to_end`.
         """
         bumps = client_version >= EPOCH_BUMP_VERSION
+        raises_epoch = bumps and self.producer_epoch < LAST_EPOCH
         next_producer = NO_PRODUCER
         previous_producer_id = self.producer_id
         client = self.client_producer
@@ -211,12 +227,12 @@ class Transaction:
         return self._moved(
             TransactionStatus.PREPARE_COMMIT if is_commit else TransactionStatus.PREPARE_ABORT,
             now_ms,
-            producer_epoch=self.producer_epoch + bumps,
+            producer_epoch=self.producer_epoch + raises_epoch,
             start_ms=self.start_ms if has_one else int(now_ms),
             previous_producer_id=previous_producer_id,
             next_producer_id=next_producer.producer_id,
             next_producer_epoch=next_producer.producer_epoch,
-            client_version=client_version,
+            client_version=client_version if raises_epoch or not bumps else EPOCH_BUMP_VERSION - 1,
         )
 
     def fenced(self, *, server_version: int, spare_producer_id: int, now_ms: float) -> Transaction:
@@ -233,7 +249,8 @@ class Transaction:
         )
         if aborted.client_version >= EPOCH_BUMP_VERSION:
             return aborted
-        return replace(aborted, producer_epoch=self.producer_epoch + 1, client_version=0)
+        producer_epoch = min(self.producer_epoch + 1, LAST_EPOCH)
+        return replace(aborted, producer_epoch=producer_epoch, client_version=0)
 
     def completed(self, now_ms: float) -> Transaction:
         """Every partition has its marker."""
@@ -255,7 +272,7 @@ class Transaction:
         assert is_legal(self.status, status), f"{self.status.words} to {status.words}"
         changes.setdefault("previous_producer_id", self.producer_id)
         changed = replace(self, status=status, last_update_ms=int(now_ms), **changes)  # type: ignore[arg-type]
-        assert changed.producer_epoch >= 0
+        assert 0 <= changed.producer_epoch <= LAST_EPOCH
         return changed
 
 

@@ -458,3 +458,65 @@ def test_many_ids_are_forgotten_in_pieces() -> None:
     assert bench.state.transactions == {}
     deltas = [next(iter(iter_batches(batch)))[1].last_offset_delta for batch in bench.log.batches]
     assert max(deltas) == 499
+BEYOND = LAST._replace(producer_epoch=LAST_CLIENT_EPOCH + 1)
+"""The pair of the markers that fence LAST: no client is given it."""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_epoch_of_the_last_markers_is_no_clients(version: int) -> None:
+    bench = Bench(version)
+    bench.init()
+    with_epoch(bench, LAST_CLIENT_EPOCH + 1, client_version=0)
+    fenced = ErrorCode.PRODUCER_FENCED
+    assert bench.add("t", BEYOND, [P0], client_version=version).answer.errors == {P0: fenced}
+    assert bench.verify("t", BEYOND, [P0]).answer.errors == {P0: fenced}
+    for client_version in (0, version):
+        ended = bench.end("t", BEYOND, is_commit=False, client_version=client_version)
+        assert ended.answer.error is fenced
+    assert bench.init(expected=BEYOND).answer.error is fenced
+    assert bench.init().answer.producer == (FIRST + 1, 0)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_transaction_that_was_fenced_with_the_last_epoch_begins_no_more(version: int) -> None:
+    bench = Bench(version)
+    bench.init()
+    with_epoch(bench, LAST_CLIENT_EPOCH, client_version=0)
+    bench.add("t", LAST, [P0], client_version=min(version, 1))
+    assert bench.init().answer.error is ErrorCode.CONCURRENT_TRANSACTIONS
+    (command,) = bench.answer_markers()
+    assert command.producer == BEYOND
+    added = bench.add("t", BEYOND, [P0], client_version=min(version, 1)).answer
+    assert ErrorCode.NONE not in added.errors.values()
+    assert bench.init().answer.producer[0] != FIRST
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_transaction_above_the_last_epoch_is_timed_out_as_the_others_are(
+    version: int, is_kept: bool
+) -> None:
+    """Another coordinator has let it begin. No epoch is above it: its markers have its own."""
+    bench = Bench(version)
+    bench.begin("other")
+    bench.init()
+    beyond = BEYOND._replace(producer_id=FIRST + 1)
+    kept = {"next_producer_id": FIRST + 9, "next_producer_epoch": 3} if is_kept else {}
+    with_epoch(
+        bench,
+        LAST_CLIENT_EPOCH + 1,
+        status=TransactionStatus.ONGOING,
+        start_ms=0,
+        partitions=frozenset([P1]),
+        client_version=min(version, 1),
+        **kept,
+    )
+    bench.advance(TIMEOUT_MS + 15_000)
+    commands = {command.transactional_id: command for command in bench.answer_markers()}
+    assert set(commands) == {"t", "other"}
+    assert commands["t"].producer == beyond
+    assert commands["t"].transaction_version < 2, "from 2 on a marker's epoch is above"
+    assert not bench.state.transactions["t"].status.is_prepared
+    assert bench.init().answer.producer != beyond
+
+
