@@ -25,7 +25,7 @@ _SHOWN: Final = (ShardState.LOADING, ShardState.ACTIVE, ShardState.FAILED)
 class RuntimeMetrics:
     """What one runtime shows."""
 
-    __slots__ = ("load_time_ms", "turned_away")
+    __slots__ = ("left_out", "load_time_ms", "turned_away")
 
     def __init__(
         self, registry: Registry, topic: str, shards: Callable[[], Iterable[Shard[Any]]]
@@ -42,4 +42,5 @@ class RuntimeMetrics:
             lambda: float(sum(shard.waiting_count for shard in shards())),
         )
         self.load_time_ms: Histogram = registry.histogram(f"{prefix}partition-load-time-ms")
+        self.left_out = registry.counter(f"{prefix}left-out-record-count")
         self.turned_away = registry.counter(f"{prefix}turned-away-count")

@@ -27,6 +27,7 @@ from moldau.broker.coordinator.key_partitions import multiple_of_counts, partiti
 from moldau.broker.coordinator.metrics import RuntimeMetrics
 from moldau.broker.coordinator.shard import Execute, Operation, Shard, ShardState
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.telemetry.logs import RateLimitedLog
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -86,6 +87,7 @@ class CoordinatorRuntime(Generic[StateT]):
         self._retry_delays_ms: dict[int, int] = {}
         self._is_closed = False
         self._idle: list[Callable[[], object]] = []
+        self._warnings = RateLimitedLog(logger, ports.clock)
         self._metrics = RuntimeMetrics(ports.registry, log.topic, self._shards.values)
 
     # -- metadata --------------------------------------------------------------------------------
@@ -144,6 +146,8 @@ class CoordinatorRuntime(Generic[StateT]):
             ports=self._ports,
             settings=self._settings,
             execute=self._execute,
+            left_out=self._metrics.left_out,
+            warnings=self._warnings,
         )
         self._shards[partition_index] = shard
         self._to_load.append(shard)

@@ -17,11 +17,10 @@ How a lost leadership cannot answer a read:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from moldau.broker.coordinator import batches
 from moldau.broker.coordinator.commit_queue import CommitQueue, Waiting
@@ -34,16 +33,16 @@ from moldau.broker.coordinator.core.result import (
     SetTimer,
 )
 from moldau.broker.coordinator.errors import write_error
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, LocalProtocolError
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator.core.result import CoordinatorRecord
     from moldau.broker.coordinator.ports import CoordinatorPartition, RuntimePorts
     from moldau.broker.coordinator.settings import RuntimeSettings
     from moldau.protocol.coordinator_records import CoordinatorLog
+    from moldau.runtime.telemetry.logs import RateLimitedLog
+    from moldau.runtime.telemetry.metrics import Counter
     from moldau.runtime.timers import WheelTimer
-
-logger = logging.getLogger("moldau.broker.coordinator")
 
 StateT = TypeVar("StateT", bound=CoordinatorState)
 Operation = Callable[[StateT, float], CoordinatorResult]
@@ -76,6 +75,13 @@ _REFUSALS: Final = {
 }
 
 
+class _Unwritable(NamedTuple):
+    """Records that make no batch, and why."""
+
+    error: ErrorCode
+    reason: str
+
+
 @contextmanager
 def _replaying(shard: Shard[Any]) -> Iterator[None]:
     """An exception in between leaves a state that is not the log's: nobody may see it."""
@@ -94,6 +100,8 @@ class Shard(Generic[StateT]):
     Args:
         leader_epoch: the one in which this broker leads; nothing is appended in another.
         execute: told of the commands in results.
+        left_out: counts records that no batch can hold.
+        warnings: for what clients can provoke.
     """
 
     def __init__(
@@ -107,6 +115,8 @@ class Shard(Generic[StateT]):
         ports: RuntimePorts,
         settings: RuntimeSettings,
         execute: Execute,
+        left_out: Counter,
+        warnings: RateLimitedLog,
     ) -> None:
         self.name = f"{log.topic}-{partition_index}"
         self.partition_index = partition_index
@@ -118,6 +128,8 @@ class Shard(Generic[StateT]):
         self._ports = ports
         self._settings = settings
         self._execute = execute
+        self._left_out = left_out
+        self._warnings = warnings
         self._end_offset = 0
         self._waiting = CommitQueue()
         self._timers: dict[Hashable, WheelTimer] = {}
@@ -265,18 +277,17 @@ class Shard(Generic[StateT]):
 
     def _carry_out(self, result: CoordinatorResult) -> None:
         while True:
-            error, size_bytes = self._append(result.records, result.producer)
+            if result.is_atomic:
+                error, size_bytes = self._append(result.records, result.producer)
+            else:
+                error, size_bytes = self._append_each(result.records)
+            if error is ErrorCode.NONE or not result.is_atomic:
+                self._answer_at_once(result)
             if error is ErrorCode.NONE:
                 break
             if result.after is None:
                 return
             result = result.after(error, self._now_ms())
-        if self.state is ShardState.ACTIVE:
-            self._change_timers(result.timers)
-        if result.replies:
-            self._send(result.replies)
-        for command in result.commands:
-            self._execute(self.partition_index, command)
         if result.after is None:
             return
         if self.state is ShardState.ACTIVE:
@@ -284,6 +295,14 @@ class Shard(Generic[StateT]):
         else:
             error = _REFUSALS[self.state]
             self._carry_out(result.after(error, self._now_ms()))
+
+    def _answer_at_once(self, result: CoordinatorResult) -> None:
+        if self.state is ShardState.ACTIVE:
+            self._change_timers(result.timers)
+        if result.replies:
+            self._send(result.replies)
+        for command in result.commands:
+            self._execute(self.partition_index, command)
 
     def _append(
         self, records: list[CoordinatorRecord], producer: Producer | None
@@ -293,23 +312,61 @@ class Shard(Generic[StateT]):
             return ErrorCode.NONE, 0
         if self.state is not ShardState.ACTIVE:
             return _REFUSALS[self.state], 0
-        batch = batches.encode(
-            self._log,
-            records,
-            now_ms=self._ports.clock.now_ms(),
-            producer=producer,
-            codec=self._settings.codec,
-        )
-        size_bytes = len(batch)
-        if size_bytes > self.partition.max_batch_bytes:
-            logger.warning(
-                "%s: %d records of %d bytes do not fit into a batch of %d (max.message.bytes)",
-                self.name,
-                len(records),
-                size_bytes,
-                self.partition.max_batch_bytes,
+        batch = self._encode(records, producer)
+        if isinstance(batch, _Unwritable):
+            self._warnings.warning("%s: %d records, %s", self.name, len(records), batch.reason)
+            return batch.error, 0
+        return self._append_batch(batch, records, producer)
+
+    def _append_each(self, records: list[CoordinatorRecord]) -> tuple[ErrorCode, int]:
+        """Append and replay all that a batch can hold, in as many batches as that needs."""
+        total_bytes = 0
+        parts = [records] if records else []
+        while parts:
+            if self.state is not ShardState.ACTIVE:
+                return _REFUSALS[self.state], total_bytes
+            part = parts.pop()
+            batch = self._encode(part, None)
+            if not isinstance(batch, _Unwritable):
+                error, size_bytes = self._append_batch(batch, part, None)
+                if error is not ErrorCode.NONE:
+                    return error, total_bytes
+                total_bytes += size_bytes
+            elif len(part) > 1:
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
+            else:
+                self._left_out.value += 1
+                self._warnings.warning(
+                    "%s: a record of %.200r is left out: %s", self.name, part[0].key, batch.reason
+                )
+        return ErrorCode.NONE, total_bytes
+
+    def _encode(
+        self, records: list[CoordinatorRecord], producer: Producer | None
+    ) -> bytearray | _Unwritable:
+        try:
+            batch = batches.encode(
+                self._log,
+                records,
+                now_ms=self._ports.clock.now_ms(),
+                producer=producer,
+                codec=self._settings.codec,
             )
-            return ErrorCode.MESSAGE_TOO_LARGE, 0
+        except LocalProtocolError as problem:
+            return _Unwritable(ErrorCode.UNKNOWN_SERVER_ERROR, f"cannot be encoded: {problem}")
+        if len(batch) > self.partition.max_batch_bytes:
+            reason = (
+                f"{len(batch)} bytes, do not fit into a batch of {self.partition.max_batch_bytes}"
+                " (max.message.bytes)"
+            )
+            return _Unwritable(ErrorCode.MESSAGE_TOO_LARGE, reason)
+        return batch
+
+    def _append_batch(
+        self, batch: bytearray, records: list[CoordinatorRecord], producer: Producer | None
+    ) -> tuple[ErrorCode, int]:
+        size_bytes = len(batch)
         appended = self.partition.append(batch, self.leader_epoch)
         if appended.error is not ErrorCode.NONE:
             return write_error(appended.error), 0

@@ -60,6 +60,8 @@ def is_refused(error: ErrorCode) -> bool:
     """Whether `After` is told that the records could not be appended: none was replayed, and what
     was done in memory in view of them has to be taken back.
 
+    Of a result that is not atomic a beginning may have been appended.
+
     A refusal never has the code REQUEST_TIMED_OUT: with it the records are in the log, and the
     state must stay what the log says. The codes of an unload count as refusals; nothing looks at
     the state after that.
@@ -85,9 +87,14 @@ class CoordinatorResult:
     log belongs into `after`, reads included: then nobody is told what may be lost.
     `producer` makes `records` part of that producer's transaction.
     `commands` are for the coordinator that owns the runtime (markers to be sent, for instance).
+
+    Records that are not `is_atomic` are each for itself: they are appended in as many batches as
+    they need, in their order, and one that no batch can hold is left out, counted and logged. Then
+    2. happens whatever became of them, and 3. tells of those that were appended.
     """
 
     records: list[CoordinatorRecord] = field(default_factory=list)
+    is_atomic: bool = True
     producer: Producer | None = None
     timers: list[SetTimer | CancelTimer] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)

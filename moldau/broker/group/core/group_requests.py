@@ -12,6 +12,7 @@ from moldau.broker.coordinator.core.result import CoordinatorResult, ReplyTo
 from moldau.broker.group.core import classic_answers as answers
 from moldau.broker.group.core.classic_group import ClassicGroup, ClassicGroupState
 from moldau.broker.group.core.errors import group_write_error
+from moldau.broker.group.core.offset_removal import MAX_RECORDS_AT_ONCE
 from moldau.broker.group.core.results import merge
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p15_describe_groups import DescribedGroup, DescribedGroupMember
@@ -68,21 +69,25 @@ class GroupRequests:
         ]
         return CoordinatorResult.reply_when_committed(reply_to, listed, on_error=group_write_error)
 
-    def delete(self, group_id: str, reply_to: ReplyTo) -> CoordinatorResult:
-        """Delete a group and its offsets; answers an ErrorCode."""
+    def delete(
+        self, group_id: str, reply_to: ReplyTo, max_count: int = MAX_RECORDS_AT_ONCE
+    ) -> CoordinatorResult:
+        """Delete a group and its offsets, at most `max_count` at a time; answers an ErrorCode."""
         group = self._groups.get(group_id)
         if group is None:
             return CoordinatorResult.reply(reply_to, ErrorCode.GROUP_ID_NOT_FOUND)
         error = group.validate_delete()
         if error is not ErrorCode.NONE:
             return CoordinatorResult.reply(reply_to, error)
-        records = self._removal.next_tombstones(group_id)
+        records = self._removal.next_tombstones(group_id, max_count)
         if records:
             # Offsets first, in portions; who commits meanwhile keeps the group alive.
             def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
                 del now_ms
                 if error is ErrorCode.NONE and group_id in self._groups:
-                    return self.delete(group_id, reply_to)
+                    return self.delete(group_id, reply_to, max_count)
+                if error is ErrorCode.MESSAGE_TOO_LARGE and len(records) > 1:
+                    return self.delete(group_id, reply_to, len(records) // 2)
                 return CoordinatorResult.reply(reply_to, group_write_error(error))
 
             return CoordinatorResult(records=records, after=after)

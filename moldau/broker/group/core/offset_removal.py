@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from moldau.broker.coordinator.core.portion import Portion
 from moldau.broker.coordinator.core.result import (
+    CancelTimer,
     CoordinatorRecord,
     CoordinatorResult,
     SetTimer,
@@ -18,52 +20,37 @@ from moldau.broker.coordinator.core.result import (
 )
 from moldau.broker.group.core.classic_group import ClassicGroup
 from moldau.broker.group.core.records import NO_EXPIRY, offset_tombstone
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from moldau.broker.group.core.offset_store import OffsetStore, StoredOffset
+    from moldau.broker.group.core.offset_store import OffsetStore, PartitionKey, StoredOffset
     from moldau.broker.group.core.settings import GroupSettings
 
 MAX_RECORDS_AT_ONCE: Final = 1000
 MAX_OFFSETS_AT_ONCE: Final = 5000
 PAUSE_MS: Final = 10.0
 """Between two portions of one round."""
-
-
-MAX_BYTES_AT_ONCE: Final = 400_000
-"""Well below the batch size that brokers take by default; names can be long."""
-
-_RECORD_BYTES: Final = 40
-"""A tombstone without its names, generously."""
-
-
-class _Portion:
-    """The tombstones of one batch."""
-
-    __slots__ = ("_bytes", "records")
-
-    def __init__(self) -> None:
-        self.records: list[CoordinatorRecord] = []
-        self._bytes = 0
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.records) >= MAX_RECORDS_AT_ONCE or self._bytes >= MAX_BYTES_AT_ONCE
-
-    def add_offset(self, group_id: str, topic: str, partition: int) -> None:
-        self.records.append(offset_tombstone(group_id, topic, partition))
-        self._bytes += _RECORD_BYTES + len(group_id) + len(topic)
-
-    def add_group(self, group: Any) -> None:
-        records = group.tombstones()
-        self.records += records
-        self._bytes += len(records) * (_RECORD_BYTES + len(group.group_id))
+RETRY_MS: Final = 500.0
+"""The pause before offsets of deleted topics that could not be removed are tried again."""
 
 
 class OffsetsTimer(NamedTuple):
-    """The key of the timer of expiry."""
+    """The key of the timer of expiry, and of the one for what deleted topics left."""
 
     kind: str = "offsets expiry"
+
+
+DELETED_TOPICS: Final = OffsetsTimer("deleted topics")
+
+
+class _Deleted(NamedTuple):
+    """An offset of a deleted topic, and where the log ended then: what lies behind is of a topic
+    that was made since under the same name.
+    """
+
+    key: PartitionKey
+    end_offset: int
 
 
 class OffsetRemoval:
@@ -87,8 +74,10 @@ class OffsetRemoval:
         self._settings = settings
         self._discard = discard
         self._count = count
-        self._left: list[str] = []
-        """Groups that this round of expiry has still to look at."""
+        self._left: list[tuple[str, int | None]] = []
+        """Groups that this round of expiry has still to look at; how many offsets one had when a
+        portion was full before all of its expired ones were in it."""
+        self._deleted: list[_Deleted] = []
 
     # -- expiry ----------------------------------------------------------------------------------
 
@@ -96,14 +85,18 @@ class OffsetRemoval:
         """Begin to look for expired offsets from time to time."""
         return CoordinatorResult(timers=[self._next_round()])
 
-    def on_timer(self, now_ms: float) -> CoordinatorResult:
-        """Look at the next groups, of a new round if the last one is over."""
+    def on_timer(self, key: OffsetsTimer, now_ms: float) -> CoordinatorResult:
+        """Look at the next groups, of a new round if the last one is over; or try again to remove
+        what deleted topics left.
+        """
+        if key == DELETED_TOPICS:
+            return self._remove_deleted()
         if not self._left:
-            self._left = list(self._groups)
-        portion = _Portion()
+            self._left = [(group_id, None) for group_id in self._groups]
+        portion = _new_portion()
         looked_at = 0
         while self._left and looked_at < MAX_OFFSETS_AT_ONCE and not portion.is_full:
-            looked_at += 1 + self._expire(self._left.pop(), portion, now_ms)
+            looked_at += 1 + self._expire(*self._left.pop(), portion, now_ms)
         timer = SetTimer(OffsetsTimer(), PAUSE_MS) if self._left else self._next_round()
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
@@ -114,15 +107,22 @@ class OffsetRemoval:
             self._left.clear()
             return CoordinatorResult(timers=[self._next_round()])
 
-        records = portion.records
-        return CoordinatorResult(records=records, timers=[timer], after=after if records else None)
+        return CoordinatorResult(
+            records=portion.records,
+            is_atomic=False,
+            timers=[timer],
+            after=after if portion.records else None,
+        )
 
     def _next_round(self) -> SetTimer:
         return SetTimer(OffsetsTimer(), self._settings.offsets_check_interval_ms)
 
-    def _expire(self, group_id: str, portion: _Portion, now_ms: float) -> int:
+    def _expire(
+        self, group_id: str, before_count: int | None, portion: Portion, now_ms: float
+    ) -> int:
         """Tombstones for what has expired of a group, perhaps the group too. Returns how many
-        offsets were looked at; a group with more than the portion can hold is done bit by bit.
+        offsets were looked at; a group with more than the portion can hold is done bit by bit, as
+        long as that makes it less.
         """
         group = self._groups.get(group_id)
         if group is None:
@@ -140,24 +140,26 @@ class OffsetRemoval:
                     expired.append((topic, partition))
                 else:
                     is_anything_left = True
+        if before_count is not None and looked_at >= before_count:
+            return looked_at
         for number, (topic, partition) in enumerate(expired):
             if portion.is_full:
                 self._count("offset-expiration", number)
-                self._left.append(group_id)
+                self._left.append((group_id, looked_at))
                 return looked_at
-            portion.add_offset(group_id, topic, partition)
+            portion.add(offset_tombstone(group_id, topic, partition))
         self._count("offset-expiration", len(expired))
         if not is_anything_left and group.is_empty:
             self._remove_group(group, portion)
         return looked_at
 
-    def _remove_group(self, group: Any, portion: _Portion) -> None:
+    def _remove_group(self, group: Any, portion: Portion) -> None:
         if not isinstance(group, ClassicGroup):
-            portion.add_group(group)
+            portion.add(*group.tombstones())
         elif group.pending_members:
             return  # they are about to come back with the ids they were given
         elif group.is_persisted or self._offsets.has_any(group.group_id):
-            portion.add_group(group)
+            portion.add(*group.tombstones())
         else:
             self._discard(group)
 
@@ -175,36 +177,60 @@ class OffsetRemoval:
 
     # -- deleted topics and groups ---------------------------------------------------------------
 
-    def topics_deleted(self, topics: frozenset[str]) -> CoordinatorResult:
-        """Remove all offsets of topics that are no more, portion by portion."""
-        portion = _Portion()
-        is_more = False
-        for key in self._offsets.partitions_of(topics):
-            if portion.is_full:
-                is_more = True
-                break
-            portion.add_offset(*key)
-        records = portion.records
-        if not is_more:
-            return CoordinatorResult(records=records)
+    def topics_deleted(self, topics: frozenset[str], end_offset: int) -> CoordinatorResult:
+        """Remove all offsets of topics that are no more, portion by portion, however often that
+        takes.
+
+        Args:
+            end_offset: where the log ends now.
+        """
+        self._deleted += [_Deleted(key, end_offset) for key in self._offsets.partitions_of(topics)]
+        return self._remove_deleted()
+
+    def _remove_deleted(self) -> CoordinatorResult:
+        portion = _new_portion()
+        taken: list[_Deleted] = []
+        waiting: list[_Deleted] = []
+        while self._deleted and not portion.is_full:
+            each = self._deleted.pop()
+            if self._offsets.newest_log_offset(each.key) < each.end_offset:
+                taken.append(each)
+                portion.add(offset_tombstone(*each.key))
+            elif self._offsets.is_pending(*each.key):
+                waiting.append(each)  # a tombstone would take the open transaction's offset too
+        self._deleted = waiting + self._deleted
+        if not portion.records:
+            return CoordinatorResult(timers=self._deleted_again())
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             del now_ms
-            return CoordinatorResult() if is_refused(error) else self.topics_deleted(topics)
+            if is_refused(error):
+                self._deleted += taken
+                return CoordinatorResult(timers=self._deleted_again())
+            return self._remove_deleted()
 
-        return CoordinatorResult(records=records, after=after)
+        return CoordinatorResult(records=portion.records, is_atomic=False, after=after)
 
-    def next_tombstones(self, group_id: str) -> list[CoordinatorRecord]:
+    def _deleted_again(self) -> list[SetTimer | CancelTimer]:
+        return [SetTimer(DELETED_TOPICS, RETRY_MS)] if self._deleted else []
+
+    def next_tombstones(
+        self, group_id: str, max_count: int = MAX_RECORDS_AT_ONCE
+    ) -> list[CoordinatorRecord]:
         """The next portion of tombstones for all offsets of a group; none when there are none."""
-        portion = _Portion()
+        portion = Portion(CONSUMER_OFFSETS, max_count)
         for topic, partitions in self._offsets.topics(group_id).items():
             for partition in partitions:
                 if portion.is_full:
                     return portion.records
-                portion.add_offset(group_id, topic, partition)
+                portion.add(offset_tombstone(group_id, topic, partition))
         for key in self._offsets.pending_partitions(group_id):
             if portion.is_full:
                 break
             if self._offsets.get(*key) is None:
-                portion.add_offset(*key)
+                portion.add(offset_tombstone(*key))
         return portion.records
+
+
+def _new_portion() -> Portion:
+    return Portion(CONSUMER_OFFSETS, MAX_RECORDS_AT_ONCE)

@@ -85,6 +85,16 @@ class OffsetStore:
             return []
         return [key for key in self._open if key.group_id == group_id]
 
+    def newest_log_offset(self, key: PartitionKey) -> int:
+        """Where in the log the newest thing stands that is stored for a partition, in open
+        transactions too; -1 for nothing.
+        """
+        stored = [self._pending[producer_id][key] for producer_id in self._open.get(key, ())]
+        committed = self.get(*key)
+        if committed is not None:
+            stored.append(committed)
+        return max((each.log_offset for each in stored), default=-1)
+
     def group_ids(self) -> list[str]:
         """Groups with committed offsets."""
         return list(self._committed)

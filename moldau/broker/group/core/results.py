@@ -32,6 +32,8 @@ def merge(into: CoordinatorResult, other: CoordinatorResult) -> None:
     """Add everything of `other` to `into`."""
     assert into.producer == other.producer or not into.records or not other.records
     into.producer = into.producer or other.producer
+    written = [each for each in (into, other) if each.records]
+    into.is_atomic = not written or any(each.is_atomic for each in written)
     into.records += other.records
     into.timers += other.timers
     into.replies += other.replies
@@ -52,7 +54,11 @@ def whatever_happens(
         replayed_count: how many records the state machine has replayed so far; `after` tells by it
             whether the append happened.
     """
-    if not result.records or not (result.timers or result.replies or result.commands):
+    if (
+        not result.records
+        or not result.is_atomic
+        or not (result.timers or result.replies or result.commands)
+    ):
         return result
     before = replayed_count()
     promised = CoordinatorResult(

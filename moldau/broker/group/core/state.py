@@ -77,6 +77,7 @@ class GroupState:
         self.groups: dict[str, Any] = {}
         self.offsets = OffsetStore()
         self._replayed_count = 0
+        self._end_offset = 0
         self._is_live = False
 
         def count_one(name: str) -> None:
@@ -184,6 +185,7 @@ class GroupState:
     ) -> None:
         """Take in a record of the log."""
         self._replayed_count += 1
+        self._end_offset = record_offset + 1
         key, value = record.key, record.value
         if isinstance(key, OffsetCommitKey | LegacyOffsetCommitKey):
             where = PartitionKey(key.group, key.topic, key.partition)
@@ -248,7 +250,7 @@ class GroupState:
         merge(result, self.consumer_groups.loaded(now_ms))
         deleted = self._deleted_topics()
         if deleted:
-            merge(result, self.removal.topics_deleted(deleted))
+            merge(result, self.removal.topics_deleted(deleted, self._end_offset))
         return whatever_happens(result, lambda: self._replayed_count)
 
     def on_timer(self, key: Hashable, now_ms: float) -> CoordinatorResult:
@@ -256,7 +258,7 @@ class GroupState:
         if isinstance(key, ClassicTimer):
             return self.classic.on_timer(key, now_ms)
         if isinstance(key, OffsetsTimer):
-            return self.removal.on_timer(now_ms)
+            return self.removal.on_timer(key, now_ms)
         assert isinstance(key, ConsumerTimer), f"nobody's timer: {key!r}"
         return self.consumer_groups.on_timer(key, now_ms)
 
@@ -276,5 +278,5 @@ class GroupState:
         result = self.consumer_groups.on_metadata_update(delta, image, now_ms)
         deleted = frozenset(topic.name for topic in delta.topics_delta.deleted.values())
         if deleted:
-            merge(result, self.removal.topics_deleted(deleted))
+            merge(result, self.removal.topics_deleted(deleted, self._end_offset))
         return whatever_happens(result, lambda: self._replayed_count)

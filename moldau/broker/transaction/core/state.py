@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Final, Protocol
 
+from moldau.broker.coordinator.core.portion import Portion
 from moldau.broker.coordinator.core.result import (
     CoordinatorRecord,
     CoordinatorResult,
@@ -44,6 +45,7 @@ from moldau.broker.transaction.core.transaction import (
     record_value,
     value_version,
 )
+from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from moldau.protocol.coordinator_records.transaction_log import (
     TransactionLogKey,
     TransactionLogValue,
@@ -56,10 +58,10 @@ EXPIRY_TIMER: Final = "expire-ids"
 COMPLETE_TIMER: Final = "complete"
 
 MAX_ABORTS_AT_ONCE: Final = 50
-"""Timed-out transactions that are aborted by one batch of records."""
+"""Timed-out transactions that are aborted in one turn."""
 
 MAX_EXPIRIES_AT_ONCE: Final = 500
-"""Ids that are forgotten by one batch of records."""
+"""Ids that are forgotten in one turn."""
 
 COMPLETE_RETRY_MS: Final = 500
 """The pause before a record that could not be appended is tried again."""
@@ -103,7 +105,9 @@ class TransactionState:
         """The ids whose transaction is ONGOING."""
         self._recoveries: dict[str, Recovery] = {}
         self._sending: dict[str, SendMarkers] = {}
-        self._abort_limit = MAX_ABORTS_AT_ONCE
+        self._to_abort: list[str] = []
+        """Open transactions that this round has still to look at, the last one first."""
+        self._to_expire: list[str] = []
 
     @property
     def prepared_count(self) -> int:
@@ -382,74 +386,71 @@ class TransactionState:
         return self._complete(sent, now_ms)
 
     def _abort_timed_out(self, now_ms: float) -> CoordinatorResult:
-        """Abort what has had its time, so that its producer can write no more."""
-        fenced: list[Transaction] = []
+        """Abort what has had its time, so that its producer can write no more. One round looks at
+        every open transaction once, so that one that cannot be aborted holds up no other.
+        """
+        if not self._to_abort:
+            self._to_abort = list(reversed(self._open))
         server_version = self._transaction_version()
-        has_more = False
-        for transactional_id in self._open:
-            transaction = self.transactions[transactional_id]
-            if not transaction.is_timed_out(now_ms):
+        portion = Portion(TRANSACTION_STATE, MAX_ABORTS_AT_ONCE)
+        ids: list[str] = []
+        while self._to_abort and not portion.is_full:
+            transaction = self.transactions.get(self._to_abort.pop())
+            if transaction is None or not transaction.is_timed_out(now_ms):
                 continue
-            if len(fenced) >= self._abort_limit:
-                has_more = True
-                break
             spare = self._producer_ids.spare
             uses_spare = transaction.needs_producer_id_to_end and (
                 transaction.is_kept or server_version >= EPOCH_BUMP_VERSION
             )
             if uses_spare and spare == NO_PRODUCER_ID:
-                continue  # the next search will have one
-            fenced.append(
-                transaction.fenced(
-                    server_version=server_version, spare_producer_id=spare, now_ms=now_ms
-                )
+                continue  # the next round will have one
+            fenced = transaction.fenced(
+                server_version=server_version, spare_producer_id=spare, now_ms=now_ms
             )
+            portion.add(self._record(fenced))
+            ids.append(transaction.transactional_id)
             if uses_spare:
                 self._producer_ids.use()
-        again = SetTimer(ABORT_TIMER, 0 if has_more else self._settings.abort_interval_ms)
-        if not fenced:
-            return CoordinatorResult(timers=[again])
-        ids = [transaction.transactional_id for transaction in fenced]
-        for transactional_id in ids:
-            self._remember(transactional_id, None)
+
+        next_round = SetTimer(ABORT_TIMER, self._settings.abort_interval_ms)
+        again = SetTimer(ABORT_TIMER, 0) if self._to_abort else next_round
+
+        def then(now_ms: float) -> CoordinatorResult:
+            return self._send_markers(ids, now_ms)
 
         def failed(error: ErrorCode) -> CoordinatorResult:
-            if error is ErrorCode.MESSAGE_TOO_LARGE:
-                self._abort_limit = 1
-            return CoordinatorResult(
-                timers=[SetTimer(ABORT_TIMER, self._settings.abort_interval_ms)]
-            )
+            del error
+            self._to_abort.clear()
+            result = self._when_committed(then)
+            result.timers.append(next_round)
+            return result
 
-        result = self._when_committed(
-            lambda now_ms: self._send_markers(ids, now_ms),
-            records=[self._record(transaction) for transaction in fenced],
-            failed=failed,
-        )
-        result.timers = [again]
-        return result
+        return self._write_portion(portion, again, then, failed)
 
     def _expire(self, now_ms: float) -> CoordinatorResult:
-        """Forget ids that nobody has used for long."""
+        """Forget ids that nobody has used for long; one round looks at every id once."""
         latest_ms = now_ms - self._settings.expiration_ms
-        expired: list[str] = []
-        has_more = False
-        for transaction in self.transactions.values():
-            if transaction.status.is_at_rest and transaction.last_update_ms <= latest_ms:
-                if len(expired) >= MAX_EXPIRIES_AT_ONCE:
-                    has_more = True
-                    break
-                expired.append(transaction.transactional_id)
-        interval_ms = self._settings.expiry_interval_ms
-        again = SetTimer(EXPIRY_TIMER, 0 if has_more else interval_ms)
-        if not expired:
-            return CoordinatorResult(timers=[again])
-        result = self._when_committed(
-            lambda _: CoordinatorResult(),
-            records=[CoordinatorRecord(record_key(each), None) for each in expired],
-            failed=lambda _: CoordinatorResult(timers=[SetTimer(EXPIRY_TIMER, interval_ms)]),
-        )
-        result.timers = [again]
-        return result
+        if not self._to_expire:
+            self._to_expire = [
+                transactional_id
+                for transactional_id, transaction in self.transactions.items()
+                if transaction.is_unused_since(latest_ms)
+            ]
+        portion = Portion(TRANSACTION_STATE, MAX_EXPIRIES_AT_ONCE)
+        while self._to_expire and not portion.is_full:
+            transaction = self.transactions.get(self._to_expire.pop())
+            if transaction is not None and transaction.is_unused_since(latest_ms):
+                portion.add(CoordinatorRecord(record_key(transaction.transactional_id), None))
+
+        next_round = SetTimer(EXPIRY_TIMER, self._settings.expiry_interval_ms)
+        again = SetTimer(EXPIRY_TIMER, 0) if self._to_expire else next_round
+
+        def failed(error: ErrorCode) -> CoordinatorResult:
+            del error
+            self._to_expire.clear()
+            return CoordinatorResult(timers=[next_round])
+
+        return self._write_portion(portion, again, lambda _: CoordinatorResult(), failed)
 
     # -- inner workings --------------------------------------------------------------------------
 
@@ -504,6 +505,21 @@ class TransactionState:
             return result
 
         return CoordinatorResult(records=[self._record(transaction)], after=after)
+
+    def _write_portion(
+        self,
+        portion: Portion,
+        again: SetTimer,
+        then: Callable[[float], CoordinatorResult],
+        failed: Callable[[ErrorCode], CoordinatorResult],
+    ) -> CoordinatorResult:
+        """Write what can be written of it, and look for more when `again` says."""
+        result = CoordinatorResult()
+        if portion.records:
+            result = self._when_committed(then, records=portion.records, failed=failed)
+            result.is_atomic = False
+        result.timers.append(again)
+        return result
 
     def _when_committed(
         self,

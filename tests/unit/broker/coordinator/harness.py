@@ -97,6 +97,7 @@ class MemoryPartition:
         self.read_count = 0
         self.on_read: Callable[[], None] | None = None
         """Called within every read, before it returns."""
+        self._refusal: tuple[int, ErrorCode] | None = None
         self._wake: tuple[int, Callable[[], None]] | None = None
         self.settle: Callable[[], None] = lambda: None
 
@@ -105,6 +106,10 @@ class MemoryPartition:
             return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self.append_error is not ErrorCode.NONE:
             return Appended(self.append_error)
+        if self._refusal is not None:
+            left, error = self._refusal
+            self._refusal = None if left == 1 else (left - 1, error)
+            self.append_error = error if left == 1 else ErrorCode.NONE
         for position, header in iter_batches(batch):
             patch_batch(
                 batch,
@@ -170,6 +175,10 @@ class MemoryPartition:
         self.high_watermark = offset
         self._look()
         self.settle()
+
+    def refuse_after(self, append_count: int, error: ErrorCode) -> None:
+        """So many more appends succeed; `append_error` is set by the last of them."""
+        self._refusal = (append_count, error)
 
     def cut(self, end_offset: int) -> None:
         """The next leader has only this much."""

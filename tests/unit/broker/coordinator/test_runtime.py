@@ -163,6 +163,79 @@ def test_too_much_for_one_batch() -> None:
     assert bench.broker.partition().batches == []
 
 
+NAME_TOO_LONG = "x" * 32_768
+"""No record can hold it: the length of a string is an int16."""
+
+
+def test_records_each_for_itself_go_in_as_many_batches_as_they_need(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What no batch can hold is left out, counted and told; all else of the result happens."""
+    bench = led_bench()
+    bench.broker.partition().max_batch_bytes = 400
+    caller, told = Caller(), Caller()
+    groups = ["x" * 390, *(f"group-{number}" for number in range(20)), NAME_TOO_LONG, "last"]
+
+    def operation(state: ToyState, now_ms: float) -> CoordinatorResult:
+        result = CoordinatorResult.reply_when_committed(
+            caller,
+            ErrorCode.NONE,
+            on_error=lambda error: error,
+            records=[commit_record(group, 1) for group in groups],
+        )
+        result.is_atomic = False
+        result.replies = [Reply(told, "at once")]
+        return result
+
+    bench.runtime.call(0, operation)
+    log = bench.broker.partition()
+    assert [group for _, group, _ in bench.state.replayed] == [*groups[1:-2], "last"]
+    assert max(map(len, log.batches)) <= 400
+    assert (told.answer, caller.is_answered) == ("at once", False)
+    log.commit()
+    assert caller.answer is ErrorCode.NONE
+    assert left_out_count(bench) == 2
+    assert "is left out: " in caplog.text
+
+
+def left_out_count(bench: Bench) -> float:
+    (found,) = [
+        each.instrument.value  # type: ignore[union-attr]
+        for each in bench.broker.registry.collect()
+        if each.name.endswith("left-out-record-count")
+    ]
+    return found
+
+
+def test_records_each_for_itself_that_are_refused() -> None:
+    """Timers are set all the same, and who asked is told at once."""
+    bench = led_bench()
+    caller = Caller()
+    bench.broker.partition().append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+
+    def operation(state: ToyState, now_ms: float) -> CoordinatorResult:
+        result = CoordinatorResult.reply_when_committed(
+            caller,
+            ErrorCode.NONE,
+            on_error=lambda error: error,
+            records=[commit_record("g", 1)],
+        )
+        result.is_atomic = False
+        result.timers = [SetTimer("again", 100)]
+        return result
+
+    bench.runtime.call(0, operation)
+    assert caller.answer is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    bench.broker.advance(110)
+    assert bench.state.timers_run == ["again"]
+
+
+def test_a_record_that_cannot_be_encoded_is_told_to_who_wanted_it() -> None:
+    bench = led_bench()
+    assert bench.call(write, NAME_TOO_LONG, 1).answer is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert bench.broker.partition().batches == []
+
+
 def test_a_commit_that_takes_too_long() -> None:
     bench = led_bench(settings=replace(SETTINGS, write_timeout_ms=1_000))
     first = bench.call(write, "g", 1)
@@ -293,6 +366,17 @@ def test_a_leader_that_leads_on_keeps_its_state() -> None:
     assert waiting.answer is ErrorCode.NONE
     bench.call(write, "g", 2)
     assert bench.broker.partition().log_end_offset == 2
+
+
+def test_a_leader_that_leads_on_with_another_log_loads_it() -> None:
+    """It followed in between, and what it had not committed is gone."""
+    bench = led_bench()
+    lost = bench.call(write, "g", 1)
+    bench.broker.partition().cut(0)
+    bench.broker.elect(0)
+    assert lost.answer is ErrorCode.NOT_COORDINATOR
+    assert len(bench.states) == 2
+    assert bench.state.offsets == {}
 
 
 def test_a_topic_that_is_deleted_and_made_again() -> None:

@@ -389,6 +389,65 @@ def test_a_topic_deleted_while_the_partition_is_loaded_takes_its_offsets_along()
     assert groups.offset("other", 0) == 6
 
 
+@pytest.mark.parametrize("is_loading", [False, True])
+def test_a_deleted_topic_takes_its_offsets_along_when_the_log_takes_them_later(
+    is_loading: bool,
+) -> None:
+    """The topic that is made since under its name is not answered the old one's, and keeps its
+    own.
+    """
+    groups = Groups()
+    groups.create_topic("events")
+    groups.commit({("events", 0): 4, ("events", 1): 5})
+    if is_loading:
+        groups.broker.depose(0)
+        groups.broker.is_loading_held = True
+        groups.broker.elect(0)
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    groups.delete_topic("events")
+    groups.broker.load_on()
+    groups.create_topic("events")
+    groups.advance(2_000)
+    assert groups.offset("events", 0) == 4
+    groups.log.append_error = ErrorCode.NONE
+    groups.commit({("events", 1): 1})
+    groups.advance(1_000)
+    assert groups.offset("events", 0) == -1
+    assert groups.offset("events", 1) == 1
+    end_offset = groups.log.log_end_offset
+    groups.advance(10_000)
+    assert groups.log.log_end_offset == end_offset
+
+
+def test_a_deleted_topics_offset_waits_for_a_transaction_of_the_next_topic() -> None:
+    groups = Groups()
+    groups.create_topic("events")
+    groups.commit({("events", 0): 4})
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    groups.delete_topic("events")
+    groups.create_topic("events")
+    groups.log.append_error = ErrorCode.NONE
+    groups.commit_transactional({("events", 0): 1})
+    groups.advance(1_000)
+    groups.end_transaction(is_commit=False)
+    groups.advance(1_000)
+    assert groups.offset("events", 0) == -1
+
+
+def test_a_deleted_topics_offset_that_no_batch_can_hold_holds_up_no_other() -> None:
+    groups = Groups()
+    groups.create_topic("events")
+    long_id = "x" * 1_000
+    groups.commit({("events", 0): 4}, long_id)
+    groups.commit({("events", n): 4 for n in range(30)})
+    groups.log.max_batch_bytes = 500
+    groups.delete_topic("events")
+    assert groups.state.offsets.count == 1
+    end_offset = groups.log.log_end_offset
+    groups.advance(10_000)
+    assert groups.log.log_end_offset == end_offset
+
+
 # -- expiry --------------------------------------------------------------------------------------
 
 
@@ -498,6 +557,49 @@ def test_many_offsets_expire_in_portions() -> None:
         header.record_count for batch in groups.log.batches for _, header in iter_batches(batch)
     )
     assert largest <= 1001
+
+
+def test_offsets_of_groups_with_long_names_expire() -> None:
+    """A name weighs its bytes, not its characters."""
+    groups = Groups(**RETENTION)
+    for number in range(40):
+        group_id = f"{number}{'語' * 10_000}"
+        groups.commit({("events", n): n for n in range(25)}, group_id)
+    let_expire(groups, 11)
+    groups.advance(1_000)
+    assert groups.state.offsets.count == 0
+    assert groups.state.groups == {}
+
+
+def test_groups_that_no_batch_can_hold_hold_up_no_other() -> None:
+    groups = Groups(**RETENTION)
+    for number in range(3):
+        for start in range(0, 1_200, 600):
+            offsets = {("events", n): n for n in range(start, start + 600)}
+            groups.commit(offsets, f"{number}{'語' * 100}")
+        groups.commit({("events", 0): 1}, f"short-{number}")
+    groups.log.max_batch_bytes = 300
+    let_expire(groups, 11)
+    groups.advance(1_000)
+    assert groups.state.offsets.count == 3_600
+    assert len(groups.state.groups) == 3
+    groups.log.max_batch_bytes = 1_000_000
+    let_expire(groups, 2)
+    assert groups.state.groups == {}
+
+
+def test_a_group_is_deleted_in_portions_that_fit() -> None:
+    groups = Groups()
+    groups.commit({("events", n): n for n in range(200)})
+    groups.log.max_batch_bytes = 500
+    assert groups.delete_group().answer is ErrorCode.NONE
+    assert groups.group_state() == "Dead"
+    long_id = "x" * 1_000
+    groups.log.max_batch_bytes = 10_000
+    groups.commit({("events", n): n for n in range(2)}, long_id)
+    groups.log.max_batch_bytes = 500
+    assert groups.delete_group(long_id).answer is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert groups.offset("events", 1, long_id) == 1
 
 
 def test_a_pending_member_keeps_an_empty_group() -> None:

@@ -12,6 +12,7 @@ from moldau.broker.transaction.core.transaction import (
 )
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches
+from moldau.protocol.types import TopicPartition
 from tests.unit.broker.transaction.bench import P0, P1, P2, TIMEOUT_MS, Bench
 from tests.unit.broker.transaction.records import DAY_MS, FIRST, LAST, logged, with_epoch
 
@@ -46,6 +47,34 @@ def test_a_repetition_is_not_known_any_more_once_another_producer_has_come() -> 
     first = bench.init().answer.producer
     bench.init(expected=first)
     bench.init()
+    assert bench.init(expected=first).answer.error is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_repetition_is_the_same_request_before_anything_else_has_happened() -> None:
+    """Both sides count: as what the producer came, and that it still is what it went on as."""
+    bench = Bench()
+    first = bench.init().answer.producer
+    back = bench.init(expected=first).answer.producer
+    for stranger in (ProducerIdAndEpoch(FIRST + 7, 0), ProducerIdAndEpoch(FIRST, 7)):
+        assert bench.init(expected=stranger).answer.error is ErrorCode.PRODUCER_FENCED
+    bench.add("t", back, [P0])
+    bench.end("t", back, is_commit=True)
+    bench.answer_markers()
+    assert bench.init(expected=first).answer.error is ErrorCode.PRODUCER_FENCED
+    assert bench.transaction().own_producer == (FIRST, 2)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_repetition_is_not_known_any_more_once_the_transaction_was_timed_out(
+    version: int,
+) -> None:
+    bench = Bench(version)
+    first = bench.init().answer.producer
+    back = bench.init(expected=first).answer.producer
+    bench.add("t", back, [P0], client_version=version)
+    bench.advance(TIMEOUT_MS + 15_000)
+    assert bench.init(expected=first).answer.error is ErrorCode.CONCURRENT_TRANSACTIONS
+    bench.answer_markers()
     assert bench.init(expected=first).answer.error is ErrorCode.PRODUCER_FENCED
 
 
@@ -395,17 +424,47 @@ def test_many_that_have_had_their_time_are_aborted_in_pieces() -> None:
     assert max(sizes) == 49
 
 
-def test_an_abort_that_is_too_large_for_one_batch_goes_one_by_one() -> None:
+def test_aborts_that_are_too_large_for_one_batch_go_in_several() -> None:
     bench = Bench()
     for number in range(5):
         bench.begin(f"t{number}")
     begun_count = len(bench.log.batches)
-    bench.log.max_batch_bytes = 200
+    bench.log.max_batch_bytes = 300
     bench.advance(TIMEOUT_MS + 11_000)
-    bench.advance(20_000)
     assert len(bench.commands) == 5
-    aborts = [next(iter(iter_batches(batch)))[1] for batch in bench.log.batches[begun_count:]]
-    assert [header.last_offset_delta for header in aborts] == [0] * 5
+    aborts = bench.log.batches[begun_count:]
+    assert len(aborts) > 1
+    assert max(map(len, aborts)) <= 300
+
+
+def test_an_abort_that_no_batch_can_hold_holds_up_no_other() -> None:
+    bench = Bench()
+    for number in range(60):
+        bench.begin(f"blocked{number}", *(TopicPartition("outputs", n) for n in range(100)))
+        bench.begin(f"t{number}")
+    bench.log.max_batch_bytes = 400
+    bench.advance(TIMEOUT_MS + 15_000)
+    assert sorted(command.transactional_id for command in bench.commands) == sorted(
+        f"t{number}" for number in range(60)
+    )
+    # As soon as it fits, it is aborted too.
+    bench.log.max_batch_bytes = 1_000_000
+    bench.advance(15_000)
+    assert len(bench.commands) == 120
+
+
+def test_aborts_whose_second_batch_is_refused_are_carried_out_as_far_as_they_are_written() -> None:
+    bench = Bench()
+    for number in range(5):
+        bench.begin(f"t{number}")
+    bench.log.max_batch_bytes = 300
+    bench.log.refuse_after(1, ErrorCode.NOT_ENOUGH_REPLICAS)
+    bench.advance(TIMEOUT_MS + 15_000)
+    aborted = {command.transactional_id for command in bench.commands}
+    assert 0 < len(aborted) < 5
+    bench.log.append_error = ErrorCode.NONE
+    bench.advance(10_000)
+    assert len(bench.commands) == 5
 
 
 def test_an_abort_that_cannot_be_written_is_tried_again() -> None:
@@ -432,32 +491,6 @@ def test_a_timed_out_transaction_of_the_last_epoch_waits_for_a_producer_id() -> 
     assert bench.transaction().producer_after_end == (FIRST + 1, 0)
 
 
-def test_ids_without_a_transaction_are_forgotten_in_time() -> None:
-    bench = Bench(abort_interval_ms=DAY_MS)
-    bench.init("empty")
-    done = bench.begin("done")
-    bench.end("done", done, is_commit=True)
-    bench.answer_markers()
-    prepared = bench.begin("prepared")
-    bench.end("prepared", prepared, is_commit=True)
-    bench.advance(6 * DAY_MS)
-    bench.init("late")
-    bench.advance(DAY_MS + 3_700_000)
-    assert set(bench.state.transactions) == {"prepared", "late"}
-    tombstones = {name for name, value, _ in logged(bench) if value is None}
-    assert tombstones == {"empty", "done"}
-    bench.fail_over()
-    assert set(bench.state.transactions) == {"prepared", "late"}
-
-
-def test_many_ids_are_forgotten_in_pieces() -> None:
-    bench = Bench(expiration_ms=1, expiry_interval_ms=1_000)
-    for number in range(1_200):
-        bench.init(f"t{number}")
-    bench.advance(2_000)
-    assert bench.state.transactions == {}
-    deltas = [next(iter(iter_batches(batch)))[1].last_offset_delta for batch in bench.log.batches]
-    assert max(deltas) == 499
 BEYOND = LAST._replace(producer_epoch=LAST_CLIENT_EPOCH + 1)
 """The pair of the markers that fence LAST: no client is given it."""
 
@@ -520,3 +553,56 @@ def test_a_transaction_above_the_last_epoch_is_timed_out_as_the_others_are(
     assert bench.init().answer.producer != beyond
 
 
+def test_ids_without_a_transaction_are_forgotten_in_time() -> None:
+    bench = Bench(abort_interval_ms=DAY_MS)
+    bench.init("empty")
+    done = bench.begin("done")
+    bench.end("done", done, is_commit=True)
+    bench.answer_markers()
+    prepared = bench.begin("prepared")
+    bench.end("prepared", prepared, is_commit=True)
+    bench.advance(6 * DAY_MS)
+    bench.init("late")
+    bench.advance(DAY_MS + 3_700_000)
+    assert set(bench.state.transactions) == {"prepared", "late"}
+    tombstones = {name for name, value, _ in logged(bench) if value is None}
+    assert tombstones == {"empty", "done"}
+    bench.fail_over()
+    assert set(bench.state.transactions) == {"prepared", "late"}
+
+
+def test_ids_with_long_names_are_forgotten_too() -> None:
+    """500 tombstones of them are more than a batch holds."""
+    bench = Bench(expiration_ms=1, expiry_interval_ms=1_000)
+    for number in range(100):
+        bench.init(f"{number:03}{'ü' * 16_000}")
+    bench.init("short")
+    begun_count = len(bench.log.batches)
+    bench.advance(1_100)
+    assert bench.state.transactions == {}
+    assert max(map(len, bench.log.batches[begun_count:])) < 500_000, "not all in one turn"
+
+
+def test_an_id_that_no_batch_can_hold_holds_up_no_other() -> None:
+    bench = Bench(expiration_ms=1, expiry_interval_ms=1_000)
+    for number in range(600):
+        bench.init(f"{number:03}{'x' * 500}")
+    for number in range(600):
+        bench.init(f"t{number}")
+    bench.log.max_batch_bytes = 400
+    bench.advance(1_100)
+    assert len(bench.state.transactions) == 600
+    assert "t0" not in bench.state.transactions
+    appended = bench.log.log_end_offset
+    bench.advance(900)
+    assert bench.log.log_end_offset == appended, "until the next round"
+
+
+def test_many_ids_are_forgotten_in_pieces() -> None:
+    bench = Bench(expiration_ms=1, expiry_interval_ms=1_000)
+    for number in range(1_200):
+        bench.init(f"t{number}")
+    bench.advance(2_000)
+    assert bench.state.transactions == {}
+    deltas = [next(iter(iter_batches(batch)))[1].last_offset_delta for batch in bench.log.batches]
+    assert max(deltas) == 499
