@@ -56,6 +56,9 @@ _TRANSITIONS: Final = {
 class ClassicMember:
     """One member. Times are milliseconds. `join_reply_to` and `sync_reply_to` are set while a
     request of it waits; `is_new` until its first rebalance has ended.
+
+    `assignment` is what the last generation with an assignment gave it. A rebalance keeps it: until
+    the member has heard of the next one it may read those partitions.
     """
 
     __slots__ = (
@@ -395,8 +398,6 @@ class ClassicGroup:
         self.generation_id += 1
         self.pending_sync.clear()
         self.new_member_added = False
-        for member in self.members.values():
-            member.assignment = b""
         if self.members:
             self.protocol_name = self.select_protocol()
             self.transition_to(ClassicGroupState.COMPLETING_REBALANCE, now_ms)

@@ -95,7 +95,7 @@ class ClassicRebalance:
     def prepare(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
         """Begin a rebalance: everybody has to join again."""
         is_initial = group.is_empty
-        self._forget_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, out)
+        self._refuse_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS, out)
         out.timers.append(CancelTimer(ClassicTimer(SYNC, group.group_id)))
         group.transition_to(ClassicGroupState.PREPARING_REBALANCE, now_ms)
         if is_initial:
@@ -187,7 +187,7 @@ class ClassicRebalance:
     ) -> None:
         """The leader's assignment is in the log, or could not be put there."""
         if error is not ErrorCode.NONE:
-            self._forget_assignments(group, error, out)
+            self._refuse_syncs(group, error, out)
             self.prepare(group, out, now_ms)
             return
         group.transition_to(ClassicGroupState.STABLE, now_ms)
@@ -197,14 +197,11 @@ class ClassicRebalance:
                 answers.answer_sync(member, answers.sync_response(group, member), out)
                 self.heard_of(group, member, out)
 
-    def _forget_assignments(
-        self, group: ClassicGroup, error: ErrorCode, out: CoordinatorResult
-    ) -> None:
+    def _refuse_syncs(self, group: ClassicGroup, error: ErrorCode, out: CoordinatorResult) -> None:
         """Tell those who wait for an assignment that there will be none."""
         if group.state is not ClassicGroupState.COMPLETING_REBALANCE:
             return
         for member in group.members.values():
-            member.assignment = b""
             if member.sync_reply_to is not None:
                 answers.answer_sync(member, SyncGroupResponse(error_code=error), out)
                 self.heard_of(group, member, out)

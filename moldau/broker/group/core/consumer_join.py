@@ -225,16 +225,13 @@ class ClassicJoins:
                 tuple((each.name, bytes(each.metadata)) for each in request.protocols),
             ),
         )
-        owned: dict[str, list[int]] = {}
-        for topic in subscription.owned_partitions:
-            owned.setdefault(topic.topic, []).extend(topic.partitions)
         return MemberUpdate(
             group,
             old,
             old if new == old else new,
             client,
             now_ms,
-            by_topic_id(owned, self._context.metadata()),
+            by_topic_id(subscription.owned_partitions, self._context.metadata()),
             replaced_id,
         )
 

@@ -7,7 +7,7 @@ protocol demands; an assignment is written in the version of the member's subscr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 from uuid import UUID
@@ -20,6 +20,9 @@ from moldau.protocol.messages.consumer_protocol_assignment import (
     TopicPartition,
 )
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.consumer_protocol_subscription import (
+    TopicPartition as OwnedPartition,
+)
 
 _VERSION: Final = Struct(">h")
 _NEWEST: Final = 3
@@ -72,12 +75,13 @@ def write_assignment(partitions: Assignment, subscription: bytes, image: Metadat
 
 
 def by_topic_id(
-    partitions_by_name: Mapping[str, list[int]], image: MetadataImage
+    partitions: Iterable[TopicPartition | OwnedPartition], image: MetadataImage
 ) -> dict[UUID, frozenset[int]]:
     """Partitions by topic id; topics that do not exist are left out."""
     topics = image.topics.topics_by_name
-    return {
-        topics[name].topic_id: frozenset(partitions)
-        for name, partitions in partitions_by_name.items()
-        if name in topics and partitions
-    }
+    found: dict[UUID, frozenset[int]] = {}
+    for each in partitions:
+        if each.topic in topics and each.partitions:
+            topic_id = topics[each.topic].topic_id
+            found[topic_id] = found.get(topic_id, frozenset()).union(each.partitions)
+    return found

@@ -8,8 +8,7 @@ and its epoch or generation; offsets are not touched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import (
@@ -18,6 +17,7 @@ from moldau.broker.coordinator.core.result import (
     SetTimer,
 )
 from moldau.broker.group.core import consumer_replay
+from moldau.broker.group.core.classic_group import ClassicGroup, ClassicGroupState
 from moldau.broker.group.core.consumer_group import ConsumerGroup
 from moldau.broker.group.core.consumer_member import (
     ClassicProtocols,
@@ -55,6 +55,11 @@ from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 
 _CONVERTED: Final = "downgraded"
 
+_REBALANCE: Final = 0
+"""The hash of no topics: another one than the group's, so that its next epoch begins. In the middle
+of a rebalance what members have left behind, or never got, is in no assignment.
+"""
+
 _RESTATED: Final = ("sticky", "cooperative-sticky")
 """Assignors whose own data say no more than what members own, which each of them tells anyway.
 librdkafka's write some; Kafka's coordinator refuses to upgrade such a group.
@@ -70,7 +75,7 @@ class Upgrade(NamedTuple):
     """
 
     group: ConsumerGroup
-    classic_group: Any
+    classic_group: ClassicGroup
     records: list[CoordinatorRecord]
     timers: list[SetTimer]
 
@@ -82,17 +87,18 @@ class Migration:
         self,
         context: GroupContext,
         topic_hashes: TopicHashes,
-        begin_migration: Callable[[Any], CoordinatorResult],
+        begin_migration: Callable[[ClassicGroup], CoordinatorResult],
     ) -> None:
         self._context = context
         self._topic_hashes = topic_hashes
         self.let_go = begin_migration
 
-    def upgrade(self, classic_group: Any) -> Upgrade:
+    def upgrade(self, classic_group: ClassicGroup) -> Upgrade:
         """Make a consumer group out of a classic one that has members.
 
-        Everybody keeps what the last generation gave it; who has not yet got it, or is in the
-        middle of a rebalance, is told to join again.
+        Each member owns what it may still read: what the last assignment gave it, and what it said
+        in its JoinGroup that it has. It keeps that until it joins again; a member that waits for a
+        rebalance is told to do so at once.
 
         Raises:
             Refusal: GROUP_ID_NOT_FOUND, it may not or cannot change.
@@ -100,21 +106,19 @@ class Migration:
         group_id = classic_group.group_id
         self._check_upgrade(classic_group)
         group = ConsumerGroup(group_id, {})
-        records: list[CoordinatorRecord] = []
         try:
-            members = [
-                self._upgraded(classic_group, each) for each in classic_group.members.values()
-            ]
+            members = self._upgraded(classic_group)
         except RemoteProtocolError as error:
             raise Refusal(
                 ErrorCode.GROUP_ID_NOT_FOUND,
                 f"Classic group {group_id} cannot become a consumer group: what a member said "
                 f"cannot be read ({error}).",
             ) from None
-        _without_duplicates(members)
         records = [member_record(group_id, member) for member in members]
-        names = {name for member in members for name in member.subscribed_topic_names}
-        metadata_hash = self._topic_hashes.of_group(names, self._context.metadata())
+        metadata_hash = _REBALANCE
+        if classic_group.state is ClassicGroupState.STABLE:
+            names = {name for member in members for name in member.subscribed_topic_names}
+            metadata_hash = self._topic_hashes.of_group(names, self._context.metadata())
         generation_id = classic_group.generation_id
         records.append(group_epoch_record(group_id, generation_id, metadata_hash))
         for member in members:
@@ -134,7 +138,7 @@ class Migration:
         ]
         return Upgrade(group, classic_group, classic_group.tombstones() + records, timers)
 
-    def _check_upgrade(self, classic_group: Any) -> None:
+    def _check_upgrade(self, classic_group: ClassicGroup) -> None:
         settings = self._context.consumer_settings
         reason = None
         if not settings.upgrade_enabled:
@@ -149,36 +153,45 @@ class Migration:
                 f"Classic group {classic_group.group_id} cannot become a consumer group: {reason}.",
             )
 
-    def _upgraded(self, classic_group: Any, member: Any) -> ConsumerGroupMember:
-        protocols = tuple((name, bytes(metadata)) for name, metadata in member.protocols)
-        chosen = dict(protocols).get(classic_group.protocol_name, protocols[0][1])
-        subscription = read_subscription(chosen)
-        assignment = read_assignment(bytes(member.assignment))
-        if assignment.user_data and classic_group.protocol_name not in _RESTATED:
-            raise Refusal(
-                ErrorCode.GROUP_ID_NOT_FOUND,
-                f"Classic group {classic_group.group_id} cannot become a consumer group: its "
-                "assignor keeps data of its own.",
-            )
-        partitions = by_topic_id(
-            {topic.topic: topic.partitions for topic in assignment.assigned_partitions},
-            self._context.metadata(),
-        )
+    def _upgraded(self, classic_group: ClassicGroup) -> list[ConsumerGroupMember]:
+        image = self._context.metadata()
+        members = list(classic_group.members.values())
+        subscriptions = []
+        assigned = []
+        claimed = []
+        for member in members:
+            read = {name: read_subscription(metadata) for name, metadata in member.protocols}
+            subscription = read.get(classic_group.protocol_name, read[member.protocols[0][0]])
+            assignment = read_assignment(member.assignment)
+            if assignment.user_data and classic_group.protocol_name not in _RESTATED:
+                raise Refusal(
+                    ErrorCode.GROUP_ID_NOT_FOUND,
+                    f"Classic group {classic_group.group_id} cannot become a consumer group: its "
+                    "assignor keeps data of its own.",
+                )
+            subscriptions.append(subscription)
+            assigned.append(by_topic_id(assignment.assigned_partitions, image))
+            claimed.append(by_topic_id(subscription.owned_partitions, image))
         generation_id = classic_group.generation_id
-        return ConsumerGroupMember(
-            member_id=member.member_id,
-            instance_id=member.group_instance_id,
-            rack_id=subscription.rack_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            subscribed_topic_names=frozenset(subscription.topics),
-            rebalance_timeout_ms=member.rebalance_timeout_ms,
-            classic=ClassicProtocols(member.session_timeout_ms, protocols),
-            member_epoch=generation_id,
-            previous_member_epoch=generation_id,
-            state=MemberState.STABLE,
-            assigned=with_epoch(partitions, generation_id),
-        )
+        return [
+            ConsumerGroupMember(
+                member_id=member.member_id,
+                instance_id=member.group_instance_id,
+                rack_id=subscription.rack_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                subscribed_topic_names=frozenset(subscription.topics),
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                classic=ClassicProtocols(member.session_timeout_ms, tuple(member.protocols)),
+                member_epoch=generation_id,
+                previous_member_epoch=generation_id,
+                state=MemberState.STABLE,
+                assigned=with_epoch(owned, generation_id),
+            )
+            for member, subscription, owned in zip(
+                members, subscriptions, _without_duplicates(assigned, claimed), strict=True
+            )
+        ]
 
     def can_downgrade(
         self, group: ConsumerGroup, leaving: list[ConsumerGroupMember], *, joining: int = 0
@@ -271,18 +284,19 @@ def _choose_protocol(members: Iterable[ConsumerGroupMember]) -> str:
     return max(votes, key=lambda name: votes[name])
 
 
-def _without_duplicates(members: list[ConsumerGroupMember]) -> None:
-    """A leader may have given a partition to two members; the first of them keeps it."""
-    taken: set[tuple[UUID, int]] = set()
-    for place, member in enumerate(members):
-        own: dict[UUID, dict[int, int]] = {}
-        for topic_id, partitions in member.assigned.items():
-            kept = {
-                index: epoch
-                for index, epoch in partitions.items()
-                if (topic_id, index) not in taken
-            }
-            taken.update((topic_id, index) for index in kept)
-            if kept:
-                own[topic_id] = kept
-        members[place] = replace(member, assigned=own)
+def _without_duplicates(
+    assigned: list[dict[UUID, frozenset[int]]], claimed: list[dict[UUID, frozenset[int]]]
+) -> list[dict[UUID, frozenset[int]]]:
+    """What each member owns. A leader may have given a partition to two members: the first of them
+    keeps it. A member may say that it has what was given to another: then it has it no more.
+    """
+    taken: dict[UUID, set[int]] = {}
+    owned: list[dict[UUID, frozenset[int]]] = [{} for _ in assigned]
+    for shares in (assigned, claimed):
+        for own, share in zip(owned, shares, strict=True):
+            for topic_id, partitions in share.items():
+                kept = partitions - taken.setdefault(topic_id, set())
+                taken[topic_id] |= kept
+                if kept:
+                    own[topic_id] = own.get(topic_id, frozenset()) | kept
+    return owned

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from moldau.broker.group.core.consumer_protocol import read_assignment
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_protocol_assignment import (
@@ -181,6 +183,86 @@ def test_a_downgraded_group_survives_a_failover() -> None:
     groups.fail_over()
     group = groups.state.groups["team"]
     assert (group.kind, list(group.members)) == ("classic", [old.member_id])
+
+
+def owners(groups: ConsumerShard) -> dict[int, str]:
+    """Who owns which partition of "events"."""
+    by_topic = groups.consumer_group().owners
+    return {index: owner for partitions in by_topic.values() for index, owner in partitions.items()}
+
+
+def rejoined(groups: ConsumerShard, members: list[Member]) -> None:
+    """Have all of them answer the rebalance that has begun: nobody has synced afterwards."""
+    for member in members:
+        member.join()
+    for member in members:
+        member.joined()
+    assert groups.group_state() == "CompletingRebalance"
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_an_upgrade_within_a_rebalance_takes_nothing_that_is_still_read(is_repeated: bool) -> None:
+    groups = shard()
+    old = stable_classic(groups, [0, 1], [2, 3])
+    third = groups.member(protocols={"range": subscription({}, "events")})
+    third.join()
+    rejoined(groups, [*old, third])
+    if is_repeated:  # back to PreparingRebalance, and through it once more
+        third.leave()
+        rejoined(groups, old)
+    new = groups.consumer("team", ["events"])
+    new.join()
+    new.heartbeat()
+    assert new.owned == {}
+    first, second = (member.member_id for member in old)
+    assert owners(groups) == {0: first, 1: first, 2: second, 3: second}
+    for member in old:
+        stale = member.commit({("events", 0): 5}, generation=member.generation - 1)
+        assert error_of(stale) is ErrorCode.ILLEGAL_GENERATION
+        assert member.sync().answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        rejoin(member, {})
+    groups.settle([new])
+    assert new.owned["events"]
+
+
+def test_an_upgrade_leaves_a_member_what_it_is_giving_back() -> None:
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3])
+    # Its leader takes 3 away; until it joins again it is busy with that.
+    old.protocols = {"range": subscription({"events": [0, 1, 2, 3]}, "events")}
+    old.join()
+    old.joined()
+    old.sync({old.member_id: assignment(events=[0, 1, 2])})
+    new = groups.consumer("team", ["events"])
+    new.join()
+    new.heartbeat()
+    assert new.owned == {}
+    kept = rejoin(old, rejoin(old, {"events": [0, 1, 2]}))
+    new.heartbeat()
+    assert sorted([*kept["events"], *new.owned["events"]]) == [0, 1, 2, 3]
+
+
+def test_what_a_member_says_it_has_is_not_taken_from_another() -> None:
+    groups = shard()
+    first, second = stable_classic(groups, [0, 1], [2, 3])
+    first.protocols = {"range": subscription({"events": [0, 1, 2, 3]}, "events")}
+    second.protocols = {"range": subscription({"events": [2, 3]}, "events")}
+    third = groups.member(protocols={"range": subscription({}, "events")})
+    third.join()
+    rejoined(groups, [first, second, third])
+    groups.consumer("team", ["events"]).join()
+    a, b = first.member_id, second.member_id
+    assert owners(groups) == {0: a, 1: a, 2: b, 3: b}
+
+
+def test_an_upgrade_within_a_rebalance_goes_on_with_it() -> None:
+    groups = shard()
+    first, second = stable_classic(groups, [0, 1], [2, 3])
+    second.leave()
+    # The newcomer wants nothing, so that nothing but the rebalance makes a new assignment.
+    groups.consumer("team", []).join()
+    assert first.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    assert rejoin(first, {"events": [0, 1]}) == {"events": [0, 1, 2, 3]}
 
 
 def test_waiting_classic_members_are_sent_to_join_again() -> None:
