@@ -220,16 +220,19 @@ class ClassicGroups:
         return whatever_happens(out, self._replayed_count)
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
-        """Every member gets a full session to find the new coordinator; a group that has become
-        too big rebalances, so that the members who are first keep their place.
+        """Every member gets a full session to find the new coordinator. A group that was written in
+        the middle of a rebalance goes on with it; one that has become too big begins one, so that
+        the members that join first keep their place.
         """
         out = CoordinatorResult()
         for group in list(self._groups.values()):
             if not isinstance(group, ClassicGroup):
                 continue
-            for member in group.members.values():
-                self._rebalance.heard_of(group, member, out)
-            if len(group.members) > self._settings.max_group_size:
+            self._start(group, out, now_ms)
+            if (
+                group.state is ClassicGroupState.STABLE
+                and len(group.members) > self._settings.max_group_size
+            ):
                 self._rebalance.prepare(group, out, now_ms)
             elif not group.is_persisted:
                 self.discard_if_unused(group)
@@ -244,21 +247,21 @@ class ClassicGroups:
                     answers.refuse_waiting(group, member, ErrorCode.NOT_COORDINATOR, out)
         return out.replies
 
-    def start_classic(
-        self, group_id: str, now_ms: float, joining_member_id: str | None = None
-    ) -> CoordinatorResult:
-        """Take over a group that was a consumer group until now (KIP-848): its members' sessions
-        begin, and it rebalances, unless a member is just joining by itself.
-        """
+    def start_classic(self, group_id: str, now_ms: float) -> CoordinatorResult:
+        """Take over a group that was a consumer group until now (KIP-848)."""
         out = CoordinatorResult()
         group = self.get(group_id)
         if group is None:
             return out
+        self._start(group, out, now_ms)
+        return whatever_happens(out, self._replayed_count)
+
+    def _start(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
+        """Begin the sessions and the rebalance of a group that is as its record says."""
         for member in group.members.values():
             self._rebalance.heard_of(group, member, out)
-        if joining_member_id is None and group.state is ClassicGroupState.STABLE:
-            self._rebalance.prepare(group, out, now_ms)
-        return whatever_happens(out, self._replayed_count)
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
+            self._rebalance.collect_joins(group, out, now_ms)
 
     def begin_migration(self, group: ClassicGroup) -> CoordinatorResult:
         """Let go of a group that is to become a consumer group: timers end, and who waits is told
@@ -377,7 +380,9 @@ def _sync_error(group: ClassicGroup | None, request: SyncGroupRequest) -> ErrorC
 
 
 def _from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """The group that a record describes: stable if it has members."""
+    """The group that a record describes. One with members is stable; without a leader it is in the
+    middle of a rebalance, and nobody gets anything of what its members were assigned before.
+    """
     group = ClassicGroup(group_id, value.current_state_timestamp)
     group.is_persisted = True
     group.protocol_type = value.protocol_type
@@ -401,5 +406,7 @@ def _from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
         if value.leader in group.members:
             group.leader_id = value.leader
         group.state = group.previous_state = ClassicGroupState.STABLE
+        if value.leader is None:
+            group.state = ClassicGroupState.PREPARING_REBALANCE
     group.read_subscriptions()
     return group

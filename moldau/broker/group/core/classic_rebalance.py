@@ -103,7 +103,12 @@ class ClassicRebalance:
             group.new_member_added = False
             group.initial_delay_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             out.timers.append(SetTimer(ClassicTimer(JOIN, group.group_id), delay_ms))
-        elif group.has_everybody_joined:
+        else:
+            self.collect_joins(group, out, now_ms)
+
+    def collect_joins(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
+        """Wait until every member has joined again, if they have not done so already."""
+        if group.has_everybody_joined:
             self._complete_join(group, out, now_ms)
         else:
             self._wait_for_joins(group, out)

@@ -10,7 +10,7 @@ is tried again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import (
@@ -22,13 +22,14 @@ from moldau.broker.coordinator.core.result import (
     is_refused,
 )
 from moldau.broker.group.core import consumer_replay
+from moldau.broker.group.core.classic_group import ClassicGroup
 from moldau.broker.group.core.consumer_classic import ClassicMembers
 from moldau.broker.group.core.consumer_describe import describe
 from moldau.broker.group.core.consumer_group import ConsumerGroup, ResolvedRegularExpression
 from moldau.broker.group.core.consumer_heartbeat import (
     check_request,
 )
-from moldau.broker.group.core.consumer_heartbeats import MEMBER_TIMERS, Heartbeats
+from moldau.broker.group.core.consumer_heartbeats import Heartbeats
 from moldau.broker.group.core.consumer_member import (
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -42,7 +43,13 @@ from moldau.broker.group.core.consumer_records import (
 from moldau.broker.group.core.consumer_update import (
     MemberUpdates,
 )
-from moldau.broker.group.core.context import ClientInfo, ConsumerTimer, GroupContext, Refusal
+from moldau.broker.group.core.context import (
+    MEMBER_TIMERS,
+    ClientInfo,
+    ConsumerTimer,
+    GroupContext,
+    Refusal,
+)
 from moldau.broker.group.core.metadata_hash import TopicHashes
 from moldau.broker.group.core.migration import Migration
 from moldau.broker.group.core.regular_expressions import (
@@ -72,16 +79,15 @@ class ConsumerGroups:
 
     Args:
         begin_migration: lets go of a classic group that becomes a consumer group.
-        start_classic: lets a classic group begin that was a consumer group until now; its last
-            argument is the member that is just joining by itself.
+        start_classic: lets a classic group begin that was a consumer group until now.
     """
 
     def __init__(
         self,
         context: GroupContext,
         *,
-        begin_migration: Callable[[Any], CoordinatorResult],
-        start_classic: Callable[[str, float, str | None], CoordinatorResult],
+        begin_migration: Callable[[ClassicGroup], CoordinatorResult],
+        start_classic: Callable[[str, float], CoordinatorResult],
     ) -> None:
         settings = context.consumer_settings
         self._context = context
@@ -251,7 +257,7 @@ class ConsumerGroups:
     def on_timer(self, key: ConsumerTimer, now_ms: float) -> CoordinatorResult:
         """A session, or the time to do one's part in a rebalance, is over."""
         if key.kind == "downgraded":
-            return self._start_classic(key.group_id, now_ms, key.member_id or None)
+            return self._start_classic(key.group_id, now_ms)
         group = self._context.groups.get(key.group_id)
         if group is None or group.kind != "consumer":
             return CoordinatorResult()
@@ -281,6 +287,7 @@ class ConsumerGroups:
         result = CoordinatorResult()
         if self._migration.can_downgrade(group, members):
             result = self._migration.downgrade(group, members, now_ms=now_ms)
+            members = list(group.members.values())
         else:
             for member in members:
                 result.records += member_tombstones(group.group_id, member.member_id)
@@ -291,10 +298,11 @@ class ConsumerGroups:
                 group_epoch_record(group.group_id, group.group_epoch + 1, metadata_hash)
             )
             self._context.count("consumer-group-rebalance")
-        for member in members:
-            for kind in MEMBER_TIMERS:
-                key = ConsumerTimer(kind, group.group_id, member.member_id)
-                result.timers.append(CancelTimer(key))
+            result.timers += [
+                CancelTimer(ConsumerTimer(kind, group.group_id, member.member_id))
+                for member in members
+                for kind in MEMBER_TIMERS
+            ]
         self._classic.forget(group.group_id, [member.member_id for member in members])
         return result
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from moldau.broker.coordinator.core.result import (
     CancelTimer,
@@ -44,7 +44,13 @@ from moldau.broker.group.core.consumer_update import (
     MemberUpdates,
     replacement_records,
 )
-from moldau.broker.group.core.context import ClientInfo, ConsumerTimer, GroupContext, Refusal
+from moldau.broker.group.core.context import (
+    MEMBER_TIMERS,
+    ClientInfo,
+    ConsumerTimer,
+    GroupContext,
+    Refusal,
+)
 from moldau.broker.group.core.errors import group_write_error
 from moldau.broker.group.core.migration import Migration, Upgrade
 from moldau.broker.group.core.regular_expressions import RegularExpressions
@@ -56,9 +62,6 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-
-MEMBER_TIMERS: Final = ("session", "rebalance", "join", "sync")
-"""Every kind of timer that a member may have."""
 
 Fence = Callable[[ConsumerGroup, list[ConsumerGroupMember], float], CoordinatorResult]
 

@@ -30,6 +30,7 @@ from moldau.broker.group.core.consumer_update import (
 )
 from moldau.broker.group.core.context import (
     CONSUMER_PROTOCOL_TYPE,
+    MEMBER_TIMERS,
     ClientInfo,
     ConsumerTimer,
     GroupContext,
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 
 _MEMBER_ID_REQUIRED_VERSION: Final = 4
 """From this version of JoinGroup on a member first gets an id, and joins with it (KIP-394)."""
-
-_MEMBER_TIMERS: Final = ("session", "rebalance", "join", "sync")
 
 
 class ClassicJoins:
@@ -134,7 +133,12 @@ class ClassicJoins:
         """The last member of the new protocol is replaced by one of the classic protocol."""
         group = update.group
         # What was decided of the group's next epoch is not written: the group ends here.
-        rebalances = update.group_epoch > group.assignment_epoch
+        rebalances = update.group_epoch > group.assignment_epoch or not all(
+            member.is_reconciled_to(group.assignment_epoch)
+            for member in group.members.values()
+            if member is not replaced
+        )
+        self._joined(group.group_id, list(group.members))
         update.new = replace(update.new, member_epoch=group.group_epoch)
         return self._migration.downgrade(
             group, [replaced], now_ms=update.now_ms, joining=update.new, rebalances=rebalances
@@ -174,8 +178,7 @@ class ClassicJoins:
                 ]
                 if update.replaced_id is not None and update.replaced_id != member.member_id:
                     result.timers += [
-                        CancelTimer(_key(kind, group, update.replaced_id))
-                        for kind in _MEMBER_TIMERS
+                        CancelTimer(_key(kind, group, update.replaced_id)) for kind in MEMBER_TIMERS
                     ]
                 result.timers.append(CancelTimer(_key("rebalance", group, member.member_id)))
             return result

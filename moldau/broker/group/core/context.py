@@ -31,6 +31,10 @@ class ClientInfo(NamedTuple):
     authorize_topic: Callable[[str], bool] | None = None
 
 
+MEMBER_TIMERS: Final = ("session", "rebalance", "join", "sync")
+"""Every kind of timer that a member of a consumer group may have."""
+
+
 class ConsumerTimer(NamedTuple):
     """The key of a timer of a consumer group: what it is about, and of which member."""
 

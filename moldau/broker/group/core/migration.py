@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import (
+    CancelTimer,
     CoordinatorRecord,
     CoordinatorResult,
     SetTimer,
@@ -40,6 +41,7 @@ from moldau.broker.group.core.consumer_records import (
 )
 from moldau.broker.group.core.context import (
     CONSUMER_PROTOCOL_TYPE,
+    MEMBER_TIMERS,
     ConsumerTimer,
     GroupContext,
     Refusal,
@@ -161,7 +163,7 @@ class Migration:
         claimed = []
         for member in members:
             read = {name: read_subscription(metadata) for name, metadata in member.protocols}
-            subscription = read.get(classic_group.protocol_name, read[member.protocols[0][0]])
+            subscription = read.get(classic_group.protocol_name or "", read[member.protocols[0][0]])
             assignment = read_assignment(member.assignment)
             if assignment.user_data and classic_group.protocol_name not in _RESTATED:
                 raise Refusal(
@@ -220,6 +222,10 @@ class Migration:
     ) -> CoordinatorResult:
         """End the consumer group and write the classic one it becomes.
 
+        A group that has to rebalance is written without a leader, so that every coordinator that
+        reads it begins the rebalance, and the partitions of members that left get new owners.
+        Apache Kafka 4.3 writes a leader; after a failover it does not rebalance.
+
         Args:
             joining: the static member that takes the place of the one in `leaving`.
             rebalances: whether what members shall own is outdated, so that they must join again.
@@ -256,16 +262,20 @@ class Migration:
                 protocol_type=CONSUMER_PROTOCOL_TYPE,
                 generation=group.group_epoch,
                 protocol=protocol,
-                leader=members[0].member_id,
+                leader=None if rebalances else members[0].member_id,
                 current_state_timestamp=int(now_ms),
                 members=written,
             ),
             GROUP_METADATA_VERSION,
         )
-        joining_id = "" if joining is None or rebalances else joining.member_id
+        ended = [
+            CancelTimer(ConsumerTimer(kind, group.group_id, member_id))
+            for member_id in group.members
+            for kind in MEMBER_TIMERS
+        ]
         return CoordinatorResult(
             records=[*group.tombstones(), record],
-            timers=[SetTimer(ConsumerTimer(_CONVERTED, group.group_id, joining_id), 0)],
+            timers=[*ended, SetTimer(ConsumerTimer(_CONVERTED, group.group_id), 0)],
         )
 
 

@@ -185,6 +185,95 @@ def test_a_downgraded_group_survives_a_failover() -> None:
     assert (group.kind, list(group.members)) == ("classic", [old.member_id])
 
 
+@pytest.mark.parametrize("delay_ms", [0, 1])
+def test_a_downgraded_group_rebalances_after_a_failover(delay_ms: int) -> None:
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3])
+    new = groups.consumer("team", ["events"])
+    new.join()
+    rejoin(old, rejoin(old, {"events": [0, 1, 2, 3]}))
+    new.heartbeat()
+    new.leave()
+    groups.advance(delay_ms)
+    for _ in range(2):
+        groups.fail_over()
+        assert groups.group_state() == "PreparingRebalance"
+        assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    old.join()
+    assert old.joined().leader == old.member_id
+    old.sync({old.member_id: assignment(events=[0, 1, 2, 3])})
+    assert owned(old) == {"events": [0, 1, 2, 3]}
+    groups.fail_over()
+    assert groups.group_state() == "Stable"
+
+
+def test_a_downgraded_group_that_failed_over_does_not_wait_for_ever() -> None:
+    groups = shard()
+    old = stable_classic(groups, [0, 1], [2, 3], session_ms=300_000)
+    new = groups.consumer("team", ["events"])
+    new.join()
+    new.leave()
+    groups.fail_over()
+    old[1].join()
+    assert not old[1].joining.is_answered
+    groups.advance(REBALANCE_MS)
+    assert old[1].joined().leader == old[1].member_id
+    assert list(groups.state.groups["team"].members) == [old[1].member_id]
+
+
+def test_no_member_gets_its_share_before_the_downgraded_group_has_rebalanced() -> None:
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3])
+    new = groups.consumer("team", ["events"])
+    new.join()
+    rejoin(old, rejoin(old, {"events": [0, 1, 2, 3]}))
+    new.leave()
+    # In the same turn, before any timer.
+    assert old.sync().answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    old.join()
+    assert old.joined().leader == old.member_id
+    assert groups.group_state() == "CompletingRebalance"
+
+
+def test_a_static_member_that_takes_the_group_along_waits_for_what_others_hold() -> None:
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3])
+    new = groups.consumer("team", ["events"], instance_id="i")
+    new.join()
+    old.heartbeat()
+    rejoin(old, {"events": [0, 1, 2, 3]})  # it has not given anything back yet
+    back = groups.member(instance_id="i", protocols={"range": subscription({}, "events")})
+    back.join()
+    back.joined()
+    assert groups.state.groups["team"].kind == "classic"
+    assert back.sync().answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    groups.fail_over()
+    assert groups.group_state() == "PreparingRebalance"
+
+
+def test_what_a_classic_member_owed_ends_with_the_consumer_group() -> None:
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3], rebalance_ms=20_000, session_ms=300_000)
+    for _ in range(2):
+        new = groups.consumer("team", ["events"])
+        new.join()
+        assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+        new.leave()
+        old.join()
+        old.joined()
+        old.sync({old.member_id: assignment(events=[0, 1, 2, 3])})
+    groups.advance(20_000)
+    new = groups.consumer("team", ["events"])
+    new.join()
+    groups.advance(10_000)
+    assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    groups.advance(19_000)
+    new.heartbeat()
+    assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    groups.advance(1100)
+    assert old.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def owners(groups: ConsumerShard) -> dict[int, str]:
     """Who owns which partition of "events"."""
     by_topic = groups.consumer_group().owners
