@@ -8,6 +8,7 @@ line.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -21,12 +22,14 @@ class Waiting(NamedTuple):
         required_offset: everything before it has to be committed.
         deadline_ms: by the monotonic clock.
         size_bytes: of the records that wait with it.
+        timer_key: the timer whose event waits, None for another event.
     """
 
     required_offset: int
     deadline_ms: float
     after: After
     size_bytes: int
+    timer_key: Hashable
 
 
 class CommitQueue:

@@ -36,7 +36,7 @@ from moldau.broker.coordinator.errors import write_error
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.core.result import CoordinatorRecord
+    from moldau.broker.coordinator.core.result import After, CoordinatorRecord
     from moldau.broker.coordinator.ports import CoordinatorPartition, RuntimePorts
     from moldau.broker.coordinator.settings import RuntimeSettings
     from moldau.protocol.coordinator_records import CoordinatorLog
@@ -83,14 +83,16 @@ class _Unwritable(NamedTuple):
 
 
 @contextmanager
-def _replaying(shard: Shard[Any]) -> Iterator[None]:
-    """An exception in between leaves a state that is not the log's: nobody may see it."""
-    is_replayed = False
+def _failing(shard: Shard[Any]) -> Iterator[None]:
+    """An exception in between leaves a state that is not the log's, or has not the timers that it
+    needs: it serves no request.
+    """
+    is_done = False
     try:
         yield
-        is_replayed = True
+        is_done = True
     finally:
-        if not is_replayed:
+        if not is_done:
             shard.fail()
 
 
@@ -157,7 +159,8 @@ class Shard(Generic[StateT]):
         """Everything before `end_offset`, which is all there is, has been replayed."""
         self._move_to(ShardState.ACTIVE)
         self._end_offset = end_offset
-        self._carry_out(self.machine.loaded(self._now_ms()))
+        with _failing(self):
+            self._carry_out(self.machine.loaded(self._now_ms()))
         self._drain()
 
     def fail(self) -> None:
@@ -261,7 +264,7 @@ class Shard(Generic[StateT]):
             done(appended.error)
             return
         if appended.next_offset >= 0:
-            with _replaying(self):
+            with _failing(self):
                 self.machine.replay_end_marker(producer, is_commit=is_commit)
             self._end_offset = appended.next_offset
 
@@ -275,7 +278,7 @@ class Shard(Generic[StateT]):
 
     # -- results ---------------------------------------------------------------------------------
 
-    def _carry_out(self, result: CoordinatorResult) -> None:
+    def _carry_out(self, result: CoordinatorResult, timer_key: Hashable = None) -> None:
         while True:
             if result.is_atomic:
                 error, size_bytes = self._append(result.records, result.producer)
@@ -291,7 +294,7 @@ class Shard(Generic[StateT]):
         if result.after is None:
             return
         if self.state is ShardState.ACTIVE:
-            self._wait(result.after, size_bytes)
+            self._wait(result.after, size_bytes, timer_key)
         else:
             error = _REFUSALS[self.state]
             self._carry_out(result.after(error, self._now_ms()))
@@ -371,7 +374,7 @@ class Shard(Generic[StateT]):
         if appended.error is not ErrorCode.NONE:
             return write_error(appended.error), 0
         first_offset = appended.next_offset - len(records)
-        with _replaying(self):
+        with _failing(self):
             for number, record in enumerate(records):
                 self.machine.replay(record, first_offset + number, producer)
         self._end_offset = appended.next_offset
@@ -396,26 +399,32 @@ class Shard(Generic[StateT]):
 
     def _timer_ran_out(self, key: Hashable) -> None:
         del self._timers[key]
+        with self._once_more(key):
+            self._carry_out(self.machine.on_timer(key, self._now_ms()), key)
+        self._drain()
+
+    @contextmanager
+    def _once_more(self, timer_key: Hashable) -> Iterator[None]:
+        """An event of a timer that raises, however late one of its steps does, is tried again: what
+        the state machine does from time to time it would never do again.
+        """
         is_done = False
         try:
-            self._carry_out(self.machine.on_timer(key, self._now_ms()))
+            yield
             is_done = True
         finally:
-            if not is_done and self.state is ShardState.ACTIVE and key not in self._timers:
-                # What a state machine does from time to time it would never do again.
-                self._timers[key] = self._ports.timers.call_later(
-                    FAILED_TIMER_MS, self._timer_ran_out, key
+            is_lost = not is_done and timer_key is not None and timer_key not in self._timers
+            if is_lost and self.state is ShardState.ACTIVE:
+                self._timers[timer_key] = self._ports.timers.call_later(
+                    FAILED_TIMER_MS, self._timer_ran_out, timer_key
                 )
-        self._drain()
 
     # -- waiting for commits ---------------------------------------------------------------------
 
-    def _wait(
-        self, after: Callable[[ErrorCode, float], CoordinatorResult], size_bytes: int
-    ) -> None:
+    def _wait(self, after: After, size_bytes: int, timer_key: Hashable = None) -> None:
         timeout_ms = self._settings.write_timeout_ms
         deadline_ms = self._ports.clock.monotonic_ms() + timeout_ms
-        self._waiting.add(Waiting(self._end_offset, deadline_ms, after, size_bytes))
+        self._waiting.add(Waiting(self._end_offset, deadline_ms, after, size_bytes, timer_key))
 
     def _drain(self) -> None:
         """Answer whoever waited long enough, in order; those who come meanwhile too."""
@@ -433,7 +442,8 @@ class Shard(Generic[StateT]):
             self._wait_for_first()
 
     def _end_wait(self, waiting: Waiting, error: ErrorCode) -> None:
-        self._carry_out(waiting.after(error, self._now_ms()))
+        with self._once_more(waiting.timer_key):
+            self._carry_out(waiting.after(error, self._now_ms()), waiting.timer_key)
 
     def _wait_for_first(self) -> None:
         """Be woken when the first in line is committed, or its time is up."""

@@ -42,6 +42,11 @@ FIRST_REBALANCE_TIMEOUT_VERSION: Final = 1
 FIRST_KNOWN_MEMBER_VERSION: Final = 4
 FIRST_SKIP_ASSIGNMENT_VERSION: Final = 9
 
+_MAX_PREFIX_LENGTH: Final = 8000
+"""Characters of the instance's or client's id in a member id, which has to fit into a string of the
+protocol (32,767 bytes) together with its random part.
+"""
+
 
 class _Joining:
     """One JoinGroup request."""
@@ -163,7 +168,7 @@ class ClassicJoin:
     def _join_new(
         self, group: ClassicGroup, joining: _Joining, out: CoordinatorResult, now_ms: float
     ) -> None:
-        prefix = joining.group_instance_id or joining.client.client_id
+        prefix = (joining.group_instance_id or joining.client.client_id)[:_MAX_PREFIX_LENGTH]
         member_id = f"{prefix}-{self._random_id()}"
         if joining.group_instance_id is not None:
             known = group.static_members.get(joining.group_instance_id)

@@ -73,6 +73,9 @@ from moldau.protocol.messages.p69_consumer_group_describe import DescribedGroup
 _RETRY_MS: Final = 500
 """When a timer's records could not be written, it runs again after this time."""
 
+_TOO_BIG: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR)
+"""What records that do not fit into a batch, or into their format, are refused with."""
+
 
 class ConsumerGroups:
     """The groups of kind "consumer" in `context.groups`.
@@ -268,24 +271,44 @@ class ConsumerGroups:
             member.state is not MemberState.UNREVOKED_PARTITIONS or member.member_epoch < 0
         ):
             return CoordinatorResult()
-        result = self.fence(group, [member], now_ms)
+        return self._expel(key, group, member, now_ms)
 
-        def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
+    def _expel(
+        self,
+        key: ConsumerTimer,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        now_ms: float,
+        *,
+        may_downgrade: bool = True,
+    ) -> CoordinatorResult:
+        """Fence a member whose timer has run out, at last without changing the group's kind."""
+        result = self.fence(group, [member], now_ms, may_downgrade=may_downgrade)
+
+        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             if not is_refused(error):
                 return CoordinatorResult()  # a member of that id is one that has come back
+            if error in _TOO_BIG and may_downgrade:
+                # All members of the classic group would be in one record.
+                return self._expel(key, group, member, now_ms, may_downgrade=False)
             return CoordinatorResult(timers=[SetTimer(key, _RETRY_MS)])
 
         result.after = after
         return result
 
     def fence(
-        self, group: ConsumerGroup, members: list[ConsumerGroupMember], now_ms: float
+        self,
+        group: ConsumerGroup,
+        members: list[ConsumerGroupMember],
+        now_ms: float,
+        *,
+        may_downgrade: bool = True,
     ) -> CoordinatorResult:
         """Take members out of the group; if only classic ones are left it may become classic."""
         if not members:
             return CoordinatorResult()
         result = CoordinatorResult()
-        if self._migration.can_downgrade(group, members):
+        if may_downgrade and self._migration.can_downgrade(group, members):
             result = self._migration.downgrade(group, members, now_ms=now_ms)
             members = list(group.members.values())
         else:

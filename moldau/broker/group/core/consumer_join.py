@@ -263,11 +263,14 @@ def _key(kind: str, group: ConsumerGroup, member_id: str) -> ConsumerTimer:
 
 
 def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription:
-    """What the member wants, by its first protocol."""
+    """What the member wants, by its first protocol. All of them have to be readable: the group may
+    become a classic one with any of them.
+    """
     try:
-        return read_subscription(bytes(request.protocols[0].metadata))
+        subscriptions = [read_subscription(bytes(each.metadata)) for each in request.protocols]
     except RemoteProtocolError as error:
         raise Refusal(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
             f"The subscription of {request.member_id} is malformed: {error}.",
         ) from None
+    return subscriptions[0]

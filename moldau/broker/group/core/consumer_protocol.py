@@ -60,8 +60,15 @@ def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
 
 
 def write_assignment(partitions: Assignment, subscription: bytes, image: MetadataImage) -> bytes:
-    """What a member is told to own, as it can read it; topics that are gone are left out."""
-    version = _version_of(subscription)
+    """What a member is told to own, as it can read it; topics that are gone are left out.
+
+    A subscription that cannot be read (a log may hold one) is answered in version 0: a group must
+    be able to change without the help of its members.
+    """
+    try:
+        version = _version_of(subscription)
+    except RemoteProtocolError:
+        version = 0
     topics = image.topics.topics_by_id
     message = ConsumerProtocolAssignment(
         assigned_partitions=[

@@ -234,6 +234,9 @@ def test_a_record_that_cannot_be_encoded_is_told_to_who_wanted_it() -> None:
     bench = led_bench()
     assert bench.call(write, NAME_TOO_LONG, 1).answer is ErrorCode.UNKNOWN_SERVER_ERROR
     assert bench.broker.partition().batches == []
+    written = bench.call(write, "g", 1)
+    bench.broker.partition().commit()
+    assert written.answer is ErrorCode.NONE
 
 
 def test_a_commit_that_takes_too_long() -> None:
@@ -561,6 +564,44 @@ def test_a_timer_whose_event_raises_runs_out_again(monkeypatch: pytest.MonkeyPat
     assert state.timers_run == ["expiry"]
     bench.broker.advance(2 * FAILED_TIMER_MS)
     assert state.timers_run == ["expiry"]
+
+
+def test_a_timer_whose_last_step_raises_runs_out_again() -> None:
+    bench = led_bench()
+    failures = iter([KeyError("expiry")])
+
+    def second(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+        for problem in failures:
+            raise problem
+        return CoordinatorResult()
+
+    bench.state.timer_result = CoordinatorResult(
+        records=[commit_record("g", 1)],
+        after=lambda _error, _now_ms: CoordinatorResult(
+            records=[commit_record("g", 2)], after=second
+        ),
+    )
+    bench.runtime.call(0, set_timer("expiry", 100))
+    bench.broker.advance(110)
+    bench.broker.partition().commit()
+    with pytest.raises(KeyError):
+        bench.broker.partition().commit()
+    assert bench.state.timers_run == ["expiry"]
+    bench.broker.advance(FAILED_TIMER_MS + 10)
+    for _ in range(2):
+        bench.broker.partition().commit()
+    bench.broker.advance(2 * FAILED_TIMER_MS)
+    assert bench.state.timers_run == ["expiry", "expiry"]
+
+
+def test_a_state_machine_that_cannot_begin_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = led_bench()
+    bench.broker.depose(0)
+    monkeypatch.setattr(ToyState, "loaded", lambda _state, _now_ms: {}["timers"])
+    with pytest.raises(KeyError):
+        bench.broker.elect(0)
+    refused = bench.runtime.call(0, read(Caller(), "g"))
+    assert refused is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_timers_run_once_and_are_replaced_and_cancelled() -> None:

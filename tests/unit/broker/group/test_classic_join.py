@@ -243,3 +243,15 @@ def test_a_new_member_that_nobody_hears_of_is_dropped_after_five_minutes() -> No
     assert error_of(new.joining) is ErrorCode.UNKNOWN_MEMBER_ID
     members[0].ask_to_join()
     assert members[0].joined().generation_id == 2
+
+
+def test_long_ids_make_no_member_id_that_fits_nowhere() -> None:
+    groups = Groups()
+    member = groups.member(instance_id="ü" * 16_383)
+    member.join()
+    groups.advance(INITIAL_DELAY_MS)
+    member.joined()
+    assert len(member.member_id.encode()) < 2**15
+    member.sync({member.member_id: b"all"})
+    assert member.syncing.answer.assignment == b"all"
+    assert groups.group_state() == "Stable"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from moldau.broker.coordinator.core.result import CoordinatorResult
+from moldau.broker.group.core.consumer_member import ClassicProtocols
 from moldau.broker.group.core.consumer_protocol import read_assignment
+from moldau.broker.group.core.consumer_records import member_record
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_protocol_assignment import (
     ConsumerProtocolAssignment,
@@ -402,6 +406,44 @@ def test_groups_that_cannot_be_understood_are_not_upgraded() -> None:
         new = groups.consumer("team", ["events"])
         assert new.error(**new.full()) is ErrorCode.GROUP_ID_NOT_FOUND
         assert member.heartbeat() is ErrorCode.NONE
+
+
+def test_every_protocol_of_a_member_has_to_be_readable() -> None:
+    protocols = {"range": subscription({}, "events"), "mine": b"?"}
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    joining = groups.member(protocols=protocols)
+    assert error_of(joining.join()) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    groups = shard()
+    waiting = groups.member(protocols=protocols)
+    waiting.join()
+    new = groups.consumer("team", ["events"])
+    assert new.error(**new.full()) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert not waiting.joining.is_answered
+
+
+def test_a_member_that_the_log_holds_with_unreadable_protocols_keeps_no_other_alive() -> None:
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3], session_ms=120_000)
+    groups.consumer("team", ["events"]).join()
+    member = groups.consumer_group().members[old.member_id]
+    unreadable = replace(member, classic=ClassicProtocols(120_000, (("range", b"?"),)))
+    groups.call("team", lambda *_: CoordinatorResult(records=[member_record("team", unreadable)]))
+    groups.fail_over()
+    groups.advance(45_000)
+    group = groups.state.groups["team"]
+    assert (group.kind, list(group.members)) == ("classic", [old.member_id])
+
+
+def test_a_group_too_big_for_a_classic_record_stays_without_its_silent_members() -> None:
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3], session_ms=120_000)
+    new = groups.consumer("team", ["events"])
+    new.join()
+    groups.log.max_batch_bytes = 450
+    assert new.leave() is ErrorCode.UNKNOWN_SERVER_ERROR
+    groups.advance(45_000)
+    assert list(groups.consumer_group().members) == [old.member_id]
 
 
 def test_what_sticky_assignors_keep_is_no_obstacle() -> None:
