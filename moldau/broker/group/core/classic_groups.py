@@ -91,6 +91,24 @@ class ClassicGroups:
 
     # -- requests --------------------------------------------------------------------------------
 
+    def join_error(self, request: JoinGroupRequest, *, is_first: bool) -> ErrorCode:
+        """What is wrong with a JoinGroup, whatever kind of group it is for.
+
+        Args:
+            is_first: the group does not exist, or has to become a classic one first.
+        """
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        settings = self._settings
+        timeout_ms = request.session_timeout_ms
+        if not settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if is_first and request.member_id != UNKNOWN_MEMBER:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if is_first and not (request.protocol_type and request.protocols):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE
+
     def join_group(
         self,
         request: JoinGroupRequest,
@@ -99,15 +117,9 @@ class ClassicGroups:
         reply_to: ReplyTo,
         now_ms: float,
     ) -> CoordinatorResult:
-        """Join, or come back for the next generation."""
+        """Join, or come back for the next generation. The request has passed `join_error`."""
         out = CoordinatorResult()
-        error = self._join.session_error(request)
         group = self._groups.get(request.group_id)
-        if error is ErrorCode.NONE and group is None and request.member_id != UNKNOWN_MEMBER:
-            error = ErrorCode.UNKNOWN_MEMBER_ID
-        if error is not ErrorCode.NONE:
-            message = answers.join_error(error, request.member_id, api_version)
-            return CoordinatorResult.reply(reply_to, message)
         if group is None:
             group = self._groups[request.group_id] = ClassicGroup(request.group_id, now_ms)
         assert isinstance(group, ClassicGroup)

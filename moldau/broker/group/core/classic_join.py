@@ -102,16 +102,6 @@ class ClassicJoin:
         self._rebalance = rebalance
         self._random_id = random_id
 
-    def session_error(self, request: JoinGroupRequest) -> ErrorCode:
-        """What is wrong with a request before any group is looked at."""
-        if not request.group_id:
-            return ErrorCode.INVALID_GROUP_ID
-        settings = self._settings
-        timeout_ms = request.session_timeout_ms
-        if not settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms:
-            return ErrorCode.INVALID_SESSION_TIMEOUT
-        return ErrorCode.NONE
-
     def join(
         self,
         group: ClassicGroup,

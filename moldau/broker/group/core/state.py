@@ -17,11 +17,12 @@ from moldau.broker.coordinator.core.result import (
     Reply,
     ReplyTo,
 )
-from moldau.broker.group.core.classic_answers import ClassicTimer
+from moldau.broker.group.core.classic_answers import ClassicTimer, join_error
 from moldau.broker.group.core.classic_group import ClassicGroup
 from moldau.broker.group.core.classic_groups import ClassicGroups
 from moldau.broker.group.core.consumer_groups import ConsumerGroups
 from moldau.broker.group.core.context import ClientInfo, ConsumerTimer, GroupContext
+from moldau.broker.group.core.errors import group_write_error
 from moldau.broker.group.core.group_requests import GroupRequests
 from moldau.broker.group.core.offset_removal import OffsetRemoval, OffsetsTimer
 from moldau.broker.group.core.offset_requests import OffsetRequests
@@ -123,9 +124,15 @@ class GroupState:
     ) -> CoordinatorResult:
         """Answers JoinGroupResponse."""
         group = self.groups.get(request.group_id)
-        if group is None or group.kind != CONSUMER:
+        is_consumer = group is not None and group.kind == CONSUMER
+        is_first = group is None or (is_consumer and group.is_empty)
+        error = self.classic.join_error(request, is_first=is_first)
+        if error is not ErrorCode.NONE:
+            refused = join_error(error, request.member_id, api_version)
+            return CoordinatorResult.reply(reply_to, refused)
+        if not is_consumer:
             return self.classic.join_group(request, api_version, client, reply_to, now_ms)
-        if not group.is_empty:
+        if not is_first:
             return self.consumer_groups.join_group(request, api_version, client, reply_to, now_ms)
         return self._make_classic(group, request, api_version, client, reply_to)
 
@@ -138,8 +145,6 @@ class GroupState:
         reply_to: ReplyTo,
     ) -> CoordinatorResult:
         """An empty consumer group makes room for a classic one (KIP-848); then the join begins."""
-        from moldau.broker.group.core.classic_answers import join_error
-        from moldau.broker.group.core.errors import group_write_error
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             if error is ErrorCode.NONE:

@@ -548,6 +548,44 @@ def test_dynamic_classic_members_first_get_an_id() -> None:
     assert answer.member_id
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"session_ms": 2**31 - 1}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ({"session_ms": 1_800_001}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ({"session_ms": 5999}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ({"session_ms": -1}, ErrorCode.INVALID_SESSION_TIMEOUT),
+        ({"protocol_type": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+    ],
+)
+def test_a_consumer_group_is_no_way_around_the_checks(
+    changes: dict[str, Any], error: ErrorCode, is_empty: bool
+) -> None:
+    groups = shard()
+    new = groups.consumer("team", ["events"])
+    new.join()
+    if is_empty:
+        new.leave()
+    log_end_offset = groups.log.log_end_offset
+    asking = groups.member(**{"protocols": {"range": subscription({}, "events")}, **changes})
+    assert error_of(asking.ask_to_join()) is error
+    assert asking.joining.answer.generation_id == -1
+    assert groups.log.log_end_offset == log_end_offset
+    assert groups.consumer_group().is_empty is is_empty
+
+
+def test_an_empty_consumer_group_stays_when_a_member_that_it_does_not_know_asks() -> None:
+    groups = shard()
+    new = groups.consumer("team", ["events"])
+    new.join()
+    new.leave()
+    asking = groups.member(protocols={"range": subscription({}, "events")})
+    asking.member_id = "made-up"
+    assert error_of(asking.ask_to_join()) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.consumer_group().is_empty
+
+
 def test_classic_members_commit_under_their_generation() -> None:
     groups = shard()
     groups.consumer("team", ["events"]).join()
