@@ -412,6 +412,15 @@ def test_a_static_leader_that_restarts_does_not_assign_again(version: int) -> No
     assert again.sync().answer.assignment == f"share of {leader.member_id}".encode()
 
 
+def test_a_static_member_that_restarts_has_one_session() -> None:
+    groups = Groups()
+    groups.stable(1, instance_id="i")
+    timer_count = len(groups.broker.timers)
+    for _ in range(3):
+        assert error_of(groups.member(instance_id="i").join()) is ErrorCode.NONE
+    assert len(groups.broker.timers) == timer_count
+
+
 def test_a_static_member_that_comes_back_with_another_protocol_has_the_group_rebalance() -> None:
     groups = Groups()
     both = {"range": subscription("events"), "sticky": subscription("events")}
