@@ -21,7 +21,11 @@ from moldau.broker.coordinator.core.result import (
 from moldau.broker.group.core.classic_answers import join_error
 from moldau.broker.group.core.consumer_group import ConsumerGroup
 from moldau.broker.group.core.consumer_heartbeat import known_static_member, successor
-from moldau.broker.group.core.consumer_member import ClassicProtocols, ConsumerGroupMember
+from moldau.broker.group.core.consumer_member import (
+    Assignment,
+    ClassicProtocols,
+    ConsumerGroupMember,
+)
 from moldau.broker.group.core.consumer_protocol import by_topic_id, read_subscription
 from moldau.broker.group.core.consumer_update import (
     MemberUpdate,
@@ -209,7 +213,8 @@ class ClassicJoins:
         client: ClientInfo,
         now_ms: float,
     ) -> MemberUpdate:
-        old, replaced_id = self._member_for(group, request)
+        owned = by_topic_id(subscription.owned_partitions, self._context.metadata())
+        old, replaced_id = self._member_for(group, request, owned)
         new = replace(
             old,
             instance_id=request.group_instance_id or old.instance_id,
@@ -234,19 +239,30 @@ class ClassicJoins:
             old if new == old else new,
             client,
             now_ms,
-            by_topic_id(subscription.owned_partitions, self._context.metadata()),
+            owned,
             replaced_id,
         )
 
     def _member_for(
-        self, group: ConsumerGroup, request: JoinGroupRequest
+        self, group: ConsumerGroup, request: JoinGroupRequest, owned: Assignment
     ) -> tuple[ConsumerGroupMember, str | None]:
-        """The member as it is until now, and the id of the one whose place it takes."""
+        """The member as it is until now, and the id of the one whose place it takes.
+
+        Raises:
+            Refusal: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+        """
         member_id = request.member_id
         if request.group_instance_id is None:
             if not member_id:
                 return ConsumerGroupMember(self._context.random_id()), None
-            return group.members.get(member_id) or ConsumerGroupMember(member_id), None
+            member = group.members.get(member_id)
+            if member is None and owned:
+                # Unlike Kafka 4.3, which lets it commit what others have got from it by now.
+                raise Refusal(
+                    ErrorCode.UNKNOWN_MEMBER_ID,
+                    f"{member_id} has been expelled, and has to give up all its partitions first.",
+                )
+            return member or ConsumerGroupMember(member_id), None
         if member_id:
             static = known_static_member(group, request.group_instance_id, member_id)
             return static, None

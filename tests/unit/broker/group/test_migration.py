@@ -507,6 +507,24 @@ def test_a_classic_member_that_joins_but_does_not_sync_is_fenced() -> None:
     assert list(groups.consumer_group().members) == [new.member_id]
 
 
+def test_an_expelled_classic_member_gives_everything_up_before_it_is_back() -> None:
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3], rebalance_ms=300_000)
+    new = groups.consumer("team", ["events"])
+    new.join()
+    groups.advance(SESSION_MS)
+    new.heartbeat()
+    assert new.owned == {"events": {0, 1, 2, 3}}
+    # It has not heard of that, and still reads what it had.
+    old.protocols = {"range": subscription({"events": [0, 1, 2, 3]}, "events")}
+    assert error_of(old.join()) is ErrorCode.UNKNOWN_MEMBER_ID
+    old.protocols = {"range": subscription({}, "events")}
+    old.join()
+    old.joined()
+    old.sync()
+    assert owned(old) == {}
+
+
 def test_a_static_member_moves_between_the_protocols() -> None:
     groups = shard()
     (old,) = stable_classic(groups, [0, 1, 2, 3], instance_id="i")
