@@ -69,9 +69,9 @@ class CachedTokens:
             return self._token
 
     def _refresh_at_ms(self, token: OAuthBearerToken) -> float:
-        now_ms = self._clock.now_ms()
         if token.expires_at_ms is None:
-            return now_ms
+            return 0.0  # each connection asks, wherever the clock is set to
+        now_ms = self._clock.now_ms()
         left_ms = token.expires_at_ms - now_ms
         if left_ms <= 0:
             raise AuthenticationError("OAUTHBEARER: the token that was got has expired already")

@@ -131,12 +131,9 @@ class MemberUpdates:
         times = self._context.consumer_settings.of_group(
             self._context.metadata().configs, group.group_id
         )
-        computed_ms = group.assignment_timestamp_ms
-        is_due = (
-            not computed_ms
-            or not times.assignment_interval_ms
-            or update.now_ms >= computed_ms + times.assignment_interval_ms
-        )
+        age_ms = update.now_ms - group.assignment_timestamp_ms
+        # Below zero: the wall clock was set back since, here or from one coordinator to the next.
+        is_due = not 0 <= age_ms < times.assignment_interval_ms
         if group.assignment_epoch >= update.group_epoch or not is_due:
             return group.assignment_epoch, group.target_of(update.new)
         members = dict(group.members)

@@ -130,12 +130,13 @@ class RegularExpressions:
         last = group.last_resolution
         if last is not None:
             age_ms = now_ms - last.timestamp_ms
-            if age_ms < MIN_REFRESH_INTERVAL_MS:
+            if 0 <= age_ms < MIN_REFRESH_INTERVAL_MS:
                 return Plan(change, records, None)
             needs_look_up = (
                 needs_look_up
                 or last.metadata_offset < self.new_topics_offset
-                or age_ms >= self._refresh_interval_ms
+                # Below zero: the wall clock was set back, and tells nothing of the result's age.
+                or not 0 <= age_ms < self._refresh_interval_ms
             )
         if not needs_look_up and wanted == set(group.resolved):
             return Plan(change, records, None)

@@ -101,8 +101,10 @@ class TransactionState:
         self._producer_ids = producer_ids
         self._transaction_version = transaction_version
         self.transactions: dict[str, Transaction] = {}
-        self._open: dict[str, None] = {}
-        """The ids whose transaction is ONGOING."""
+        self._open: dict[str, float] = {}
+        """The ids whose transaction is ONGOING, and how long at least each has been so here, in
+        milliseconds: the wall clock alone does not tell once it was set back.
+        """
         self._recoveries: dict[str, Recovery] = {}
         self._sending: dict[str, SendMarkers] = {}
         self._to_abort: list[str] = []
@@ -129,7 +131,7 @@ class TransactionState:
         if not isinstance(key, TransactionLogKey):
             raise RemoteProtocolError(f"{type(key).__name__} in the log of transactions")
         transactional_id = key.transactional_id
-        self._open.pop(transactional_id, None)
+        open_ms = self._open.pop(transactional_id, -self._settings.abort_interval_ms)
         if value is None:
             self.transactions.pop(transactional_id, None)
             self._recoveries.pop(transactional_id, None)
@@ -138,7 +140,7 @@ class TransactionState:
         assert isinstance(value, TransactionLogValue)
         transaction = self.transactions[transactional_id] = from_record(key, value)
         if transaction.status is TransactionStatus.ONGOING:
-            self._open[transactional_id] = None
+            self._open[transactional_id] = open_ms
         if not transaction.status.is_prepared:
             self._stop_sending(transactional_id)
 
@@ -390,13 +392,17 @@ class TransactionState:
         every open transaction once, so that one that cannot be aborted holds up no other.
         """
         if not self._to_abort:
+            for transactional_id in self._open:
+                self._open[transactional_id] += self._settings.abort_interval_ms
             self._to_abort = list(reversed(self._open))
         server_version = self._transaction_version()
         portion = Portion(TRANSACTION_STATE, MAX_ABORTS_AT_ONCE)
         ids: list[str] = []
         while self._to_abort and not portion.is_full:
-            transaction = self.transactions.get(self._to_abort.pop())
-            if transaction is None or not transaction.is_timed_out(now_ms):
+            transactional_id = self._to_abort.pop()
+            transaction = self.transactions.get(transactional_id)
+            open_ms = self._open.get(transactional_id, 0.0)
+            if transaction is None or not transaction.is_timed_out(now_ms, open_ms):
                 continue
             spare = self._producer_ids.spare
             uses_spare = transaction.needs_producer_id_to_end and (
@@ -408,7 +414,7 @@ class TransactionState:
                 server_version=server_version, spare_producer_id=spare, now_ms=now_ms
             )
             portion.add(self._record(fenced))
-            ids.append(transaction.transactional_id)
+            ids.append(transactional_id)
             if uses_spare:
                 self._producer_ids.use()
 

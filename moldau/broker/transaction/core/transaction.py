@@ -136,12 +136,16 @@ class Transaction:
         """Whether an outside coordinator decides: it must never be timed out (KIP-939)."""
         return self.timeout_ms == NO_TIMEOUT_MS
 
-    def is_timed_out(self, now_ms: float) -> bool:
-        """Whether the open transaction has had its time."""
+    def is_timed_out(self, now_ms: float, open_ms: float) -> bool:
+        """Whether the open transaction has had its time.
+
+        Args:
+            open_ms: for how long it has been seen open, by a clock that is never set.
+        """
         return (
             self.status is TransactionStatus.ONGOING
             and not self.is_two_phase
-            and self.start_ms + self.timeout_ms < now_ms
+            and (self.start_ms + self.timeout_ms < now_ms or self.timeout_ms < open_ms)
         )
 
     def is_unused_since(self, latest_ms: float) -> bool:

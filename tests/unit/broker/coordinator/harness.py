@@ -54,6 +54,7 @@ from moldau.runtime.timers import TimerWheel
 BROKER_ID = 1
 OTHER_BROKER_ID = 2
 SETTINGS = RuntimeSettings()
+HOUR_MS = 3_600_000
 
 
 class Caller:
@@ -355,6 +356,10 @@ class MemoryBroker:
         """Move the clock; timers run."""
         self.clock.advance(elapsed_ms)
         self.settle()
+
+    def jump_wall_clock(self, jump_ms: int) -> None:
+        """An operator sets the wall clock, ahead or back; no timer notices."""
+        self.clock.set_wall_clock(self.clock.now_ms() + jump_ms)
 
     def settle(self) -> None:
         """Run what was put off to the next turn of the loop."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from moldau.broker.group.core.consumer_member import MemberState
 from moldau.protocol.errors import ErrorCode
+from tests.unit.broker.coordinator.harness import HOUR_MS
 from tests.unit.broker.group.consumer_harness import (
     INTERVAL_MS,
     REBALANCE_MS,
@@ -255,6 +258,22 @@ def test_assignments_are_computed_at_most_once_per_interval() -> None:
     groups.settle(members)
     assert (group.group_epoch, group.assignment_epoch) == (4, 4)
     assert sorted(len(member.owned["events"]) for member in members) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_a_group_is_assigned_after_the_coordinators_clock_has_gone_back(fails_over: bool) -> None:
+    groups = shard(group_consumer_assignment_interval_ms=1000)
+    groups.broker.jump_wall_clock(HOUR_MS)
+    members = [groups.consumer("team", ["events"])]
+    members[0].join()
+    groups.broker.jump_wall_clock(-HOUR_MS)
+    if fails_over:
+        groups.fail_over()
+    members.append(groups.consumer("team", ["events"]))
+    members[1].join()
+    groups.advance(1000)
+    groups.settle(members)
+    assert [len(member.owned["events"]) for member in members] == [3, 3]
 
 
 def test_most_members_choose_the_assignor() -> None:

@@ -10,6 +10,7 @@ from moldau.broker.group.core.regular_expressions import (
     ResolveRegularExpressions,
 )
 from moldau.protocol.errors import ErrorCode
+from tests.unit.broker.coordinator.harness import HOUR_MS
 from tests.unit.broker.group.consumer_harness import SESSION_MS, ConsumerShard
 
 
@@ -146,6 +147,18 @@ def test_expressions_are_looked_up_again_after_the_refresh_interval() -> None:
     groups.settle([member])
     allowed.add("log-b")
     groups.advance(20_000)
+    groups.settle([member])
+    assert member.owned == {"log-a": {0, 1}, "log-b": {0, 1}}
+
+
+def test_expressions_are_looked_up_after_the_coordinators_clock_has_gone_back() -> None:
+    groups = shard("log-a")
+    groups.broker.jump_wall_clock(HOUR_MS)
+    member = groups.consumer("team", regex="log-.*")
+    member.join()
+    groups.settle([member])
+    groups.broker.jump_wall_clock(-HOUR_MS)
+    groups.create_topic("log-b", 2)
     groups.settle([member])
     assert member.owned == {"log-a": {0, 1}, "log-b": {0, 1}}
 

@@ -13,6 +13,7 @@ from moldau.broker.transaction.core.transaction import (
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches
 from moldau.protocol.types import TopicPartition
+from tests.unit.broker.coordinator.harness import HOUR_MS
 from tests.unit.broker.transaction.bench import P0, P1, P2, TIMEOUT_MS, Bench
 from tests.unit.broker.transaction.records import DAY_MS, FIRST, LAST, logged, with_epoch
 
@@ -411,6 +412,36 @@ def test_a_transaction_that_has_had_its_time_is_aborted_and_its_producer_fenced(
     # It may come back, as long as nobody else has come (KIP-588).
     if version == 2:
         assert bench.init(expected=producer).answer.producer == (FIRST, 1)
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_a_transaction_that_began_before_the_clock_went_back_has_no_more_time(
+    fails_over: bool,
+) -> None:
+    bench = Bench()
+    bench.broker.jump_wall_clock(HOUR_MS)
+    producer = bench.begin()
+    bench.broker.jump_wall_clock(-HOUR_MS)
+    if fails_over:
+        bench.fail_over()
+    bench.advance(TIMEOUT_MS // 2)
+    bench.add("t", producer, [P1])
+    assert bench.status() is TransactionStatus.ONGOING
+    bench.advance(TIMEOUT_MS // 2 + 20_000)
+    assert bench.status() is TransactionStatus.PREPARE_ABORT
+
+
+def test_a_clock_that_goes_back_for_a_while_costs_a_transaction_no_time() -> None:
+    bench = Bench()
+    bench.advance(7_000)
+    bench.begin()
+    bench.broker.jump_wall_clock(-HOUR_MS)
+    bench.advance(TIMEOUT_MS // 2)
+    bench.broker.jump_wall_clock(HOUR_MS)
+    bench.advance(TIMEOUT_MS // 2)
+    assert bench.status() is TransactionStatus.ONGOING
+    bench.advance(20_000)
+    assert bench.status() is TransactionStatus.PREPARE_ABORT
 
 
 def test_many_that_have_had_their_time_are_aborted_in_pieces() -> None:

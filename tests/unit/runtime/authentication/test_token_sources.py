@@ -57,13 +57,15 @@ async def test_a_token_is_shared_until_most_of_its_time_is_over():
 
 async def test_without_an_end_each_connection_asks():
     clock = ManualClock()
-    values = iter(["one", "two"])
+    values = iter(["one", "two", "three"])
 
     async def provider() -> str:
         return next(values)
 
     tokens = CachedTokens(from_function(provider), clock, random.Random(1), RefreshRules())
     assert [(await tokens()).value, (await tokens()).value] == ["one", "two"]
+    clock.set_wall_clock(clock.now_ms() - 3_600_000)
+    assert (await tokens()).value == "three"
 
 
 async def test_what_is_no_token():
