@@ -322,6 +322,16 @@ def test_who_has_another_epoch_at_the_log_start_gets_a_snapshot_id() -> None:
     assert (response.snapshot_id, response.diverging) == (snapshot_id, None)
 
 
+def test_an_epoch_of_later_records_at_the_log_start_is_another_one_too() -> None:
+    solo = leader(*HELD)
+    solo.fetch_by(2, 4, last_epoch=4)
+    snapshot_id = solo.replica.snapshot(2)
+    response = answer(solo.fetch_by(3, 2, last_epoch=3, max_wait_ms=0))
+    assert (response.snapshot_id, len(response.records)) == (snapshot_id, 0)
+    voters, _ = solo.core.progress()
+    assert voters[2].log_end_offset == -1, "it has not got what it says"
+
+
 def test_a_log_that_starts_at_1_sends_an_unknown_epoch_to_its_snapshot() -> None:
     solo = leader()
     solo.replica.propose("a")
@@ -369,6 +379,21 @@ def test_fetch_snapshot_refusals(
     assert isinstance(response, FetchSnapshotResponse)
     assert response.error is error
     assert response.leader_id == 1
+
+
+@pytest.mark.parametrize(("node_id", "role"), [(2, Role.UNATTACHED), (9, Role.LEADER)])
+def test_a_voters_snapshot_fetch_in_a_higher_epoch_deposes_the_leader(
+    node_id: int, role: Role
+) -> None:
+    solo, snapshot_id = trimmed()
+    response = solo.ask(FetchSnapshotRequest(key(node_id), 4, snapshot_id, 0))
+    assert isinstance(response, FetchSnapshotResponse)
+    is_leader = role is Role.LEADER
+    assert response.error is (
+        ErrorCode.UNKNOWN_LEADER_EPOCH if is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    )
+    assert response.leader_epoch == solo.replica.election.leader_epoch == (1 if is_leader else 4)
+    assert solo.role is role
 
 
 # The quorum
