@@ -81,6 +81,8 @@ class BaseNemesis:
         self.is_over = True
         world.fabric.heal_all()
         world.fabric.settings.slow_segment = 0.0
+        for jump in world.wall_clocks.set_right():
+            world.fault_injected("clock jump", jump)
         for node in world.controllers:
             if node.disk is not None:
                 node.disk.faults.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tests.simulation.cluster.virtual_loop import VirtualClock, VirtualLoop
-from tests.simulation.cluster.wall_clocks import ClockSettings, WallClocks
+from tests.simulation.cluster.wall_clocks import HOUR_MS, ClockSettings, WallClocks
 
 
 def test_a_jump_moves_one_wall_clock_and_no_monotonic_time():
@@ -33,6 +33,19 @@ def test_clocks_jump_both_ways_and_no_further_than_asked():
         jumps.append(clock.offset_ms - before)
     assert min(jumps) < 0 < max(jumps)
     assert max(map(abs, jumps)) <= settings.jump_ms
+
+
+def test_a_jump_of_an_hour_is_taken_back():
+    clocks = WallClocks(Random(8), ClockSettings(apart_ms=2_000, jump_ms=HOUR_MS))
+    hosts = [clocks.of(f"broker-{number}") for number in range(3)]
+    seen = set()
+    for _ in range(50):
+        clocks.jump()
+        seen |= {round(each.offset_ms / HOUR_MS) for each in hosts}
+    assert {-1, 0, 1} <= seen
+    clocks.set_right()
+    assert all(abs(each.offset_ms) <= clocks.settings.apart_ms for each in hosts)
+    assert clocks.set_right() == []
 
 
 def test_a_restarted_process_has_the_clock_of_its_machine():

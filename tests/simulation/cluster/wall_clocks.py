@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from typing import Final
+
+HOUR_MS: Final = 3_600_000
 
 
 @dataclass(slots=True)
@@ -20,17 +23,19 @@ class WallClock:
 
 @dataclass(frozen=True, slots=True)
 class ClockSettings:
-    """How wrong wall clocks are: at the beginning, and by one jump; milliseconds either way."""
+    """How wrong wall clocks are: at the beginning, and by one jump; milliseconds either way. A jump
+    of an hour is exactly that, and is taken back sooner or later.
+    """
 
     apart_ms: int
     jump_ms: int
 
     @classmethod
     def of_seed(cls, random: Random) -> ClockSettings:
-        """Nearly right in one run, off by seconds in another."""
+        """Nearly right in one run, off by seconds or an hour in another."""
         return cls(
             apart_ms=random.choice((200, 2_000, 10_000)),
-            jump_ms=random.choice((1_000, 5_000, 20_000)),
+            jump_ms=random.choice((1_000, 5_000, 20_000, HOUR_MS)),
         )
 
 
@@ -53,8 +58,27 @@ class WallClocks:
 
     def jump(self) -> str:
         """One machine's wall clock jumps, ahead or back; which, and by how much."""
+        wrong = self._wrong()
+        if wrong and self._random.random() < 0.5:
+            return self._set_right(self._random.choice(wrong))
         host = self._random.choice(sorted(self._clocks))
-        jump_ms = self._random.randint(-self.settings.jump_ms, self.settings.jump_ms)
+        jump_ms = self.settings.jump_ms
+        if jump_ms < HOUR_MS:
+            return self._move(host, self._random.randint(-jump_ms, jump_ms))
+        return self._move(host, self._random.choice((-HOUR_MS, HOUR_MS)))
+
+    def set_right(self) -> list[str]:
+        """Every clock that is off by an hour is set right; which, and by how much."""
+        return [self._set_right(host) for host in self._wrong()]
+
+    def _wrong(self) -> list[str]:
+        hosts = sorted(self._clocks)
+        return [host for host in hosts if abs(self._clocks[host].offset_ms) > HOUR_MS // 2]
+
+    def _set_right(self, host: str) -> str:
+        return self._move(host, -self._clocks[host].offset_ms)
+
+    def _move(self, host: str, jump_ms: int) -> str:
         clock = self._clocks[host]
         clock.offset_ms += jump_ms
         return f"{host} by {jump_ms} ms, now off by {clock.offset_ms} ms"
