@@ -95,6 +95,14 @@ class RequestContext:
         """Ask for a pause; the longest one asked for wins."""
         self.throttle_time_ms = max(self.throttle_time_ms, throttle_time_ms)
 
+    def hold_if_waiting(self) -> None:
+        """Unless it is answered: give the request's bytes back, and count it among those of its
+        connection that wait for a commit.
+        """
+        if not self.is_answered:
+            self.request.release_body()
+            self.request.connection.hold(self.request)
+
     def respond(self, message: Message) -> None:
         """Send the response in its turn on the connection; dropped when the client has gone."""
         assert not self.is_answered, "a request is answered once"

@@ -99,6 +99,10 @@ class ManualClock:
         """Let the wall clock jump (an operator or NTP did it); monotonic time is untouched."""
         self._wall_offset_ms = now_ms - int(self._monotonic_ms)
 
+    def stand_still(self, elapsed_ms: float) -> None:
+        """Let time pass in which the loop does not run: what becomes due is late."""
+        self._monotonic_ms += elapsed_ms
+
     def advance(self, elapsed_ms: float) -> None:
         """Move both clocks forward and run the timers that become due on the way."""
         target = self._monotonic_ms + elapsed_ms

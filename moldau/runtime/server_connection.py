@@ -3,7 +3,9 @@
 Owns: the deque of unanswered requests, the frames not yet given to the handler, why reading is
 paused. Must not: know any API (but the header), wait, or create a task.
 Invariant: responses leave in the order of their requests; at most `MAX_IN_FLIGHT_REQUESTS` are with
-the handler; while any pause reason holds, nothing more is read from the socket.
+the handler, `MAX_HELD_REQUESTS` of those that are held; while any pause reason holds, nothing more
+is read from the socket; when the handler has had a connection's requests for `TURN_MS`, others come
+first.
 """
 
 from __future__ import annotations
@@ -28,6 +30,17 @@ MAX_IN_FLIGHT_REQUESTS: Final = 64
 """Requests of one connection with the handler; more wait in the receive buffer, then in the socket.
 """
 
+MAX_HELD_REQUESTS: Final = 4
+"""Requests of one connection that may wait where room is limited for all; its next ones are not
+handled before. Apache Kafka handles one request of a connection at a time, whatever it waits for.
+"""
+
+MAX_HELD_BYTES: Final = 1024 * 1024
+"""Bytes of such requests after which the connection's next ones are not handled."""
+
+TURN_MS: Final = 1.0
+"""For so long requests of one connection are handled before others have their turn."""
+
 MAX_PENDING_RESPONSE_BYTES: Final = 1024 * 1024
 """Response bytes a peer may leave unread before its further requests wait."""
 
@@ -44,6 +57,8 @@ class PauseReason:
     MEMORY: Final = 4
     THROTTLED: Final = 8
     CLOSING: Final = 16
+    HELD: Final = 32
+    TURN: Final = 64
 
 
 _STOPS_DISPATCH: Final = (
@@ -51,6 +66,8 @@ _STOPS_DISPATCH: Final = (
     | PauseReason.UNREAD_RESPONSES
     | PauseReason.THROTTLED
     | PauseReason.CLOSING
+    | PauseReason.HELD
+    | PauseReason.TURN
 )
 
 
@@ -67,6 +84,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_close_callbacks",
         "_dispatching",
         "_flush_scheduled",
+        "_held",
+        "_held_bytes",
         "_pause_reasons",
         "_reader",
         "_requests",
@@ -99,6 +118,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._pause_reasons = 0
         self._dispatching = False
         self._flush_scheduled = False
+        self._held: set[Request] = set()
+        self._held_bytes = 0
         self._throttle_timer: TimerHandle | None = None
         self._throttled_until_ms = 0.0
         self._close_callbacks: list[Callable[[ServerConnection], object]] = []
@@ -143,6 +164,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._throttle_timer = self._server.timers.call_later(delay_ms, self._end_throttle)
         self._pause(PauseReason.THROTTLED)
 
+    def hold(self, request: Request) -> None:
+        """Count a request that waits where room is limited for all connections, until it is
+        answered. Those behind it wait when one connection takes too much of that room.
+        """
+        self._held.add(request)
+        self._held_bytes += request.size_bytes
+        if self._holds_too_much:
+            self._pause(PauseReason.HELD)
+
+    @property
+    def _holds_too_much(self) -> bool:
+        return len(self._held) >= MAX_HELD_REQUESTS or self._held_bytes >= MAX_HELD_BYTES
+
     def on_close(self, callback: Callable[[ServerConnection], object]) -> None:
         """Call `callback(connection)` once when the connection ends."""
         self._close_callbacks.append(callback)
@@ -160,6 +194,11 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def on_response(self, request: Request) -> None:
         """For Request: it has been answered."""
+        if request in self._held:
+            self._held.remove(request)
+            self._held_bytes -= request.size_bytes
+            if not self._holds_too_much:
+                self._resume(PauseReason.HELD)
         if self.is_closed:
             request.discard()
         elif not self._dispatching and self._requests and self._requests[0] is request:
@@ -330,6 +369,9 @@ class ServerConnection(asyncio.BufferedProtocol):
                     request.close("a request failed inside the node")
                     raise
                 request.handled_ms = server.clock.monotonic_ms()
+                if backlog and request.handled_ms - now >= TURN_MS:
+                    self._pause(PauseReason.TURN)
+                    server.loop.call_soon(self._resume, PauseReason.TURN)
                 if len(requests) >= MAX_IN_FLIGHT_REQUESTS:
                     self.flush()
                     if len(requests) >= MAX_IN_FLIGHT_REQUESTS:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from moldau.broker.authorizer import Operation, ResourceType
 from moldau.broker.coordinator import Answerable
 from moldau.broker.group.collecting import Collector
-from moldau.broker.group.coordinator import release_if_waiting
 from moldau.broker.group.core.offset_requests import no_offset, refused_fetch
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p09_offset_fetch import (
@@ -53,7 +52,7 @@ def handle(services: BrokerServices, context: RequestContext, request: OffsetFet
     for group in groups:
         _ask(services, context, group, collector.part(), require_stable=request.require_stable)
     collector.all_asked()
-    release_if_waiting(context)
+    context.hold_if_waiting()
 
 
 def _one_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:

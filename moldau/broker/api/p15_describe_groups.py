@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation, ResourceType, authorized_operations
 from moldau.broker.group.collecting import Collector
-from moldau.broker.group.coordinator import release_if_waiting
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p15_describe_groups import DescribedGroup, DescribeGroupsResponse
 
@@ -54,4 +53,4 @@ def handle(
                 )
             )
     collector.all_asked()
-    release_if_waiting(context)
+    context.hold_if_waiting()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.group.coordinator import release_if_waiting
 from moldau.protocol.messages.p16_list_groups import ListedGroup, ListGroupsResponse
 
 if TYPE_CHECKING:
@@ -37,4 +36,4 @@ def handle(services: BrokerServices, context: RequestContext, request: ListGroup
         frozenset(kind.lower() for kind in request.types_filter),
         done,
     )
-    release_if_waiting(context)
+    context.hold_if_waiting()

@@ -66,7 +66,6 @@ def handle(
             )
         )
 
-    context.request.release_body()
     services.transaction_coordinator.init_producer_id(
         InitProducerId(
             transactional_id=request.transactional_id,
@@ -79,6 +78,7 @@ def handle(
         ),
         answered,
     )
+    context.hold_if_waiting()
 
 
 def _refusal(

@@ -94,7 +94,6 @@ def _handle_client(
     if refused:
         answered(refused)
         return
-    context.request.release_body()
     services.transaction_coordinator.add_partitions(
         transactional_id,
         request.v3_and_below_producer_id,
@@ -104,6 +103,7 @@ def _handle_client(
         client_version=0,
         done=answered,
     )
+    context.hold_if_waiting()
 
 
 def _partitions(topics: list[AddPartitionsToTxnTopic]) -> list[TopicPartition]:

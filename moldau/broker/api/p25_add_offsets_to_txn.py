@@ -51,7 +51,6 @@ def handle(
         told = producer_fenced_error(errors[partition], is_known=is_known)
         context.respond(AddOffsetsToTxnResponse(error_code=told))
 
-    context.request.release_body()
     services.transaction_coordinator.add_partitions(
         request.transactional_id,
         request.producer_id,
@@ -61,3 +60,4 @@ def handle(
         client_version=0,
         done=answered,
     )
+    context.hold_if_waiting()

@@ -47,7 +47,6 @@ def handle(services: BrokerServices, context: RequestContext, request: EndTxnReq
             )
         )
 
-    context.request.release_body()
     services.transaction_coordinator.end_transaction(
         request.transactional_id,
         request.producer_id,
@@ -56,3 +55,4 @@ def handle(services: BrokerServices, context: RequestContext, request: EndTxnReq
         client_version=EPOCH_BUMP_VERSION if version >= FIRST_VERSION_WITH_EPOCH_BUMP else 0,
         done=answered,
     )
+    context.hold_if_waiting()

@@ -78,6 +78,7 @@ def handle(
         commit.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     else:
         commit.begin()
+        context.hold_if_waiting()
 
 
 class _Commit:

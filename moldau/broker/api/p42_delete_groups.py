@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation, ResourceType
 from moldau.broker.group.collecting import Collector
-from moldau.broker.group.coordinator import release_if_waiting
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
 
@@ -42,4 +41,4 @@ def handle(services: BrokerServices, context: RequestContext, request: DeleteGro
         else:
             part.respond(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     collector.all_asked()
-    release_if_waiting(context)
+    context.hold_if_waiting()

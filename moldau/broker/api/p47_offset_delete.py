@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.group.coordinator import release_if_waiting
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequestTopic,
@@ -41,7 +40,7 @@ def handle(services: BrokerServices, context: RequestContext, request: OffsetDel
     # Asked even if nothing is left: whether there is such a group has to be told.
     request.topics = valid
     services.group_coordinator.delete_offsets(request, merged)
-    release_if_waiting(context)
+    context.hold_if_waiting()
 
 
 def _check(

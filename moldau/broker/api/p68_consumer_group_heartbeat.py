@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.group.coordinator import client_of, release_if_waiting
+from moldau.broker.group.coordinator import client_of
 from moldau.metadata.features import GROUP_VERSION
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
@@ -58,8 +58,9 @@ def handle(
             request, version, client, context, now_ms
         ),
         lambda error: ConsumerGroupHeartbeatResponse(error_code=error),
+        passes_limit=True,
     )
-    release_if_waiting(context)
+    context.hold_if_waiting()
 
 
 def _refusal(

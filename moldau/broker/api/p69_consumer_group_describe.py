@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from moldau.broker.api.p68_consumer_group_heartbeat import is_served
 from moldau.broker.authorizer import Operation, ResourceType, authorized_operations
 from moldau.broker.group.collecting import Collector
-from moldau.broker.group.coordinator import release_if_waiting
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p69_consumer_group_describe import (
     ConsumerGroupDescribeResponse,
@@ -75,7 +74,7 @@ def handle(
                 partial(_all_refused, group_id),
             )
     collector.all_asked()
-    release_if_waiting(context)
+    context.hold_if_waiting()
 
 
 def _all_refused(group_id: str, error: ErrorCode) -> list[DescribedGroup]:

@@ -253,13 +253,19 @@ class CoordinatorRuntime(Generic[StateT]):
         """The partition that a group or transactional id is kept in; None without the topic."""
         return partition_for(key, self._partition_count) if self._partition_count else None
 
-    def call(self, key: str | int, operation: Operation[StateT]) -> ErrorCode:
+    def call(
+        self, key: str | int, operation: Operation[StateT], *, passes_limit: bool = False
+    ) -> ErrorCode:
         """Carry out an operation on the state of a key's partition, or of the partition itself.
+
+        Args:
+            passes_limit: also when too much waits for its commit already: for what the coordinator
+                itself has to do, and for what members must do in time to stay members.
 
         Returns:
             NONE: `operation(state, now_ms)` was called, exactly once. Otherwise it was not:
             NOT_COORDINATOR, the partition is not led here; COORDINATOR_LOAD_IN_PROGRESS, it is
-            being loaded, or too much waits for its commit already; COORDINATOR_NOT_AVAILABLE, there
+            being loaded, or the limit of what waits is reached; COORDINATOR_NOT_AVAILABLE, there
             is no topic, the log cannot be read, or keys were placed by another partition count.
         """
         if self._is_placed_otherwise and isinstance(key, str):
@@ -270,7 +276,7 @@ class CoordinatorRuntime(Generic[StateT]):
         shard = self._shards.get(partition_index)
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
-        error = shard.call(operation)
+        error = shard.call(operation, passes_limit=passes_limit)
         if error is not ErrorCode.NONE and shard.state is ShardState.ACTIVE:
             self._metrics.turned_away.value += 1
         return error

@@ -51,6 +51,11 @@ Execute = Callable[[int, Any], None]
 FAILED_TIMER_MS: Final = 30_000
 """A timer whose event raised runs out again after this time."""
 
+LATE_TIMER_MS: Final = 1_000
+"""A timer that is later than this waits once more for so long: the node has stood still, and what
+members sent meanwhile is to be read first.
+"""
+
 
 class ShardState(Enum):
     """Where a shard stands."""
@@ -217,23 +222,27 @@ class Shard(Generic[StateT]):
 
     # -- operations ------------------------------------------------------------------------------
 
-    def refusal(self) -> ErrorCode:
-        """Why no operation is taken now; NONE when one is."""
+    def refusal(self, *, passes_limit: bool = False) -> ErrorCode:
+        """Why no operation is taken now; NONE when one is.
+
+        Args:
+            passes_limit: whether the operation is taken however long the line is.
+        """
         if self.state is not ShardState.ACTIVE:
             return _REFUSALS[self.state]
         if not self.is_led:
             return ErrorCode.NOT_COORDINATOR
         settings = self._settings
-        if (
+        if not passes_limit and (
             len(self._waiting) >= settings.max_waiting_count
             or self._waiting.size_bytes >= settings.max_waiting_bytes
         ):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return ErrorCode.NONE
 
-    def call(self, operation: Operation[StateT]) -> ErrorCode:
+    def call(self, operation: Operation[StateT], *, passes_limit: bool = False) -> ErrorCode:
         """Carry out an operation, or say why not."""
-        refusal = self.refusal()
+        refusal = self.refusal(passes_limit=passes_limit)
         if refusal is ErrorCode.NONE:
             self._carry_out(operation(self.machine, self._now_ms()))
             self._drain()
@@ -393,12 +402,19 @@ class Shard(Generic[StateT]):
             if running is not None:
                 running.cancel()
             if isinstance(change, SetTimer):
-                self._timers[change.key] = self._ports.timers.call_later(
-                    change.delay_ms, self._timer_ran_out, change.key
-                )
+                self._set_timer(change.key, change.delay_ms)
 
-    def _timer_ran_out(self, key: Hashable) -> None:
+    def _set_timer(self, key: Hashable, delay_ms: float) -> None:
+        due_ms = self._ports.clock.monotonic_ms() + delay_ms
+        self._timers[key] = self._ports.timers.call_later(
+            delay_ms, self._timer_ran_out, key, due_ms
+        )
+
+    def _timer_ran_out(self, key: Hashable, due_ms: float) -> None:
         del self._timers[key]
+        if self._ports.clock.monotonic_ms() - due_ms > LATE_TIMER_MS:
+            self._set_timer(key, LATE_TIMER_MS)
+            return
         with self._once_more(key):
             self._carry_out(self.machine.on_timer(key, self._now_ms()), key)
         self._drain()
@@ -415,9 +431,7 @@ class Shard(Generic[StateT]):
         finally:
             is_lost = not is_done and timer_key is not None and timer_key not in self._timers
             if is_lost and self.state is ShardState.ACTIVE:
-                self._timers[timer_key] = self._ports.timers.call_later(
-                    FAILED_TIMER_MS, self._timer_ran_out, timer_key
-                )
+                self._set_timer(timer_key, FAILED_TIMER_MS)
 
     # -- waiting for commits ---------------------------------------------------------------------
 

@@ -60,9 +60,6 @@ if TYPE_CHECKING:
 
 Operation = Callable[[GroupState, float], "CoordinatorResult"]
 
-RETRY_MS: Final = 100.0
-"""After this long a partition that was too busy is told of new metadata."""
-
 _FOLLOWED: Final = frozenset({"topics_delta", "configs_delta", "features_delta"})
 
 
@@ -84,7 +81,6 @@ class GroupCoordinator:
         self.metrics = GroupMetrics(services.registry, self.runtime.states)
         self.regular_expressions = RegularExpressionResolver(services, self.runtime)
         self._deleted_while_loading: dict[int, frozenset[str]] = {}
-        self._is_closed = False
 
     def _make_state(self, partition_index: int) -> GroupState:
         return GroupState(
@@ -131,22 +127,16 @@ class GroupCoordinator:
         error = self.runtime.call(
             partition_index,
             lambda state, now_ms: state.on_metadata_update(delta, image, now_ms),
+            passes_limit=True,
         )
-        if error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS or self._is_closed:
+        if error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             self._deleted_while_loading.pop(partition_index, None)
-            return
-        if self.runtime.coordinator_epoch(partition_index) >= 0:
-            # It is loaded, but too many wait for it.
-            self._services.timers.call_later(
-                RETRY_MS, self._tell, partition_index, delta, image, deleted
-            )
         elif deleted:
             known = self._deleted_while_loading.get(partition_index, frozenset())
             self._deleted_while_loading[partition_index] = known | deleted
 
     async def close(self) -> None:
         """Send everybody who waits to another coordinator."""
-        self._is_closed = True
         await self.runtime.close()
 
     # -- asking one group ------------------------------------------------------------------------
@@ -157,9 +147,15 @@ class GroupCoordinator:
         reply_to: Answerable,
         operation: Operation,
         on_error: Callable[[ErrorCode], Any],
+        *,
+        passes_limit: bool = False,
     ) -> None:
-        """Have a group's state machine answer `reply_to`, or answer why it cannot be asked."""
-        error = self.runtime.call(group_id, operation)
+        """Have a group's state machine answer `reply_to`, or answer why it cannot be asked.
+
+        Args:
+            passes_limit: for membership: a member that cannot get through in time is expelled.
+        """
+        error = self.runtime.call(group_id, operation, passes_limit=passes_limit)
         if error is not ErrorCode.NONE:
             reply_to.respond(on_error(error))
 
@@ -172,8 +168,9 @@ class GroupCoordinator:
             context,
             lambda state, now_ms: state.join_group(request, version, client, context, now_ms),
             lambda error: join_error(error, request.member_id, version),
+            passes_limit=True,
         )
-        release_if_waiting(context)
+        _release_if_waiting(context)
 
     def sync_group(self, context: RequestContext, request: SyncGroupRequest) -> None:
         """Answer SyncGroup."""
@@ -182,8 +179,9 @@ class GroupCoordinator:
             context,
             lambda state, now_ms: state.sync_group(request, context, now_ms),
             lambda error: SyncGroupResponse(error_code=error),
+            passes_limit=True,
         )
-        release_if_waiting(context)
+        _release_if_waiting(context)
 
     def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> None:
         """Answer Heartbeat. While the group is being loaded everybody in it is fine."""
@@ -196,6 +194,7 @@ class GroupCoordinator:
                 if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 else error
             ),
+            passes_limit=True,
         )
 
     def leave_group(
@@ -208,8 +207,9 @@ class GroupCoordinator:
             reply_to,
             lambda state, now_ms: state.leave_group(request, version, reply_to, now_ms),
             lambda error: LeaveGroupResponse(error_code=error),
+            passes_limit=True,
         )
-        release_if_waiting(context)
+        context.hold_if_waiting()
 
     # -- offsets ---------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class GroupCoordinator:
             lambda state, now_ms: state.offset_requests.commit(request, version, reply_to, now_ms),
             partial(refused_commit, request),
         )
-        release_if_waiting(context)
+        context.hold_if_waiting()
 
     def txn_offset_commit(
         self,
@@ -330,7 +330,7 @@ def client_of(context: RequestContext) -> ClientInfo:
     return ClientInfo(context.client_id or "", f"/{context.client_host}")
 
 
-def release_if_waiting(context: RequestContext) -> None:
-    """Give the request's bytes back if its answer comes later."""
+def _release_if_waiting(context: RequestContext) -> None:
+    """Give the request's bytes back if its answer comes later: when other members have come."""
     if not context.is_answered:
         context.request.release_body()

@@ -17,7 +17,6 @@ from moldau.broker.group.core.regular_expressions import (
     ResolveRegularExpressions,
     compile_expression,
 )
-from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator import CoordinatorRuntime
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 _SLICE: Final = 256
 """Matches and permissions looked at before others have their turn: about a millisecond."""
-
-_RETRY_MS: Final = 100.0
 
 
 class RegularExpressionResolver:
@@ -92,12 +89,4 @@ class RegularExpressionResolver:
                 },
             )
 
-        error = self._runtime.call(partition_index, operation)
-        if (
-            error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            and self._runtime.coordinator_epoch(partition_index) >= 0
-        ):
-            # It is loaded, but too many wait for it.
-            self._services.timers.call_later(
-                _RETRY_MS, self._hand_over, partition_index, command, found, metadata_offset
-            )
+        self._runtime.call(partition_index, operation, passes_limit=True)

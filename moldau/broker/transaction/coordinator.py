@@ -255,15 +255,11 @@ class TransactionCoordinator:
     def _written(
         self, partition_index: int, command: SendMarkers, partitions: list[TopicPartition]
     ) -> None:
-        error = self.runtime.call(
+        self.runtime.call(
             partition_index,
             lambda state, now_ms: state.markers_written(command, partitions, now_ms),
+            passes_limit=True,
         )
-        if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and not command.is_cancelled:
-            # Too much waits for its commit: nobody else would ever tell it.
-            self._services.timers.call_later(
-                RETRY_WRITTEN_MS, self._written, partition_index, command, partitions
-            )
 
     def _write_here(
         self,
@@ -273,9 +269,6 @@ class TransactionCoordinator:
         from moldau.broker.transaction.marker_writer import write_markers
 
         write_markers(self._services, request, done)
-
-
-RETRY_WRITTEN_MS: Final = 100
 
 
 class _Collected:

@@ -16,6 +16,7 @@ from moldau.broker.coordinator.replica_partitions import ReplicaPartition
 from moldau.broker.group.core.classic_group import ClassicGroup
 from moldau.broker.group.core.consumer_group import ConsumerGroup
 from moldau.broker.group.core.offset_store import OffsetStore
+from moldau.broker.group.core.consumer_update import MemberUpdates
 from moldau.broker.group.core.reconciliation import Reconciliation
 from moldau.broker.partition.transactions import NOT_REQUIRED
 from moldau.broker.transaction import marker_sender
@@ -290,6 +291,18 @@ def member_epoch_not_checked() -> Undo:
     return _both(undo, _commits_for_any_partition())
 
 
+def assignments_stop_with_the_clock() -> Undo:
+    """A target assignment of the future counts as just computed."""
+    original = MemberUpdates.refresh_target
+
+    def refresh_target(self: Any, update: Any) -> Any:
+        if update.now_ms < update.group.assignment_timestamp_ms:
+            return update.group.assignment_epoch, update.group.target_of(update.new)
+        return original(self, update)
+
+    return _replaced(MemberUpdates, "refresh_target", refresh_target)
+
+
 def _commits_for_any_partition() -> Undo:
     """Behind whatever gives a partition to two members there is another wall; it is taken away."""
     return _replaced(ConsumerGroup, "partition_commit_error", lambda *_, **__: ErrorCode.NONE)
@@ -326,5 +339,6 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
         unreleased_partitions_given,
         revocation_not_awaited,
         member_epoch_not_checked,
+        assignments_stop_with_the_clock,
     )
 }

@@ -77,6 +77,7 @@ class FakeConnection:
         self.is_closed = False
         self.close_reason = ""
         self.throttled_ms = 0.0
+        self.held: list[Any] = []
         self._callbacks: list[Callable[[Any], object]] = []
 
     def on_close(self, callback: Callable[[Any], object]) -> None:
@@ -84,6 +85,9 @@ class FakeConnection:
 
     def throttle(self, delay_ms: float) -> None:
         self.throttled_ms = max(self.throttled_ms, delay_ms)
+
+    def hold(self, request: Any) -> None:
+        self.held.append(request)
 
     def close(self, reason: str) -> None:
         if not self.is_closed:

@@ -11,7 +11,12 @@ from moldau.protocol.framing import POISON_BYTE, ReceiveMemory
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.request import Request
 from moldau.runtime.server import ListenerSpec, Server, ServerLimits
-from moldau.runtime.server_connection import MAX_IN_FLIGHT_REQUESTS, MAX_PENDING_RESPONSE_BYTES
+from moldau.runtime.server_connection import (
+    MAX_HELD_BYTES,
+    MAX_HELD_REQUESTS,
+    MAX_IN_FLIGHT_REQUESTS,
+    MAX_PENDING_RESPONSE_BYTES,
+)
 
 from .conftest import Harness, Peer, response, until
 
@@ -96,6 +101,38 @@ async def test_in_flight_is_limited_and_goes_on(harness: Harness) -> None:
         for _ in batch:
             assert (await peer.receive())[0] == answered
             answered += 1
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "limit"), [(10, MAX_HELD_REQUESTS), (MAX_HELD_BYTES // 2, 2)]
+)
+async def test_one_connection_has_only_so_many_held_requests(
+    harness: Harness, size_bytes: int, limit: int
+) -> None:
+    waiting: list[Request] = []
+
+    def handler(request: Request) -> None:
+        request.release_body()
+        request.connection.hold(request)
+        waiting.append(request)
+
+    server = await harness.server(handler)
+    flooding, other = await harness.peer(server), await harness.peer(server)
+    count = 5 * limit
+    flooding.send(*(flooding.request(number, bytes(size_bytes)) for number in range(count)))
+    await until(lambda: len(waiting) == limit)
+    other.send(other.request(0))
+    await until(lambda: len(waiting) == limit + 1)
+    assert len({request.connection for request in waiting}) == 2
+    for number in range(count):
+        request = next(each for each in waiting if each.correlation_id == number)
+        assert request.connection.in_flight_count <= limit
+        request.respond_parts(response(request, b""))
+        assert (await flooding.receive())[0] == number
+        handled_count = min(number + limit + 2, count + 1)
+        await until(lambda count=handled_count: len(waiting) == count)  # type: ignore[misc]
+    waiting[limit].respond_parts(response(waiting[limit], b""))
+    assert (await other.receive())[0] == 0
 
 
 async def test_a_peer_that_does_not_read_holds_bounded_memory(harness: Harness) -> None:

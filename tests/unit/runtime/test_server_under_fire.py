@@ -13,11 +13,12 @@ import pytest
 
 from moldau.protocol.framing import ReceiveMemory
 from moldau.runtime import outgoing
+from moldau.runtime.clock import ManualClock
 from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.request import Request
 from moldau.runtime.server import ServerLimits
-from moldau.runtime.server_connection import ServerConnection
+from moldau.runtime.server_connection import TURN_MS, ServerConnection
 
 from .conftest import Harness, Peer, response, until
 
@@ -241,6 +242,32 @@ def receive_at_once(connection: ServerConnection, data: bytes) -> None:
         assert len(buffer) > len(data)
         buffer[: len(data)] = data
     connection.buffer_updated(len(data))
+
+
+async def test_connections_take_turns_however_much_of_one_has_been_read(harness: Harness) -> None:
+    clock = ManualClock()
+    order: list[ServerConnection] = []
+
+    def handler(request: Request) -> None:
+        order.append(request.connection)
+        clock.stand_still(TURN_MS / 2)
+        echo(request)
+
+    server = await harness.server(handler, clock=clock)
+    flooding, other = await harness.peer(server), await harness.peer(server)
+    await until(lambda: server.connection_count == 2)
+    by_port = {connection.client_port: connection for connection in server.connections}
+    first, second = (
+        by_port[peer.writer.get_extra_info("sockname")[1]] for peer in (flooding, other)
+    )
+    count = 200
+    receive_at_once(first, b"".join(flooding.request(number) for number in range(count)))
+    receive_at_once(second, other.request(0))
+    for number in range(count):
+        assert (await flooding.receive())[0] == number
+    assert (await other.receive())[0] == 0
+    assert order.index(second) == 2
+    assert server.memory.reserved_bytes == 0
 
 
 async def test_memory_that_is_free_again_before_anybody_waits_for_it(harness: Harness) -> None:

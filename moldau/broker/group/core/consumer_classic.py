@@ -169,12 +169,11 @@ class ClassicMembers:
         self._updates.refresh_epoch(update)
         assignment_epoch, _target = self._updates.refresh_target(update)
         result = CoordinatorResult(records=update.records)
-        result.timers.append(
-            SetTimer(
-                _key("session", group, member.member_id),
-                member.classic.session_timeout_ms,
-            )
+        session = SetTimer(
+            _key("session", group, member.member_id), member.classic.session_timeout_ms
         )
+        # Until it is answered the member waits for the coordinator: its silence does not count.
+        result.timers.append(CancelTimer(session.key))
         error_code = ErrorCode.NONE
         must_join: list[SetTimer] = []
         if (
@@ -193,7 +192,10 @@ class ClassicMembers:
             if must_join and is_refused(error):
                 self.forget(group.group_id, [member.member_id])
             code = error_code if error is ErrorCode.NONE else group_write_error(error)
-            return CoordinatorResult.reply(reply_to, HeartbeatResponse(error_code=code))
+            answered = CoordinatorResult.reply(reply_to, HeartbeatResponse(error_code=code))
+            if member.member_id in group.members:
+                answered.timers.append(session)
+            return answered
 
         result.after = after
         return result

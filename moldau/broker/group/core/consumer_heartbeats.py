@@ -123,7 +123,8 @@ class Heartbeats:
             result.timers += upgrade.timers
         result.timers += self._ended_timers(update)
         session = self.session(group, update.new)
-        result.timers.append(session)
+        # Until it is answered the member waits for the coordinator: its silence does not count.
+        result.timers.append(CancelTimer(session.key))
         result.commands += update.commands
         for command in update.commands:
             self._expressions.started(command.group_id)
@@ -134,30 +135,30 @@ class Heartbeats:
 
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             if error is ErrorCode.NONE:
-                return CoordinatorResult.reply(reply_to, answer)
-            failed = self._failed(update, session, reply_to, error)
-            if upgrade is not None and self._known(group.group_id) is upgrade.classic_group:
+                answered = CoordinatorResult.reply(reply_to, answer)
+            else:
+                answered = self._failed(update, reply_to, error)
+            known = self._known(group.group_id)
+            if upgrade is not None and known is upgrade.classic_group:
                 # Nothing was written, but who waited in the classic group has been let go of.
-                failed.replies += let_go.replies
-            return failed
+                answered.replies += let_go.replies
+            elif isinstance(known, ConsumerGroup) and update.new.member_id in known.members:
+                answered.timers.append(session)
+            return answered
 
         add_after(result, after)
         return result
 
     def _failed(
-        self, update: MemberUpdate, session: SetTimer, reply_to: ReplyTo, error: ErrorCode
+        self, update: MemberUpdate, reply_to: ReplyTo, error: ErrorCode
     ) -> CoordinatorResult:
-        """The heartbeat could not be written, or not committed in time; but it was heard."""
+        """The heartbeat could not be written, or not committed in time."""
         if is_refused(error):
             for command in update.commands:
                 self._expressions.ended(command.group_id)
-        result = CoordinatorResult.reply(
+        return CoordinatorResult.reply(
             reply_to, ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
         )
-        group = update.group
-        if self._known(group.group_id) is group and update.new.member_id in group.members:
-            result.timers.append(session)
-        return result
 
     def _known(self, group_id: str) -> Any:
         return self._context.groups.get(group_id)

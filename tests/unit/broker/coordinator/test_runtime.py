@@ -17,7 +17,7 @@ from moldau.broker.coordinator.core.result import (
     SetTimer,
 )
 from moldau.broker.coordinator.key_partitions import partition_for
-from moldau.broker.coordinator.shard import FAILED_TIMER_MS
+from moldau.broker.coordinator.shard import FAILED_TIMER_MS, LATE_TIMER_MS
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.harness import SETTINGS, Caller, MemoryBroker
@@ -604,6 +604,20 @@ def test_a_state_machine_that_cannot_begin_serves_nobody(monkeypatch: pytest.Mon
     assert refused is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+def test_after_a_standstill_what_came_meanwhile_is_read_before_timers_run_out() -> None:
+    bench = led_bench()
+    bench.runtime.call(0, set_timer("session", 6_000))
+    bench.runtime.call(0, set_timer("silent", 6_000))
+    bench.broker.clock.stand_still(20_000)
+    bench.broker.advance(5)
+    assert bench.state.timers_run == []
+    bench.runtime.call(0, set_timer("session", 6_000))
+    bench.broker.advance(LATE_TIMER_MS)
+    assert bench.state.timers_run == ["silent"]
+    bench.broker.advance(6_000)
+    assert bench.state.timers_run == ["silent", "session"]
+
+
 def test_timers_run_once_and_are_replaced_and_cancelled() -> None:
     bench = led_bench()
     bench.runtime.call(0, set_timer("a", 100))
@@ -642,9 +656,13 @@ def test_only_so_many_wait_for_their_commit() -> None:
     refused = bench.runtime.call(0, write(Caller(), "g", 9))
     assert refused is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert bench.runtime.call(0, read(Caller(), "g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    bench.broker.partition().commit(1)
+    member = Caller()
+    assert bench.runtime.call(0, write(member, "g", 3), passes_limit=True) is ErrorCode.NONE
+    bench.broker.partition().commit(2)
     assert callers[0].is_answered
-    bench.call(write, "g", 3)
+    bench.call(write, "g", 4)
+    bench.broker.partition().commit()
+    assert member.answer is ErrorCode.NONE
 
 
 def test_only_so_many_bytes_wait_for_their_commit() -> None:

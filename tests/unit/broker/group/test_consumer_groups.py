@@ -14,6 +14,9 @@ from tests.unit.broker.group.consumer_harness import (
     ConsumerShard,
 )
 
+TICK_MS = 10
+"""Timers run out by so much later at most."""
+
 
 def shard(partition_count: int = 6, **config: object) -> ConsumerShard:
     groups = ConsumerShard(**config)
@@ -373,7 +376,24 @@ def test_a_member_that_is_back_before_its_end_is_committed_keeps_its_session() -
     groups.log.is_committing_at_once = True
     groups.advance(SESSION_MS - 3000)
     assert list(groups.consumer_group().members) == [member.member_id]
-    groups.advance(3000)
+    groups.advance(3000 + TICK_MS)
+    assert not groups.consumer_group().members
+
+
+def test_a_member_that_waits_for_its_answer_is_not_silent() -> None:
+    groups = shard(offsets_commit_timeout_ms=3 * SESSION_MS)
+    member = groups.consumer("team", ["events"])
+    member.join()
+    groups.log.is_committing_at_once = False
+    groups.commit({("events", 0): 1}, "another")
+    assert member.ask() is None
+    groups.advance(2 * SESSION_MS)
+    assert list(groups.consumer_group().members) == [member.member_id]
+    groups.log.commit()
+    groups.log.is_committing_at_once = True
+    groups.advance(SESSION_MS - 1000)
+    assert member.heartbeat().error_code == ErrorCode.NONE
+    groups.advance(SESSION_MS + TICK_MS)
     assert not groups.consumer_group().members
 
 

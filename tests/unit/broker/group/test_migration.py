@@ -22,6 +22,7 @@ from moldau.protocol.messages.consumer_protocol_subscription import (
 from moldau.protocol.messages.consumer_protocol_subscription import (
     TopicPartition as OwnedPartitions,
 )
+from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from tests.unit.broker.group.consumer_harness import ConsumerShard
 from tests.unit.broker.group.harness import (
     INITIAL_DELAY_MS,
@@ -632,6 +633,26 @@ def test_a_classic_member_whose_join_takes_too_long_has_a_session() -> None:
     new.heartbeat()
     groups.advance(SESSION_MS)
     assert set(groups.consumer_group().members) == {new.member_id}
+
+
+def test_a_classic_member_that_waits_for_its_answer_is_not_silent() -> None:
+    groups = shard(offsets_commit_timeout_ms=REBALANCE_MS)
+    (member,) = stable_classic(groups, [0, 1, 2, 3])
+    groups.consumer("team", ["events"]).join()
+    groups.log.is_committing_at_once = False
+    groups.commit({("events", 0): 1}, "another")
+    beat = HeartbeatRequest(
+        group_id="team", generation_id=member.generation, member_id=member.member_id
+    )
+    caller = groups.call("team", lambda state, to, now_ms: state.heartbeat(beat, to, now_ms))
+    groups.advance(2 * SESSION_MS)
+    assert not caller.is_answered
+    assert member.member_id in groups.consumer_group().members
+    groups.log.commit()
+    groups.log.is_committing_at_once = True
+    assert error_of(caller) is ErrorCode.REBALANCE_IN_PROGRESS
+    groups.advance(SESSION_MS + 10)
+    assert member.member_id not in groups.consumer_group().members
 
 
 def test_a_classic_member_told_to_join_by_a_refused_write_has_its_time() -> None:
