@@ -3,16 +3,18 @@
 Behaviour: filtered by state (unknown ones are named in the answer), by producer id, from v1 on by
 how long the transaction has lasted (KIP-994), from v2 on by a regular expression for the whole id
 (KIP-1152; INVALID_REGULAR_EXPRESSION for one that is none). Ids that the client may not describe
-are left out. COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded: the list would not be
-whole. Expressions are matched in linear time. Known gaps: none.
+are left out before any is matched. COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded:
+the list would not be whole. Known gaps: a pattern of more than 1,024 bytes, or that takes RE2 more
+than 64 KiB, is refused like one that is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.transaction.core.answers import ListAnswer
 from moldau.broker.transaction.core.statuses import STATUS_BY_WORDS
 from moldau.protocol.errors import ErrorCode
@@ -21,6 +23,7 @@ from moldau.protocol.messages.p66_list_transactions import (
     ListTransactionsResponse,
     TransactionState,
 )
+from moldau.runtime.slices import LoopSlices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -28,15 +31,15 @@ if TYPE_CHECKING:
     from moldau.broker.transaction.core.transaction import Transaction
 
 
-def handle(
+async def answer(
     services: BrokerServices, context: RequestContext, request: ListTransactionsRequest
-) -> None:
+) -> ListTransactionsResponse:
     """List what passes every filter."""
+    expression = request.transactional_id_pattern
     try:
-        matches = _pattern(request.transactional_id_pattern)
-    except ValueError:
-        context.respond(ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION))
-        return
+        pattern = compile_expression(expression) if expression else None
+    except InvalidExpression:
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     context.request.release_body()
     unknown = [name for name in request.state_filters if name not in STATUS_BY_WORDS]
     statuses = {STATUS_BY_WORDS[name] for name in request.state_filters if name in STATUS_BY_WORDS}
@@ -49,48 +52,30 @@ def handle(
             return False
         if request.state_filters and transaction.status not in statuses:
             return False
-        if shortest_ms >= 0 and now_ms - transaction.start_ms <= shortest_ms:
-            return False
-        return matches is None or matches(transaction.transactional_id)
+        return shortest_ms < 0 or now_ms - transaction.start_ms > shortest_ms
 
-    def answered(answer: ListAnswer) -> None:
-        context.respond(
-            ListTransactionsResponse(
-                error_code=answer.error,
-                unknown_state_filters=unknown,
-                transaction_states=[
-                    TransactionState(
-                        transactional_id=transaction.transactional_id,
-                        producer_id=transaction.producer_id,
-                        transaction_state=transaction.status.words,
-                    )
-                    for transaction in answer.transactions
-                    if context.authorized(
-                        Operation.DESCRIBE,
-                        ResourceType.TRANSACTIONAL_ID,
-                        transaction.transactional_id,
-                    )
-                ],
+    listed: asyncio.Future[ListAnswer] = asyncio.get_running_loop().create_future()
+    services.transaction_coordinator.list_transactions(wanted, listed.set_result)
+    error, transactions = await listed
+    slices = LoopSlices(services.clock)
+    allowed = {}
+    for transaction in transactions:
+        transactional_id = transaction.transactional_id
+        if context.authorized(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            allowed[transactional_id] = TransactionState(
+                transactional_id=transactional_id,
+                producer_id=transaction.producer_id,
+                transaction_state=transaction.status.words,
             )
+        if slices.is_over:
+            await slices.next()
+    if pattern is not None:
+        matched = await services.matcher.match(
+            [pattern], list(allowed), is_wanted=lambda: not context.request.is_connection_lost
         )
-
-    services.transaction_coordinator.list_transactions(wanted, answered)
-
-
-def _pattern(expression: str | None) -> Callable[[str], bool] | None:
-    """What an id has to match as a whole; None for everything.
-
-    Raises:
-        ValueError: it is no regular expression.
-    """
-    if not expression:
-        return None
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        compiled = re2.compile(expression, options)
-    except re2.error as error:
-        raise ValueError(str(error)) from error
-    return lambda transactional_id: compiled.fullmatch(transactional_id) is not None
+        allowed = {name: allowed[name] for name in (matched[0] if matched else ())}
+    return ListTransactionsResponse(
+        error_code=error,
+        unknown_state_filters=unknown,
+        transaction_states=list(allowed.values()),
+    )

@@ -1,31 +1,25 @@
 """Finding the topics that regular expressions of consumer groups stand for.
 
-Owns: matching topic names, a slice at a time so that a cluster with many topics does not stall the
-loop, and dropping those that the member's client may not describe. Must not: know groups, which
-take the result as an event. Invariant: every look-up that is started ends with a result, as long
-as the partition is led here.
+Owns: leaving out the topics that the member's client may not describe, having the others matched,
+and telling the group. Must not: know groups, which take the result as an event, or hold the loop
+for longer than a slice. Invariant: every look-up that is started ends with a result, as long as the
+partition is led here.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.group.core.consumer_group import ResolvedRegularExpression
-from moldau.broker.group.core.context import Refusal
-from moldau.broker.group.core.regular_expressions import (
-    ResolveRegularExpressions,
-    compile_expression,
-)
+from moldau.broker.group.core.regular_expressions import ResolveRegularExpressions
+from moldau.runtime.slices import LoopSlices
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator import CoordinatorRuntime
     from moldau.broker.coordinator.core.result import CoordinatorResult
     from moldau.broker.group.core.state import GroupState
     from moldau.broker.services import BrokerServices
-
-_SLICE: Final = 256
-"""Matches and permissions looked at before others have their turn: about a millisecond."""
 
 
 class RegularExpressionResolver:
@@ -44,34 +38,33 @@ class RegularExpressionResolver:
 
     async def _resolve(self, partition_index: int, command: ResolveRegularExpressions) -> None:
         image = self._services.metadata.image
-        patterns = []
-        found: dict[str, list[str]] = {expression: [] for expression in command.expressions}
+        slices = LoopSlices(self._services.clock)
+        expressions, patterns = [], []
         for expression in sorted(command.expressions):
             try:
-                patterns.append((expression, compile_expression(expression)))
-            except Refusal:
+                patterns.append(compile_expression(expression))
+                expressions.append(expression)
+            except InvalidExpression:
                 # Read from the log, where another coordinator let it pass; it matches nothing.
                 continue
-        looked_at = 0
-        allowed: dict[str, bool] = {}
+            if slices.is_over:
+                await slices.next()
+        names = []
         for name in list(image.topics.topics_by_name):
-            for expression, pattern in patterns:
-                looked_at += 1
-                if pattern.fullmatch(name) is None:
-                    continue
-                if name not in allowed:
-                    allowed[name] = command.authorize_topic is None or command.authorize_topic(name)
-                if allowed[name]:
-                    found[expression].append(name)
-            if looked_at >= _SLICE:
-                looked_at = 0
-                await asyncio.sleep(0)
-        self._hand_over(
-            partition_index,
-            command,
-            {expression: frozenset(names) for expression, names in found.items()},
-            image.provenance.last_contained_offset,
+            if command.authorize_topic is None or command.authorize_topic(name):
+                names.append(name)
+            if slices.is_over:
+                await slices.next()
+        matched = await self._services.matcher.match(
+            patterns,
+            names,
+            is_wanted=lambda: self._runtime.coordinator_epoch(partition_index) >= 0,
         )
+        if matched is None:
+            return
+        found = dict.fromkeys(command.expressions, frozenset[str]())
+        found.update(zip(expressions, map(frozenset, matched), strict=True))
+        self._hand_over(partition_index, command, found, image.provenance.last_contained_offset)
 
     def _hand_over(
         self,

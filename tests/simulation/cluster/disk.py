@@ -20,7 +20,7 @@ from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 from tests.storage.simulated_disk import DirectoryNode, FileNode
 from tests.storage.simulated_filesystem import Fault, SimulatedCrash, SimulatedFilesystem
 
-WITHOUT_DISK = frozenset({"check_fetched"})
+WITHOUT_DISK = frozenset({"check_fetched", "match_slice"})
 """Offloaded because it computes: a disk that stalls does not hold it up."""
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions of consumer groups by regular expression (KIP-848), in RE2's linear time.
+"""Subscriptions of consumer groups by regular expression (KIP-848).
 
 Owns: whether an expression is one, when the expressions of a group are looked up again, and what
 their result means for the group. Must not: match topics; a command asks for it, because a
@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import re2
-
+from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.coordinator.core.result import CoordinatorRecord
 from moldau.broker.group.core.consumer_group import ConsumerGroup, ResolvedRegularExpression
 from moldau.broker.group.core.consumer_member import ConsumerGroupMember
@@ -26,9 +25,6 @@ from moldau.broker.group.core.context import ClientInfo, Refusal
 from moldau.protocol.errors import ErrorCode
 
 MIN_REFRESH_INTERVAL_MS: Final = 10_000
-
-_OPTIONS: Final = re2.Options()
-_OPTIONS.log_errors = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +57,6 @@ class Plan(NamedTuple):
 
 
 _UNCHANGED: Final = Plan(Change.NONE, [], None)
-
-
-def compile_expression(expression: str) -> Any:
-    """The expression, ready to be matched (`fullmatch`).
-
-    Raises:
-        Refusal: INVALID_REGULAR_EXPRESSION.
-    """
-    try:
-        return re2.compile(expression, _OPTIONS)
-    except re2.error as error:
-        reason = error.args[0] if error.args else ""
-        if isinstance(reason, bytes):
-            reason = reason.decode("utf-8", "replace")
-        raise Refusal(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"{expression!r} is no regular expression: {reason}",
-        ) from None
 
 
 class RegularExpressions:
@@ -114,7 +92,10 @@ class RegularExpressions:
             if not after or after in group.resolved:
                 change = Change.UPDATED_AND_RESOLVED
             if after and not group.regex_counts[after]:
-                compile_expression(after)
+                try:
+                    compile_expression(after)
+                except InvalidExpression as error:
+                    raise Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
                 needs_look_up = True
                 change = Change.UPDATED
         elif not group.regex_counts:

@@ -42,6 +42,7 @@ class ConsumerShard(Groups):
         self.holds_lookups = False
         self.lookups: list[Coroutine[Any, Any, None]] = []
         self.lookup_steps = 0
+        self.longest_step_ms = 0.0
         self.coordinator._services.start = self._start  # type: ignore[method-assign]
 
     def _start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
@@ -56,10 +57,14 @@ class ConsumerShard(Groups):
             work = self.lookups.pop()
             while True:
                 self.lookup_steps += 1
+                begun_ms = self.broker.clock.monotonic_ms()
                 try:
                     work.send(None)
                 except StopIteration:
                     break
+                finally:
+                    step_ms = self.broker.clock.monotonic_ms() - begun_ms
+                    self.longest_step_ms = max(self.longest_step_ms, step_ms)
 
     def grow_topic(self, name: str, first: int, partition_count: int) -> None:
         """Add partitions `first` up to `partition_count`."""

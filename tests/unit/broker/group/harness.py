@@ -10,12 +10,14 @@ Each request returns a `Caller`, whose `answer` is there when the coordinator ha
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from moldau.broker.coordinator.matching import ExpressionMatcher
 from moldau.broker.group.coordinator import GroupCoordinator
 from moldau.broker.group.core.context import ClientInfo
 from moldau.broker.group.core.state import GroupState
@@ -97,6 +99,7 @@ class Groups:
                 random=random.Random(7),
                 timers=self.broker.timers,
                 clock=self.broker.clock,
+                matcher=ExpressionMatcher(self.broker.clock, self._offload),
                 start=lambda work, name=None: work.close(),
             ),
             self.broker.runtimes,
@@ -104,6 +107,11 @@ class Groups:
         self.broker.attach(self.coordinator)
         if is_led:
             self.broker.elect_all()
+
+    async def _offload(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Each call is one step of a look-up."""
+        await asyncio.sleep(0)
+        return function(*args)
 
     @property
     def state(self) -> GroupState:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+import re2
+
+from moldau.broker.coordinator.core.expressions import MAX_EXPRESSION_BYTES, MAX_REMEMBERED
 from moldau.broker.group.core.consumer_group import ResolvedRegularExpression
 from moldau.broker.group.core.regular_expressions import (
     MIN_REFRESH_INTERVAL_MS,
     ResolveRegularExpressions,
 )
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.slices import SLICE_MS
 from tests.unit.broker.coordinator.harness import HOUR_MS
 from tests.unit.broker.group.consumer_harness import SESSION_MS, ConsumerShard
 
@@ -313,14 +319,98 @@ def test_a_look_up_that_could_not_be_written_is_done_again() -> None:
     assert member.owned == {"log-a": {0, 1}}
 
 
-def test_many_topics_are_matched_in_slices() -> None:
-    groups = ConsumerShard()
-    groups.create_topic("zz", 1)
-    topics = groups.broker.image.topics
-    names = {f"t-{number}": topics.topics_by_name["zz"] for number in range(5000)}
-    topics.topics_by_name.update(names)  # type: ignore[attr-defined]
-    member = groups.consumer("team", regex="z+")
-    member.join()
+def test_a_look_up_holds_the_loop_for_a_slice_of_time_whatever_a_topic_costs() -> None:
+    groups = shard(*(f"t-{number}" for number in range(50)))
+
+    def authorize(name: str) -> bool:
+        groups.advance(0.75)
+        return name == "t-7"
+
+    groups.consumer("team", regex="t-.*", authorize=authorize).join()
     assert groups.lookup_steps > 15
+    assert groups.longest_step_ms <= SLICE_MS + 0.75
+    assert groups.consumer_group().resolved["t-.*"].topic_names == {"t-7"}
+
+
+def test_only_topics_that_the_member_may_describe_are_matched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups = shard("log-a", "log-b", "other")
+    matched = matched_texts(monkeypatch)
+    groups.consumer("team", regex="log-.*", authorize=lambda name: name != "log-a").join()
+    assert matched == [CONSUMER_OFFSETS.topic, "log-b", "other"]
+
+
+def test_a_look_up_ends_when_its_partition_is_led_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups = shard("log-a")
+    matched = matched_texts(monkeypatch)
+    groups.holds_lookups = True
+    groups.consumer("team", regex="log-.*").join()
+    groups.broker.depose(0)
+    groups.run_lookups()
+    assert not matched
+
+
+def matched_texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every text that is matched with any expression from now on."""
+    texts = []
+    fullmatch = re2._Regexp.fullmatch
+
+    def recorded(self: Any, text: str) -> Any:
+        texts.append(text)
+        return fullmatch(self, text)
+
+    monkeypatch.setattr(re2._Regexp, "fullmatch", recorded)
+    return texts
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "((.?){0,30}){0,30}" * 3,
+        "x" * (MAX_EXPRESSION_BYTES + 1),
+        "\u00e9" * (MAX_EXPRESSION_BYTES // 2 + 1),
+        "x" * 32_000,
+        "(",
+    ],
+    ids=["expensive", "long", "long in UTF-8", "very long", "broken"],
+)
+def test_an_expression_that_is_none_or_beyond_the_limits_is_refused(expression: str) -> None:
+    member = shard("log-a").consumer("team", regex=expression)
+    answer = member.ask(**member.full())
+    assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert 0 < len(answer.error_message) < 2 * MAX_EXPRESSION_BYTES
+
+
+def test_the_longest_expression_is_taken() -> None:
+    groups = shard("y")
+    member = groups.consumer("team", regex="x" * (MAX_EXPRESSION_BYTES - 2) + "|y")
+    member.join()
     groups.settle([member])
-    assert member.owned == {"zz": {0}}
+    assert member.owned == {"y": {0, 1}}
+
+
+def test_a_refusal_is_remembered_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    compile_expression = re2.compile
+
+    def counting(expression: str, options: Any) -> Any:
+        compiled.append(expression)
+        return compile_expression(expression, options)
+
+    monkeypatch.setattr(re2, "compile", counting)
+    member = shard("log-a").consumer("team")
+
+    def refuse(expression: str) -> None:
+        answer = member.ask(**{**member.full(), "subscribed_topic_regex": expression})
+        assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+    for _ in range(3):
+        refuse("remembered(")
+    assert compiled == ["remembered("]
+    for number in range(MAX_REMEMBERED):
+        refuse(f"{number}(")
+    refuse("remembered(")
+    assert compiled.count("remembered(") == 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import re2
 
 from moldau.broker.authorizer import AllowAllAuthorizer, Operation, ResourceType
 from moldau.metadata.features import TRANSACTION_VERSION
@@ -34,11 +36,12 @@ class Denying(AllowAllAuthorizer):
 
     def __init__(self) -> None:
         self.denied: set[tuple[Operation, ResourceType]] = set()
+        self.denied_names: set[str] = set()
 
     def authorize(
         self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
     ) -> bool:
-        return (operation, kind) not in self.denied
+        return (operation, kind) not in self.denied and name not in self.denied_names
 
 
 class Broker:
@@ -465,11 +468,32 @@ async def test_transactions_are_listed_by_filters(broker: Broker) -> None:
     assert await names(state_filters=["Sleeping"]) == []
 
 
-async def test_transactions_are_listed_by_pattern(broker: Broker) -> None:
-    pytest.importorskip("re2")
-    for name in ("flights-1", "flights-22", "other"):
+@pytest.mark.parametrize("pattern", ["flights-(", "((.?){0,30}){0,30}" * 3, "x" * 1025])
+async def test_a_pattern_that_is_none_or_beyond_the_limits_is_refused(
+    broker: Broker, pattern: str
+) -> None:
+    await broker.init("flights-1")
+    refused = await broker.list(transactional_id_pattern=pattern)
+    assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert refused.transaction_states == []
+
+
+async def test_transactions_are_listed_by_pattern_off_the_loop_and_only_those_allowed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("flights-1", "flights-22", "flights-3", "other"):
         await broker.init(name)
+    matched, threads = [], set()
+    fullmatch = re2._Regexp.fullmatch
+
+    def recorded(self: Any, text: str) -> Any:
+        matched.append(text)
+        threads.add(threading.get_ident())
+        return fullmatch(self, text)
+
+    monkeypatch.setattr(re2._Regexp, "fullmatch", recorded)
+    broker.authorizer.denied_names.add("flights-3")
     listed = await broker.list(transactional_id_pattern="flights-.")
     assert [state.transactional_id for state in listed.transaction_states] == ["flights-1"]
-    wrong = await broker.list(transactional_id_pattern="flights-(")
-    assert wrong.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert sorted(matched) == ["flights-1", "flights-22", "other"]
+    assert threading.get_ident() not in threads

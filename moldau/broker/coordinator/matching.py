@@ -1,0 +1,71 @@
+"""Matching many names with regular expressions, off the loop.
+
+Owns: the slices of all look-ups of one broker. Must not: know what the names are, or who may see
+them. Invariant: one thread works on one slice at a time, so that disks do not wait for threads; a
+look-up leaves the thread when its slice is over, and after the match that is under way then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from moldau.runtime.clock import Clock
+from moldau.runtime.outgoing import Offload
+
+MATCH_SLICE_MS: Final = 1.0
+"""Python's lock is free during a match, but not between two: the loop waits for it so long."""
+
+
+class ExpressionMatcher:
+    """Matches in slices by the time that has passed; look-ups take turns.
+
+    Args:
+        offload: runs a function on another thread.
+    """
+
+    def __init__(self, clock: Clock, offload: Offload) -> None:
+        self._clock = clock
+        self._offload = offload
+        self._turn = asyncio.Lock()
+
+    async def match(
+        self, patterns: Sequence[Any], names: Sequence[str], *, is_wanted: Callable[[], bool]
+    ) -> list[list[str]] | None:
+        """For each pattern the names that it matches as a whole, in their order.
+
+        Args:
+            patterns: compiled expressions.
+            is_wanted: looked at before each slice; None is returned once it says no.
+        """
+        found: list[list[str]] = [[] for _ in patterns]
+        position, end = 0, len(patterns) * len(names)
+        while position < end:
+            async with self._turn:
+                if not is_wanted():
+                    return None
+                position = await self._offload(
+                    match_slice, self._clock, patterns, names, found, position
+                )
+        return found
+
+
+def match_slice(
+    clock: Clock,
+    patterns: Sequence[Any],
+    names: Sequence[str],
+    found: list[list[str]],
+    position: int,
+) -> int:
+    """Match from one position in the product of names and patterns on; where the slice ended."""
+    slice_end_ms = clock.monotonic_ms() + MATCH_SLICE_MS
+    end = len(patterns) * len(names)
+    while position < end:
+        name_index, pattern_index = divmod(position, len(patterns))
+        if patterns[pattern_index].fullmatch(names[name_index]) is not None:
+            found[pattern_index].append(names[name_index])
+        position += 1
+        if clock.monotonic_ms() >= slice_end_ms:
+            break
+    return position

@@ -1,0 +1,35 @@
+"""Long work on an event loop, cut into slices by the time that has passed.
+
+Owns: how long a slice may last. Must not: know the work. Invariant: between two looks at `is_over`
+that say no, the loop is held for one slice and one step of the work at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from moldau.runtime.clock import Clock
+
+SLICE_MS: Final = 2.0
+"""For so long one piece of work may hold the loop before others have their turn."""
+
+
+class LoopSlices:
+    """The slices of one piece of work: look at `is_over` after each step, await `next` if it is."""
+
+    __slots__ = ("_clock", "_end_ms")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._end_ms = clock.monotonic_ms() + SLICE_MS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this slice has had its time."""
+        return self._clock.monotonic_ms() >= self._end_ms
+
+    async def next(self) -> None:
+        """Let others have their turn; the next slice begins then."""
+        await asyncio.sleep(0)
+        self._end_ms = self._clock.monotonic_ms() + SLICE_MS
