@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.api_keys import api_name
 from moldau.runtime.request import Request
 from moldau.runtime.telemetry import Counter, Histogram, Registry
 
@@ -42,10 +42,7 @@ class RequestMetrics:
         instruments.response_bytes.value += response_bytes
 
     def _of(self, api_key: int) -> _Instruments:
-        try:
-            name = ApiKey(api_key).name.title().replace("_", "")
-        except ValueError:
-            name = "Unknown"
+        name = api_name(api_key)
         registry = self._registry
         instruments = self._by_api[api_key] = _Instruments(
             registry.counter(f"{PREFIX}RequestsPerSec", request=name),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from moldau.broker.authorizer import Authorizer
     from moldau.broker.services import BrokerServices
     from moldau.protocol.schema import Message
+    from moldau.runtime.loop_health import LoopWatchdog
     from moldau.runtime.request import Request
 
 logger = logging.getLogger("moldau.broker.requests")
@@ -67,10 +68,19 @@ class RequestRouter:
         services: what handlers work with.
         authorizer: goes into every request's context.
         on_fault: told of an exception that no handler expected; decides if the node goes on.
+        watchdog: of the loop, if it has one.
         apis: the table of served APIs.
     """
 
-    __slots__ = ("_authorizer", "_on_fault", "_routes", "_running", "_services", "_waiting")
+    __slots__ = (
+        "_authorizer",
+        "_on_fault",
+        "_routes",
+        "_running",
+        "_services",
+        "_waiting",
+        "_watchdog",
+    )
 
     def __init__(
         self,
@@ -78,11 +88,13 @@ class RequestRouter:
         *,
         authorizer: Authorizer,
         on_fault: Callable[[BaseException], None],
+        watchdog: LoopWatchdog | None = None,
         apis: dict[ApiKey, ServedApi] = BROKER_APIS,
     ) -> None:
         self._services = services
         self._authorizer = authorizer
         self._on_fault = on_fault
+        self._watchdog = watchdog
         self._routes = {int(api_key): _Route(served) for api_key, served in apis.items()}
         self._running: set[asyncio.Task[None]] = set()
         self._waiting: deque[tuple[_Route, RequestContext, Message]] = deque()
@@ -152,7 +164,10 @@ class RequestRouter:
             context.close(f"{MAX_WAITING_ADMIN_REQUESTS} administrative requests already wait")
 
     def _start(self, route: _Route, context: RequestContext, message: Message) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(route, context, message))
+        running = self._run(route, context, message)
+        if self._watchdog is not None:
+            running = self._watchdog.watch(context.request, running)
+        task = asyncio.get_running_loop().create_task(running)
         self._running.add(task)
         task.add_done_callback(partial(self._finished, context))
 

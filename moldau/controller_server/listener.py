@@ -13,6 +13,7 @@ from moldau.controller_server.apis import ControllerApis
 from moldau.controller_server.request_router import ControllerRequestRouter
 from moldau.metadata.authorizer import Authorizer
 from moldau.runtime.clock import Clock
+from moldau.runtime.loop_health import LoopWatchdog
 from moldau.runtime.network import Network
 from moldau.runtime.outgoing import Offload
 from moldau.runtime.server import ListenerSpec, RequestObserver, Server, ServerLimits
@@ -28,6 +29,7 @@ class ControllerListener:
         on_fault: told of an exception that no handler expected.
         limits: of connections and frames; the same keys as a broker's.
         observer: told of every answered request.
+        watchdog: of the loop, if it has one.
     """
 
     def __init__(
@@ -40,8 +42,11 @@ class ControllerListener:
         limits: ServerLimits | None = None,
         observer: RequestObserver | None = None,
         offload: Offload | None = None,
+        watchdog: LoopWatchdog | None = None,
     ) -> None:
-        self.router = ControllerRequestRouter(on_fault=on_fault, authorizer=authorizer)
+        self.router = ControllerRequestRouter(
+            on_fault=on_fault, authorizer=authorizer, watchdog=watchdog
+        )
         self._server = Server(
             self.router,
             clock=clock,
@@ -49,6 +54,7 @@ class ControllerListener:
             limits=limits,
             observer=observer,
             offload=offload,
+            watchdog=watchdog,
         )
 
     async def start(self, listeners: Iterable[ListenerSpec]) -> None:

@@ -45,8 +45,10 @@ from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.filesystem import Filesystem, OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
+from moldau.runtime.loop_health import LoopWatchdog
 from moldau.runtime.network import AsyncioNetwork, Network
 from moldau.runtime.server import ListenerSpec, RequestObserver, ServerLimits
+from moldau.runtime.telemetry import Registry
 
 logger = logging.getLogger("moldau.controller")
 
@@ -72,6 +74,7 @@ class QuorumNode:
         exception_handler: the quorum loop's, told of exceptions that nobody expected.
         filesystem, clock, network: the simulation's, or None for the machine's.
         limits, observer, authorizer: of the controller listeners.
+        registry: gets what the loop's watchdog counts; without it there is none.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class QuorumNode:
         limits: ServerLimits | None = None,
         observer: RequestObserver | None = None,
         authorizer: Authorizer | None = None,
+        registry: Registry | None = None,
     ) -> None:
         self._config = config
         self._cluster_id = cluster_id
@@ -101,6 +105,8 @@ class QuorumNode:
         self._limits = limits
         self._observer = observer
         self._authorizer = authorizer
+        self._registry = registry
+        self._watchdog: LoopWatchdog | None = None
         self._thread = QuorumThread(loop_factory=loop_factory)
         self._exception_handler = exception_handler
         self._starting: asyncio.Task[None] | None = None
@@ -135,6 +141,9 @@ class QuorumNode:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._exception_handler)
         clock = self._given_clock or SystemClock(loop)
+        if self._registry is not None:
+            self._watchdog = LoopWatchdog(clock, self._registry, "QuorumLoop")
+            self._watchdog.start()
         config = self._config
         bootstrap: list[tuple[Message, int]] = []
         if config.is_controller:
@@ -174,6 +183,7 @@ class QuorumNode:
             limits=self._limits,
             observer=self._observer,
             offload=self._filesystem.offload,
+            watchdog=self._watchdog,
         )
         endpoints = self._config.controller_listeners
         await listener.start(
@@ -372,6 +382,8 @@ class QuorumNode:
             self._own_filesystem.close()
 
     async def _stop(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.stop()
         # The listener ends last: the others fetch from this log until another leads.
         registration, self._registration = self._registration, None
         controller, self._controller = self._controller, None

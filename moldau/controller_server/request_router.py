@@ -35,6 +35,7 @@ from moldau.protocol.messages.p18_api_versions import (
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
+from moldau.runtime.loop_health import LoopWatchdog
 from moldau.runtime.request import Request
 
 MAX_RUNNING_CLIENT_REQUESTS: Final = 64
@@ -95,10 +96,12 @@ class ControllerRequestRouter:
         *,
         on_fault: Callable[[BaseException], None],
         authorizer: Authorizer | None = None,
+        watchdog: LoopWatchdog | None = None,
     ) -> None:
         self._apis: ControllerApis | None = None
         self._early: deque[Request] = deque()
         self._on_fault = on_fault
+        self._watchdog = watchdog
         self._authorizer = authorizer or AllowAllAuthorizer()
         self._peer_calls: dict[asyncio.Task[None], None] = {}  # in the order they began
         self._client_calls: dict[asyncio.Task[None], None] = {}
@@ -212,7 +215,10 @@ class ControllerRequestRouter:
     # -- everything else -------------------------------------------------------------------------
 
     def _start(self, calls: dict[asyncio.Task[None], None], call: _Call) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(call))
+        running = self._run(call)
+        if self._watchdog is not None:
+            running = self._watchdog.watch(call.request, running)
+        task = asyncio.get_running_loop().create_task(running)
         calls[task] = None
         task.add_done_callback(partial(self._finished, calls, call.request))
 

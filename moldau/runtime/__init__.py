@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from moldau.runtime.faults import FaultInjectingFilesystem
     from moldau.runtime.files import File, FileRegion, MappedFile
     from moldau.runtime.filesystem import DirectoryLock, Filesystem, LockHeld, OsFilesystem
-    from moldau.runtime.loop_health import LoopLagMonitor, freeze_garbage_collector
+    from moldau.runtime.loop_health import LoopWatchdog, freeze_garbage_collector
     from moldau.runtime.network import AsyncioNetwork, Listener, Network
     from moldau.runtime.request import Request
     from moldau.runtime.server import ListenerSpec, RequestObserver, Server, ServerLimits
@@ -30,7 +30,7 @@ _MODULES = {
     "faults": ("FaultInjectingFilesystem",),
     "files": ("File", "FileRegion", "MappedFile"),
     "filesystem": ("DirectoryLock", "Filesystem", "LockHeld", "OsFilesystem"),
-    "loop_health": ("LoopLagMonitor", "freeze_garbage_collector"),
+    "loop_health": ("LoopWatchdog", "freeze_garbage_collector"),
     "network": ("AsyncioNetwork", "Listener", "Network"),
     "request": ("Request",),
     "server": ("ListenerSpec", "RequestObserver", "Server", "ServerLimits"),
@@ -53,7 +53,7 @@ __all__ = [
     "Listener",
     "ListenerSpec",
     "LockHeld",
-    "LoopLagMonitor",
+    "LoopWatchdog",
     "ManualClock",
     "MappedFile",
     "Network",

@@ -23,6 +23,7 @@ from moldau.protocol.framing import (
     ReceiveMemory,
 )
 from moldau.runtime.clock import Clock, SystemClock, TimerHandle
+from moldau.runtime.loop_health import LoopWatchdog
 from moldau.runtime.network import (
     DEFAULT_BACKLOG,
     OS_DEFAULT_BYTES,
@@ -108,15 +109,17 @@ class Server:
         observer: RequestObserver | None = None,
         offload: Offload | None = None,
         memory: ReceiveMemory | None = None,
+        watchdog: LoopWatchdog | None = None,
     ) -> None:
         """`offload` is the Filesystem's (for cold file regions); `memory` may be shared by servers
-        of one loop.
+        of one loop; `watchdog` is the loop's.
         """
         self.handler = handler
         self.limits = limits or ServerLimits()
         self.clock = clock or SystemClock()
         self.timers = TimerWheel(self.clock)
         self.offload = offload
+        self.watchdog = watchdog
         self.observer = observer
         self.memory = memory or ReceiveMemory(self.limits.queued_max_request_bytes)
         self.loop: asyncio.AbstractEventLoop

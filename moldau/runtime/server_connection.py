@@ -4,7 +4,7 @@ Owns: the deque of unanswered requests, the frames not yet given to the handler,
 paused. Must not: know any API (but the header), wait, or create a task.
 Invariant: responses leave in the order of their requests; at most `MAX_IN_FLIGHT_REQUESTS` are with
 the handler, `MAX_HELD_REQUESTS` of those that are held; while any pause reason holds, nothing more
-is read from the socket; when the handler has had a connection's requests for `TURN_MS`, others come
+is read from the socket; when the handler has had a connection's requests for a slice, others come
 first.
 """
 
@@ -20,8 +20,10 @@ from moldau.protocol.framing import FrameReader
 from moldau.protocol.headers import decode_request_header
 from moldau.runtime.clock import TimerHandle
 from moldau.runtime.files import FileRegion, source_bytes
+from moldau.runtime.loop_health import STALL_MS
 from moldau.runtime.outgoing import SENDFILE_MIN_BYTES, OutgoingStream
 from moldau.runtime.request import Request
+from moldau.runtime.slices import SLICE_MS
 
 if TYPE_CHECKING:
     from moldau.runtime.server import Server
@@ -37,9 +39,6 @@ handled before. Apache Kafka handles one request of a connection at a time, what
 
 MAX_HELD_BYTES: Final = 1024 * 1024
 """Bytes of such requests after which the connection's next ones are not handled."""
-
-TURN_MS: Final = 1.0
-"""For so long requests of one connection are handled before others have their turn."""
 
 MAX_PENDING_RESPONSE_BYTES: Final = 1024 * 1024
 """Response bytes a peer may leave unread before its further requests wait."""
@@ -58,7 +57,6 @@ class PauseReason:
     THROTTLED: Final = 8
     CLOSING: Final = 16
     HELD: Final = 32
-    TURN: Final = 64
 
 
 _STOPS_DISPATCH: Final = (
@@ -67,7 +65,6 @@ _STOPS_DISPATCH: Final = (
     | PauseReason.THROTTLED
     | PauseReason.CLOSING
     | PauseReason.HELD
-    | PauseReason.TURN
 )
 
 
@@ -345,6 +342,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         self._dispatching = True
         backlog, requests, server = self._backlog, self._requests, self._server
+        begun_ms = now
         try:
             while backlog and not self._pause_reasons & _STOPS_DISPATCH and not self.is_closed:
                 frame = backlog.popleft()
@@ -368,10 +366,14 @@ class ServerConnection(asyncio.BufferedProtocol):
                     # be answered, and nothing behind it could be.
                     request.close("a request failed inside the node")
                     raise
-                request.handled_ms = server.clock.monotonic_ms()
-                if backlog and request.handled_ms - now >= TURN_MS:
-                    self._pause(PauseReason.TURN)
-                    server.loop.call_soon(self._resume, PauseReason.TURN)
+                handled_ms = request.handled_ms = server.clock.monotonic_ms()
+                if handled_ms - begun_ms > STALL_MS and server.watchdog is not None:
+                    server.watchdog.held_by(request, handled_ms - begun_ms)
+                begun_ms = handled_ms
+                if handled_ms - now >= SLICE_MS and backlog:
+                    # Others have their turn between requests that came at once.
+                    server.loop.call_soon(self._dispatch_later)
+                    break
                 if len(requests) >= MAX_IN_FLIGHT_REQUESTS:
                     self.flush()
                     if len(requests) >= MAX_IN_FLIGHT_REQUESTS:

@@ -49,6 +49,7 @@ from moldau.protocol.messages.p62_broker_registration import Feature, Listener
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
+from moldau.runtime.loop_health import LoopWatchdog
 from moldau.runtime.network import Network
 from moldau.runtime.request import Request
 from moldau.runtime.server import ListenerSpec, Server
@@ -99,6 +100,7 @@ class BrokerPart:
         on_fatal: Callable[[str], None],
         network: Network | None = None,
         make_cleaner_worker: Callable[[], CleanerWorker] | None = None,
+        watchdog: LoopWatchdog | None = None,
     ) -> None:
         self._config = config
         self._directories = directories
@@ -106,6 +108,7 @@ class BrokerPart:
         self._filesystem = filesystem
         self._network = network
         self._make_cleaner_worker = make_cleaner_worker
+        self._watchdog = watchdog
         self._clock = clock
         self._registry = registry
         self._random = random
@@ -164,6 +167,7 @@ class BrokerPart:
             limits=server_limits(self._config),
             observer=RequestMetrics(self._registry),
             offload=self._filesystem.offload,
+            watchdog=self._watchdog,
         )
         self.server = server
         await server.start(
@@ -192,7 +196,10 @@ class BrokerPart:
         self._coordinators = Coordinators(services)
         self.services = services
         self._router = RequestRouter(
-            services, authorizer=AllowAllAuthorizer(), on_fault=self._on_fault
+            services,
+            authorizer=AllowAllAuthorizer(),
+            on_fault=self._on_fault,
+            watchdog=self._watchdog,
         )
         services.fetch_sessions.register_gauges(self._registry)
         self._register_gauges()

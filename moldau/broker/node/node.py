@@ -45,7 +45,7 @@ from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTop
 from moldau.raft import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
-from moldau.runtime.loop_health import LoopLagMonitor, freeze_garbage_collector
+from moldau.runtime.loop_health import LoopWatchdog, freeze_garbage_collector
 from moldau.runtime.server import Server
 from moldau.runtime.telemetry import Registry, enhance, load_renderer
 from moldau.storage.cleaner.process_worker import ProcessWorker
@@ -89,9 +89,7 @@ class Node:
         self._channel: ControllerRouter | None = None
         self._broker: BrokerPart | None = None
         self._http: HttpListener | None = None
-        self._lag = LoopLagMonitor(
-            self._clock, self._registry.histogram("kafka.server:type=DataLoop,name=LagMs")
-        )
+        self._watchdog = LoopWatchdog(self._clock, self._registry, "DataLoop")
         self._is_serving = False
         self._background: set[asyncio.Task[None]] = set()
         self._registry.gauge(
@@ -146,7 +144,7 @@ class Node:
     def after_start(self) -> None:
         """What can wait until the node serves: memory housekeeping, prettier logs, metrics."""
         freeze_garbage_collector()
-        self._lag.start()
+        self._watchdog.start()
         task = asyncio.get_running_loop().create_task(self._enhance_logs())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -220,6 +218,7 @@ class Node:
             on_fatal=self._on_fatal,
             exception_handler=self._on_fault.from_loop,
             limits=server_limits(self._config),
+            registry=self._registry,
         )
         self._quorum = quorum
         await quorum.start()
@@ -278,6 +277,7 @@ class Node:
             on_fault=self._on_fault,
             on_fatal=self._on_fatal,
             make_cleaner_worker=lambda: ProcessWorker(self._filesystem),
+            watchdog=self._watchdog,
         )
         self._broker = broker
         await broker.load()
@@ -306,7 +306,7 @@ class Node:
 
     async def stop(self) -> None:
         """Stop the broker, then what it stands on; idempotent."""
-        self._lag.stop()
+        self._watchdog.stop()
         self._is_serving = False
         if self._broker is not None:
             await self._broker.stop()

@@ -227,7 +227,7 @@ class Registry:
         """Forget every series that carries all these labels."""
         wanted = set(_key(labels))
         for family in self._families.values():
-            for key in [key for key in family.series if wanted.issubset(key)]:
+            for key in [key for key in list(family.series) if wanted.issubset(key)]:
                 del family.series[key]
 
     def collect(self) -> Iterator[Metric]:

@@ -15,8 +15,8 @@ from moldau.broker.coordinator import loader
 from moldau.broker.coordinator.replica_partitions import ReplicaPartition
 from moldau.broker.group.core.classic_group import ClassicGroup
 from moldau.broker.group.core.consumer_group import ConsumerGroup
-from moldau.broker.group.core.offset_store import OffsetStore
 from moldau.broker.group.core.consumer_update import MemberUpdates
+from moldau.broker.group.core.offset_store import OffsetStore
 from moldau.broker.group.core.reconciliation import Reconciliation
 from moldau.broker.partition.transactions import NOT_REQUIRED
 from moldau.broker.transaction import marker_sender

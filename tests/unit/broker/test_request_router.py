@@ -14,8 +14,14 @@ from moldau.broker.authorizer import AllowAllAuthorizer
 from moldau.broker.request_router import RequestRouter
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
+from moldau.protocol.messages.p60_describe_cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from moldau.protocol.registry import request_class
+from moldau.runtime.clock import ManualClock
+from moldau.runtime.loop_health import STALL_MS, LoopWatchdog
+from moldau.runtime.telemetry import Registry
 from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest, until
 from tests.unit.broker.messages import batch, produce
 
@@ -90,8 +96,6 @@ class Slow:
             self.running -= 1
         if self.error is not None:
             raise self.error
-        from moldau.protocol.messages.p60_describe_cluster import DescribeClusterResponse
-
         return DescribeClusterResponse(cluster_id=self.cluster_id)
 
 
@@ -130,6 +134,33 @@ async def test_slow_requests_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [request.response is not None for request in requests] == [True] * 5 + [False]
     await until(lambda: router.admin_request_count == 0)
     assert faults == []
+
+
+async def test_steps_of_slow_requests_are_watched() -> None:
+    clock = ManualClock()
+    registry = Registry(clock.monotonic_ms)
+
+    async def answer(services: Any, context: Any, request: Any) -> Any:
+        clock.stand_still(STALL_MS)
+        await asyncio.sleep(0)
+        clock.stand_still(STALL_MS + 1)
+        return DescribeClusterResponse()
+
+    router = RequestRouter(
+        SimpleNamespace(),  # type: ignore[arg-type]
+        authorizer=AllowAllAuthorizer(),
+        on_fault=[].append,
+        apis={ApiKey.DESCRIBE_CLUSTER: api.ServedApi("watched", 0, 2)},
+        watchdog=LoopWatchdog(clock, registry, "DataLoop"),
+    )
+    (route,) = router._routes.values()
+    route.request_class, route.answer = DescribeClusterRequest, answer
+    request = describe()
+    router(request)  # type: ignore[arg-type]
+    await until(lambda: request.is_answered)
+    assert request.response is not None
+    name = "kafka.server:type=DataLoop,name=Stalls"
+    assert registry.counter(name, request="DescribeCluster").value == 1
 
 
 async def test_a_fault_closes_its_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.request import Request
 from moldau.runtime.server import ServerLimits
-from moldau.runtime.server_connection import TURN_MS, ServerConnection
+from moldau.runtime.server_connection import ServerConnection
+from moldau.runtime.slices import SLICE_MS
 
 from .conftest import Harness, Peer, response, until
 
@@ -250,7 +251,7 @@ async def test_connections_take_turns_however_much_of_one_has_been_read(harness:
 
     def handler(request: Request) -> None:
         order.append(request.connection)
-        clock.stand_still(TURN_MS / 2)
+        clock.stand_still(SLICE_MS / 2)
         echo(request)
 
     server = await harness.server(handler, clock=clock)

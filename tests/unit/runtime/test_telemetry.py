@@ -11,8 +11,6 @@ import pytest
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.loop_health import (
     GC_THRESHOLDS,
-    LAG_PROBE_INTERVAL_MS,
-    LoopLagMonitor,
     freeze_garbage_collector,
 )
 from moldau.runtime.telemetry import (
@@ -148,18 +146,6 @@ def test_rate_limited_log(caplog: pytest.LogCaptureFixture) -> None:
         "3 similar lines were left out",
         "later",
     ]
-
-
-def test_loop_lag_is_sampled() -> None:
-    clock = ManualClock()
-    histogram = Histogram()
-    monitor = LoopLagMonitor(clock, histogram)
-    monitor.start()
-    clock.advance(10 * LAG_PROBE_INTERVAL_MS)
-    assert histogram.count == 10
-    assert histogram.maximum == 0.0
-    monitor.stop()
-    assert clock.timer_count == 0
 
 
 def test_the_collector_is_frozen() -> None:
