@@ -261,6 +261,11 @@ def _take_in(partition: Partition, log: Log, data: PartitionData) -> FollowerSte
         assert isinstance(records, (bytearray, bytes, memoryview)), "records come from the network"
         if isinstance(records, bytes):
             records = memoryview(records)
+        is_inside_a_batch = int.from_bytes(records[:8]) < log.log_end_offset
+        if is_inside_a_batch and log.log_start_offset < log.log_end_offset == data.log_start_offset:
+            # Only an empty log may begin inside a batch, and all of ours is deleted at the leader.
+            reason = "the leader's log begins there, inside a batch"
+            _begin_anew(partition, log, data.log_start_offset, reason)
         result = log.append_as_follower(records, leader_epoch=partition.core.leader_epoch)
         if log.offline:
             partition.changed()

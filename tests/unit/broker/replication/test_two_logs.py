@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
@@ -189,3 +190,22 @@ def test_two_that_never_spoke_to_each_other() -> None:
         pass
     assert pair.batches(1) == pair.batches(2)
     assert len(pair.batches(2)) == 4
+
+
+@pytest.mark.parametrize("sizes", [[2], [2, 1]], ids=["there", "behind"])
+def test_a_follower_ends_where_the_leaders_log_begins_inside_a_batch(sizes: list[int]) -> None:
+    """Records were deleted up to there; all that the follower has is another leader's, below it."""
+    pair = Pair()
+    pair.elect(1)
+    for size in sizes:
+        pair.append(size)
+    pair.elect(2)
+    pair.append(5)
+    pair.append(1)
+    leader_log, follower_log = pair.log(2), pair.log(1)
+    leader_log.update_high_watermark(6)
+    assert leader_log.advance_log_start_offset(2)
+    while pair.fetch(300):
+        pass
+    assert pair.batches(1) == pair.batches(2)
+    assert (follower_log.log_start_offset, follower_log.log_end_offset) == (2, 6)
