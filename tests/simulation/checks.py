@@ -82,19 +82,21 @@ class Checks:
             if (replica.who, core.leader_epoch) not in since:
                 since[replica.who, core.leader_epoch] = replica.now_ms()
                 self._world.scheduler.counts["elections"] += 1
-        # An event may commit a record and end the leadership.
+        # An event may commit a record and end the leadership; a voter that has become the only one
+        # leads again in the same event.
         did_lead, replica.led_epoch = replica.led_epoch, core.leader_epoch if leads else -1
         high_watermark = core.high_watermark
         if high_watermark == replica.seen_high_watermark:
             return
         if high_watermark < replica.seen_high_watermark:
             raise Violation("high-watermark-back", f"{replica.who}: {high_watermark}")
-        self._high_watermark_advanced(
-            replica, high_watermark, leads or did_lead == core.leader_epoch
-        )
+        leads = leads or did_lead == core.leader_epoch
+        led_epochs = {did_lead, core.leader_epoch} if leads else set()
+        self._high_watermark_advanced(replica, high_watermark, led_epochs)
         replica.seen_high_watermark = high_watermark
 
-    def _high_watermark_advanced(self, replica: Replica, end: int, leads: bool) -> None:
+    def _high_watermark_advanced(self, replica: Replica, end: int, led_epochs: set[int]) -> None:
+        """`led_epochs`: in which it led, before the event and after; empty for a follower."""
         log = replica.log
         if end > log.end():
             raise Violation("high-watermark-ahead", f"{replica.who}: {end} > {log.end()}")
@@ -106,21 +108,21 @@ class Checks:
                 self._world.scheduler.counts["commits"] += 1
         if log.start() > self._ledger.end:
             raise Violation("commit-gap", f"{replica.who}: log starts at {log.start()}")
-        if leads:
-            self._check_epoch_of_commit(replica, end)
+        if led_epochs:
+            self._check_epoch_of_commit(replica, end, led_epochs)
         elif replica.settings.is_controller and end > max(
             replica.disk.durable_log.end, log.start()
         ):
             # A broker's disk counts for nothing in a majority: it never votes.
             raise Violation("high-watermark-not-durable", f"{replica.who}: {end}")
         if self._ledger.end > first_new:
-            if not leads:
+            if not led_epochs:
                 raise Violation("follower-commits-first", f"{replica.who} at {first_new}..{end}")
             self._check_majority(replica, end)
 
-    def _check_epoch_of_commit(self, replica: Replica, end: int) -> None:
+    def _check_epoch_of_commit(self, replica: Replica, end: int, led_epochs: set[int]) -> None:
         entry = replica.log.entry_at(end - 1)
-        if entry is not None and entry[0] != replica.core.leader_epoch:
+        if entry is not None and entry[0] not in led_epochs:
             raise Violation(
                 "commits-earlier-epoch",
                 f"{replica.who} in epoch {replica.core.leader_epoch} commits up to {entry}",

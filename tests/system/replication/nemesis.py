@@ -168,7 +168,11 @@ class Nemesis:
         self._only = only
         self._stop = threading.Event()
         self._directories = DirectoryFaults(
-            cluster, missing=missing, end=self._end, say=say, complain=self.complaints.append
+            cluster,
+            missing=self._missing_without,
+            end=self._end,
+            say=say,
+            complain=self.complaints.append,
         )
         brokers = broker_plan(seed, cluster.broker_ids)
         controllers = controller_plan(seed, cluster.controller_ids)
@@ -320,6 +324,13 @@ class Nemesis:
             return self._missing(())
         leader_id, _ = self._cluster.active_controller(victim)
         return [] if leader_id >= 0 else [f"controller {victim} knows no leader"]
+
+    def _missing_without(self, partitions: Collection[str]) -> list[str]:
+        """What is missing but for those partitions; another broker may have had no room meanwhile,
+        and is started again.
+        """
+        self._revive(self._cluster.broker_ids[0])
+        return self._missing(partitions)
 
     def _revive(self, victim: int) -> None:
         """Nodes of the victim's lane that ended by themselves are started again; unless their disk
