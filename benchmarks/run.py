@@ -36,6 +36,7 @@ BENCHMARKS: Final = {
     "idle-partitions": "bench_idle_partitions",
     "transactions": "bench_transactions",
     "groups": "bench_groups",
+    "floods": "bench_floods",
     "compaction": "bench_compaction",
     "client": "bench_client",
     "visibility": "bench_visibility",

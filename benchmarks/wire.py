@@ -27,6 +27,11 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataRequestTopic,
     MetadataResponsePartition,
 )
+from moldau.protocol.messages.p08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from moldau.protocol.messages.p19_create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -41,6 +46,7 @@ from moldau.protocol.types import Part
 PRODUCE_VERSION: Final = 11
 FETCH_VERSION: Final = 12
 CREATE_TOPICS_VERSION: Final = 5
+COMMIT_VERSION: Final = 8
 CLIENT_ID: Final = "bench"
 ANSWER_DEADLINE_S: Final = 60.0
 READY_DEADLINE_S: Final = 60.0
@@ -63,6 +69,25 @@ _OVERHEAD_BYTES: Final = 7
 def _joined(parts: Sequence[Part]) -> bytes:
     """The bytes of an encoded request, which never holds parts of a file."""
     return b"".join(part for part in parts if isinstance(part, bytes | bytearray | memoryview))
+
+
+def commit_request(group_id: str, topic: str) -> OffsetCommitRequest:
+    """A commit of one offset, by no member."""
+    offset = OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    topics = [OffsetCommitRequestTopic(name=topic, partitions=[offset])]
+    return OffsetCommitRequest(group_id=group_id, topics=topics)
+
+
+def commit_frame(group_id: str, topic: str) -> bytes:
+    """The same as a client sends it."""
+    return _joined(
+        encode_request(
+            commit_request(group_id, topic),
+            api_version=COMMIT_VERSION,
+            correlation_id=0,
+            client_id=CLIENT_ID,
+        )
+    )
 
 
 class Wire:

@@ -4,8 +4,8 @@ Owns: the deque of unanswered requests, the frames not yet given to the handler,
 paused. Must not: know any API (but the header), wait, or create a task.
 Invariant: responses leave in the order of their requests; at most `MAX_IN_FLIGHT_REQUESTS` are with
 the handler, `MAX_HELD_REQUESTS` of those that are held; while any pause reason holds, nothing more
-is read from the socket; when the handler has had a connection's requests for a slice, others come
-first.
+is read from the socket; when the handler has had a connection's requests for `TURN_MS`, others
+come first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from moldau.runtime.files import FileRegion, source_bytes
 from moldau.runtime.loop_health import STALL_MS
 from moldau.runtime.outgoing import SENDFILE_MIN_BYTES, OutgoingStream
 from moldau.runtime.request import Request
-from moldau.runtime.slices import SLICE_MS
 
 if TYPE_CHECKING:
     from moldau.runtime.server import Server
@@ -39,6 +38,11 @@ handled before. Apache Kafka handles one request of a connection at a time, what
 
 MAX_HELD_BYTES: Final = 1024 * 1024
 """Bytes of such requests after which the connection's next ones are not handled."""
+
+TURN_MS: Final = 0.25
+"""For so long requests of one connection are handled before others have their turn; nothing more is
+read from it before all that it has sent are with the handler.
+"""
 
 MAX_PENDING_RESPONSE_BYTES: Final = 1024 * 1024
 """Response bytes a peer may leave unread before its further requests wait."""
@@ -57,6 +61,7 @@ class PauseReason:
     THROTTLED: Final = 8
     CLOSING: Final = 16
     HELD: Final = 32
+    BACKLOG: Final = 64
 
 
 _STOPS_DISPATCH: Final = (
@@ -370,16 +375,20 @@ class ServerConnection(asyncio.BufferedProtocol):
                 if handled_ms - begun_ms > STALL_MS and server.watchdog is not None:
                     server.watchdog.held_by(request, handled_ms - begun_ms)
                 begun_ms = handled_ms
-                if handled_ms - now >= SLICE_MS and backlog:
-                    # Others have their turn between requests that came at once.
-                    server.loop.call_soon(self._dispatch_later)
-                    break
                 if len(requests) >= MAX_IN_FLIGHT_REQUESTS:
                     self.flush()
                     if len(requests) >= MAX_IN_FLIGHT_REQUESTS:
                         self._pause(PauseReason.IN_FLIGHT)
+                if backlog and handled_ms - now >= TURN_MS:
+                    # Others have their turn between requests that came at once.
+                    server.loop.call_soon(self._dispatch_later)
+                    break
         finally:
             self._dispatching = False
+        if backlog:
+            self._pause(PauseReason.BACKLOG)
+        elif self._pause_reasons & PauseReason.BACKLOG:
+            self._resume(PauseReason.BACKLOG)
         self.flush()
 
     def _dispatch_later(self) -> None:

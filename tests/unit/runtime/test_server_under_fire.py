@@ -18,8 +18,7 @@ from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.request import Request
 from moldau.runtime.server import ServerLimits
-from moldau.runtime.server_connection import ServerConnection
-from moldau.runtime.slices import SLICE_MS
+from moldau.runtime.server_connection import TURN_MS, ServerConnection
 
 from .conftest import Harness, Peer, response, until
 
@@ -251,7 +250,7 @@ async def test_connections_take_turns_however_much_of_one_has_been_read(harness:
 
     def handler(request: Request) -> None:
         order.append(request.connection)
-        clock.stand_still(SLICE_MS / 2)
+        clock.stand_still(TURN_MS / 2)
         echo(request)
 
     server = await harness.server(handler, clock=clock)
@@ -268,6 +267,26 @@ async def test_connections_take_turns_however_much_of_one_has_been_read(harness:
         assert (await flooding.receive())[0] == number
     assert (await other.receive())[0] == 0
     assert order.index(second) == 2
+    assert server.memory.reserved_bytes == 0
+
+
+async def test_nothing_is_read_while_requests_wait_for_their_turn(harness: Harness) -> None:
+    clock = ManualClock()
+
+    def handler(request: Request) -> None:
+        clock.stand_still(TURN_MS)
+        echo(request)
+
+    server = await harness.server(handler, clock=clock)
+    peer = await harness.peer(server)
+    count = 5_000
+    peer.send(*(peer.request(number, bytes(1_000)) for number in range(count)))
+    most_bytes = 0
+    for number in range(count):
+        most_bytes = max(most_bytes, server.memory.reserved_bytes)
+        assert (await peer.receive())[0] == number
+    (connection,) = server.connections
+    assert most_bytes <= len(connection.get_buffer(-1)) * 4
     assert server.memory.reserved_bytes == 0
 
 
