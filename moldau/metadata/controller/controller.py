@@ -43,6 +43,10 @@ logger = logging.getLogger("moldau.controller")
 
 MAX_WAITING_REQUESTS: Final = 1_000
 MIN_SESSION_CHECK_MS: Final = 10.0
+LATE_SESSION_CHECK_MS: Final = 1_000.0
+"""A check that is later than this waits once more for so long: the node has stood still, and the
+heartbeats that came meanwhile are to be read first.
+"""
 
 
 class RequestFailed(Exception):
@@ -96,6 +100,7 @@ class Controller:
         self._committed_offset = -1
         self._last_appended_offset = -1
         self._session_timer: TimerHandle | None = None
+        self._session_due_ms = 0.0
         self._task_timer: TimerHandle | None = None
         self._task_due_ms = 0.0
         self._snapshot_task: asyncio.Task[None] | None = None
@@ -296,14 +301,22 @@ class Controller:
             return
         expiry_ms = self._core.next_session_expiry_ms()
         if expiry_ms is not None:
-            delay_ms = max(expiry_ms - self._clock.monotonic_ms(), MIN_SESSION_CHECK_MS)
-            self._session_timer = self._clock.call_later(delay_ms, self._check_sessions)
+            self._check_sessions_in(expiry_ms - self._clock.monotonic_ms())
+
+    def _check_sessions_in(self, delay_ms: float) -> None:
+        delay_ms = max(delay_ms, MIN_SESSION_CHECK_MS)
+        self._session_due_ms = self._clock.monotonic_ms() + delay_ms
+        self._session_timer = self._clock.call_later(delay_ms, self._check_sessions)
 
     def _check_sessions(self) -> None:
         self._session_timer = None
         if not self.is_active or self._is_closed:
             return
-        records = self._core.fence_expired(self._clock.monotonic_ms())
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._session_due_ms > LATE_SESSION_CHECK_MS:
+            self._check_sessions_in(LATE_SESSION_CHECK_MS)
+            return
+        records = self._core.fence_expired(now_ms)
         if records:
             last = records[-1][0]
             if isinstance(last, BrokerRegistrationChangeRecord):

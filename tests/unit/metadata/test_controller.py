@@ -21,11 +21,12 @@ from moldau.metadata.controller import (
     RequestFailed,
     SnapshotPolicy,
 )
-from moldau.metadata.controller.controller import MAX_WAITING_REQUESTS
+from moldau.metadata.controller.controller import LATE_SESSION_CHECK_MS, MAX_WAITING_REQUESTS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationResponse
+from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -289,31 +290,47 @@ async def test_who_cannot_write_its_first_records_lets_somebody_else_lead(bench:
     assert bench.log.steps_down_count == 1
 
 
-async def test_sessions_run_out_by_the_clock(bench: Bench) -> None:
-    bench.lead()
-    bench.submit(registration(1))
-    bench.submit(registration(2))
-    broker_epochs = {each: bench.core.state.broker(each).broker_epoch for each in (1, 2)}  # type: ignore[union-attr]
-    from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
-
-    def beat(broker_id: int) -> None:
-        bench.submit(
-            BrokerHeartbeatRequest(
-                broker_id=broker_id,
-                broker_epoch=broker_epochs[broker_id],
-                current_metadata_offset=bench.log.end_offset,
-            )
+def beat(bench: Bench, broker_id: int) -> None:
+    bench.submit(
+        BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=bench.core.state.broker(broker_id).broker_epoch,  # type: ignore[union-attr]
+            current_metadata_offset=bench.log.end_offset,
         )
+    )
 
-    beat(1)
-    beat(2)
+
+def fenced_brokers(bench: Bench) -> set[int]:
+    return {each for each in (1, 2) if bench.core.state.broker(each).fenced}  # type: ignore[union-attr]
+
+
+def lead_two_brokers(bench: Bench) -> None:
+    bench.lead()
+    for broker_id in (1, 2):
+        bench.submit(registration(broker_id))
+        beat(bench, broker_id)
+
+
+async def test_sessions_run_out_by_the_clock(bench: Bench) -> None:
+    lead_two_brokers(bench)
     for _ in range(5):
         bench.clock.advance(2_000)
-        beat(2)
-    fenced = {each: bench.core.state.broker(each).fenced for each in (1, 2)}  # type: ignore[union-attr]
-    assert fenced == {1: True, 2: False}
+        beat(bench, 2)
+    assert fenced_brokers(bench) == {1}
     bench.clock.advance(20_000)
-    assert bench.core.state.broker(2).fenced  # type: ignore[union-attr]
+    assert fenced_brokers(bench) == {1, 2}
+
+
+async def test_after_a_standstill_heartbeats_are_read_before_brokers_are_fenced(
+    bench: Bench,
+) -> None:
+    lead_two_brokers(bench)
+    bench.clock.stand_still(60_000)
+    bench.clock.advance(1)
+    assert fenced_brokers(bench) == set()
+    beat(bench, 2)
+    bench.clock.advance(LATE_SESSION_CHECK_MS)
+    assert fenced_brokers(bench) == {1}
 
 
 async def test_snapshots_come_by_size_and_hold_the_committed_image() -> None:
