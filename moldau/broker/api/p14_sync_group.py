@@ -3,12 +3,12 @@
 Behaviour: READ on the group. Answered when the leader's assignment is committed in
 `__consumer_offsets`. REBALANCE_IN_PROGRESS when the generation ends before, ILLEGAL_GENERATION,
 UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (v3), INCONSISTENT_GROUP_PROTOCOL for another protocol than
-the generation's (v5).
+the generation's, or none (v5, KIP-559).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.authorizer import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
@@ -19,9 +19,18 @@ if TYPE_CHECKING:
     from moldau.broker.services import BrokerServices
     from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
 
+PROTOCOL_SINCE: Final = 5
+"""The version from which on the protocol's type and name must be told."""
+
 
 def handle(services: BrokerServices, context: RequestContext, request: SyncGroupRequest) -> None:
     """Hand the request to the group's coordinator."""
+    if context.api_version >= PROTOCOL_SINCE and None in (
+        request.protocol_type,
+        request.protocol_name,
+    ):
+        context.respond(SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        return
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         context.respond(SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return

@@ -2,7 +2,8 @@
 
 Behaviour: DELETE on the group, READ on each topic. UNKNOWN_TOPIC_OR_PARTITION for what does not
 exist, GROUP_SUBSCRIBED_TO_TOPIC for topics that a member consumes, NON_EMPTY_GROUP for groups with
-members that are no consumers, GROUP_ID_NOT_FOUND. An offset that is not there is removed, too.
+members that are no consumers, GROUP_ID_NOT_FOUND. An offset that is not there is removed, too. A
+topic of which no partition is named is not in the answer.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def _check(
         error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     elif found is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    refused = merged.entry(topic.name)
+    if error is not ErrorCode.NONE:
+        merged.entry(topic.name)
     valid = []
     for asked in topic.partitions:
         told = error
@@ -65,7 +67,7 @@ def _check(
         if told is ErrorCode.NONE:
             valid.append(asked)
         else:
-            refused.append(
+            merged.entry(topic.name).append(
                 OffsetDeleteResponsePartition(
                     partition_index=asked.partition_index, error_code=told
                 )

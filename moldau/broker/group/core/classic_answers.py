@@ -102,7 +102,8 @@ def answer_join_error(
 ) -> None:
     """Refuse the member's JoinGroup, if one waits."""
     if member.join_reply_to is not None:
-        message = join_error(error, member.member_id, member.join_api_version)
+        told = UNKNOWN_MEMBER if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
+        message = join_error(error, told, member.join_api_version)
         answer_join(group, member, message, out)
 
 

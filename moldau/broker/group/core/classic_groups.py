@@ -183,14 +183,12 @@ class ClassicGroups:
             return CoordinatorResult.reply(reply_to, unknown_leavers(request))
         out = CoordinatorResult()
         response = LeaveGroupResponse(members=[])
-        member_count = len(group.members)
         for leaving in request.members:
             error = self._leave(group, leaving, out)
             response.members.append(_left(leaving, error))
-        if len(group.members) < member_count:
+        has_left = any(each.error_code is ErrorCode.NONE for each in response.members)
+        if has_left and group.state is not ClassicGroupState.EMPTY:
             self._rebalance.members_changed(group, out, now_ms)
-        else:
-            self._rebalance.maybe_complete_join(group, out, now_ms)
         self.discard_if_unused(group)
         if not out.records:
             out.replies.append(Reply(reply_to, response))

@@ -158,8 +158,10 @@ class ClassicJoin:
     def _join_new(
         self, group: ClassicGroup, joining: _Joining, out: CoordinatorResult, now_ms: float
     ) -> None:
-        prefix = (joining.group_instance_id or joining.client.client_id)[:_MAX_PREFIX_LENGTH]
-        member_id = f"{prefix}-{self._random_id()}"
+        prefix = joining.group_instance_id
+        if prefix is None:
+            prefix = joining.client.client_id
+        member_id = f"{prefix[:_MAX_PREFIX_LENGTH]}-{self._random_id()}"
         if joining.group_instance_id is not None:
             known = group.static_members.get(joining.group_instance_id)
             if known is None:

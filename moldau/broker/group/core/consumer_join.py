@@ -88,7 +88,7 @@ class ClassicJoins:
             return self._join(group, request, api_version, client, reply_to, now_ms)
         except Refusal as refusal:
             return CoordinatorResult.reply(
-                reply_to, join_error(refusal.error_code, request.member_id, api_version)
+                reply_to, join_error(refusal.error_code, "", api_version)
             )
 
     def _join(
@@ -112,14 +112,15 @@ class ClassicJoins:
             return CoordinatorResult.reply(reply_to, required)
         subscription = _subscription(request)
         update = self._update(group, request, subscription, client, now_ms)
-        replaced = group.members.get(update.replaced_id or "")
+        replaced = group.members.get(update.replaced_id or update.old.member_id)
         converts = (
             replaced is not None
+            and request.group_instance_id is not None
             and not replaced.uses_classic_protocol
             and self._migration.can_downgrade(group, [replaced], joining=1)
         )
-        if replaced is not None and not converts:
-            update.records += replacement_records(group, replaced.member_id, update.old)
+        if update.replaced_id is not None and not converts:
+            update.records += replacement_records(group, update.replaced_id, update.old)
         self._updates.tell(update)
         if converts:
             assert replaced is not None
@@ -134,7 +135,7 @@ class ClassicJoins:
         return result
 
     def _convert(self, update: MemberUpdate, replaced: ConsumerGroupMember) -> CoordinatorResult:
-        """The last member of the new protocol is replaced by one of the classic protocol."""
+        """The last member of the new protocol, a static one, goes on with the classic protocol."""
         group = update.group
         # What was decided of the group's next epoch is not written: the group ends here.
         rebalances = update.group_epoch > group.assignment_epoch or not all(
@@ -171,7 +172,7 @@ class ClassicJoins:
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             told = answer
             if error is not ErrorCode.NONE:
-                told = join_error(group_write_error(error), request.member_id, api_version)
+                told = join_error(group_write_error(error), "", api_version)
             result = CoordinatorResult.reply(reply_to, told)
             if not converts and not is_refused(error):
                 self._joined(group.group_id, [member.member_id])
@@ -217,7 +218,9 @@ class ClassicJoins:
         old, replaced_id = self._member_for(group, request, owned)
         new = replace(
             old,
-            instance_id=request.group_instance_id or old.instance_id,
+            instance_id=(
+                old.instance_id if request.group_instance_id is None else request.group_instance_id
+            ),
             rack_id=subscription.rack_id or old.rack_id,
             client_id=client.client_id,
             client_host=client.client_host,

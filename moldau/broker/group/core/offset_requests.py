@@ -159,11 +159,16 @@ class OffsetRequests:
         stored: StoredOffset,
         records: list[CoordinatorRecord],
     ) -> ErrorCode:
-        # Characters, whatever the key is called: so does Kafka.
-        if len(stored.metadata) > self._settings.max_metadata_bytes:
+        if self._is_metadata_too_large(asked):
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         records.append(offset_record(group_id, topic, asked.partition_index, stored))
         return ErrorCode.NONE
+
+    def _is_metadata_too_large(
+        self, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
+    ) -> bool:
+        # Characters, whatever the key is called: so does Kafka.
+        return len(asked.committed_metadata or "") > self._settings.max_metadata_bytes
 
     def _commit_error(self, request: OffsetCommitRequest, api_version: int) -> ErrorCode:
         group = self._groups.get(request.group_id)
@@ -185,6 +190,8 @@ class OffsetRequests:
             return error
         for topic in request.topics:
             for asked in topic.partitions:
+                if self._is_metadata_too_large(asked):
+                    continue  # not stored, whichever epoch it is from
                 error = group.partition_commit_error(
                     request.member_id,
                     epoch,
@@ -214,6 +221,8 @@ class OffsetRequests:
         if error is ErrorCode.NONE and not isinstance(group, ClassicGroup):
             for topic in request.topics:
                 for asked in topic.partitions:
+                    if self._is_metadata_too_large(asked):
+                        continue
                     error = error or group.partition_commit_error(
                         request.member_id,
                         generation,

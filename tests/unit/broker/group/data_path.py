@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from moldau.broker.authorizer import AllowAllAuthorizer, Operation, ResourceType
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
@@ -59,6 +59,10 @@ async def loaded(broker: DataPath, partition_count: int) -> None:
     await until(lambda: len(list(runtime.states())) == partition_count)
 
 
+SYNCED_PROTOCOL: Final[dict[str, Any]] = {"protocol_type": "consumer", "protocol_name": "range"}
+"""What SyncGroup has to tell since version 5; older versions leave it out."""
+
+
 def join_request(**changes: Any) -> JoinGroupRequest:
     values: dict[str, Any] = {
         "group_id": "team",
@@ -101,6 +105,7 @@ async def stable(broker: DataPath, version: int = 5, **changes: Any) -> Any:
             generation_id=member.generation_id,
             member_id=member.member_id,
             group_instance_id=changes.get("group_instance_id"),
+            **SYNCED_PROTOCOL,
             assignments=[
                 SyncGroupRequestAssignment(member_id=member.member_id, assignment=b"share")
             ],

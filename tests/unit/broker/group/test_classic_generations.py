@@ -274,6 +274,26 @@ def test_leaving_names_each_ones_error() -> None:
     assert groups.group_state() == "Empty"
 
 
+def test_one_that_was_only_given_an_id_leaves_and_the_others_rebalance() -> None:
+    groups = Groups()
+    (member,) = groups.stable(1)
+    pending = groups.member()
+    pending.member_id = pending.ask_to_join().answer.member_id
+    assert pending.leave().answer.members[0].error_code == ErrorCode.NONE
+    assert member.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_members_are_described_with_their_assignments_while_they_rebalance() -> None:
+    groups = Groups()
+    leader, follower = leader_first(groups.stable(2))
+    follower.join()
+    leader.leave()
+    assert groups.group_state() != "Stable"
+    (described,) = groups.describe().members
+    assert described.member_assignment == f"share of {follower.member_id}".encode()
+    assert described.member_metadata == b""
+
+
 def test_leaving_a_group_that_is_not_there() -> None:
     groups = Groups()
     answer = groups.leave(("m", None), ("", "i")).answer

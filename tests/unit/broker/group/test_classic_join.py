@@ -57,6 +57,14 @@ def test_old_clients_and_static_members_need_no_id_first() -> None:
         assert member.member_id.startswith(f"{prefix}-")
 
 
+def test_an_empty_instance_id_is_one() -> None:
+    groups = Groups()
+    member = groups.member(instance_id="")
+    member.ask_to_join()
+    groups.advance(INITIAL_DELAY_MS)
+    assert member.joined().member_id.startswith("-")
+
+
 def test_a_pending_id_lasts_a_session() -> None:
     groups = Groups()
     member = groups.member()

@@ -170,13 +170,14 @@ def test_an_older_epoch_commits_what_it_has_had_since_then() -> None:
     (kept, *_) = sorted(first.owned["events"])
     (lost, *_) = sorted(second.owned["events"])
 
-    def commit(partition: int) -> ErrorCode:
+    def commit(partition: int, metadata: str = "") -> ErrorCode:
         return error_of(
             groups.commit(
                 {("events", partition): 9},
                 member_id=first.member_id,
                 generation=2,
                 topic_id=topic_id_of("events"),
+                metadata=metadata,
             )
         )
 
@@ -189,6 +190,8 @@ def test_an_older_epoch_commits_what_it_has_had_since_then() -> None:
 
     assert commit(kept) is ErrorCode.NONE
     assert commit(lost) is ErrorCode.STALE_MEMBER_EPOCH
+    # What is not stored is not asked whose it is.
+    assert commit(lost, "x" * 4097) is ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert commit_transactional(kept) is ErrorCode.NONE
     assert commit_transactional(lost) is ErrorCode.ILLEGAL_GENERATION
 

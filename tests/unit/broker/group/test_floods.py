@@ -20,6 +20,7 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupH
 from moldau.protocol.messages.p69_consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.protocol.metadata_records import FeatureLevelRecord
 from tests.unit.broker.group.data_path import (
+    SYNCED_PROTOCOL,
     commit_request,
     errors,
     join,
@@ -113,7 +114,10 @@ async def test_members_join_and_sync_while_the_line_is_full(broker: DataPath) ->
         member = await join(broker)
         flood(broker, neighbour_of(broker, "team"))
         sync = SyncGroupRequest(
-            group_id="team", generation_id=member.generation_id, member_id=member.member_id
+            group_id="team",
+            generation_id=member.generation_id,
+            member_id=member.member_id,
+            **SYNCED_PROTOCOL,
         )
         waiting = broker.send(sync, 5)
         assert not waiting.is_answered

@@ -31,6 +31,7 @@ from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from tests.unit.broker.group.data_path import (
+    SYNCED_PROTOCOL,
     commit_request,
     errors,
     join,
@@ -73,8 +74,24 @@ async def test_sync_group_in_every_version(broker: DataPath) -> None:
     for version in range(6):
         group_id = f"team-{version}"
         await stable(broker, version, group_id=group_id)
-        refused = await broker.ask(SyncGroupRequest(group_id=group_id, member_id="x"), version)
-        assert refused.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        unknown = SyncGroupRequest(group_id=group_id, member_id="x", **SYNCED_PROTOCOL)
+        assert (await broker.ask(unknown, version)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("missing", SYNCED_PROTOCOL)
+async def test_sync_group_tells_its_protocol_since_version_5(
+    broker: DataPath, missing: str
+) -> None:
+    member = await stable(broker)
+    request = SyncGroupRequest(
+        group_id="team",
+        generation_id=member.generation_id,
+        member_id=member.member_id,
+        **{**SYNCED_PROTOCOL, missing: None},
+    )
+    refused = await broker.ask(request, 5)
+    assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert (await broker.ask(request, 4)).error_code == ErrorCode.NONE
 
 
 async def test_heartbeat_in_every_version(broker: DataPath) -> None:
@@ -274,6 +291,15 @@ async def test_offset_delete(broker: DataPath) -> None:
     request.group_id = "nobody"
     request.topics = []
     assert (await broker.ask(request, 0)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def test_offset_delete_leaves_out_topics_of_which_no_partition_is_named(
+    broker: DataPath,
+) -> None:
+    await broker.ask(commit_request({("events", 0): 5}), 9)
+    topics = [OffsetDeleteRequestTopic(name=name, partitions=[]) for name in ("events", "missing")]
+    answer = await broker.ask(OffsetDeleteRequest(group_id="team", topics=topics), 0)
+    assert [topic.name for topic in answer.topics] == ["missing"]
 
 
 # -- administration ------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from moldau.protocol.messages.p47_offset_delete import (
 )
 from tests.unit.broker.coordinator.harness import create_internal_topic
 from tests.unit.broker.group.data_path import (
+    SYNCED_PROTOCOL,
     Refusing,
     commit_request,
     errors,
@@ -64,16 +65,19 @@ async def broker(tmp_path: Path) -> AsyncIterator[DataPath]:
 def one_of_each() -> list[tuple[Any, int]]:
     identity = MemberIdentity(member_id="m", group_instance_id=None)
     asked = OffsetFetchRequestTopics(name="events", partition_indexes=[0])
+    deleted = OffsetDeleteRequestTopic(
+        name="events", partitions=[OffsetDeleteRequestPartition(partition_index=0)]
+    )
     return [
         (commit_request({("events", 0): 1}), 9),
         (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="team", topics=[asked])]), 9),
         (join_request(), 9),
         (HeartbeatRequest(group_id="team", member_id="m"), 4),
         (LeaveGroupRequest(group_id="team", members=[identity]), 5),
-        (SyncGroupRequest(group_id="team", member_id="m"), 5),
+        (SyncGroupRequest(group_id="team", member_id="m", **SYNCED_PROTOCOL), 5),
         (DescribeGroupsRequest(groups=["team"]), 6),
         (DeleteGroupsRequest(groups_names=["team"]), 2),
-        (OffsetDeleteRequest(group_id="team"), 0),
+        (OffsetDeleteRequest(group_id="team", topics=[deleted]), 0),
     ]
 
 
@@ -241,7 +245,7 @@ async def test_a_stale_generation(broker: DataPath) -> None:
     stale: dict[str, Any] = {"group_id": "team", "generation_id": 0, "member_id": member.member_id}
     for request, version in (
         (HeartbeatRequest(**stale), 4),
-        (SyncGroupRequest(**stale), 5),
+        (SyncGroupRequest(**stale, **SYNCED_PROTOCOL), 5),
         (
             commit_request(
                 {("events", 0): 1},
@@ -262,7 +266,7 @@ async def test_an_unknown_member(broker: DataPath) -> None:
     for request, version in (
         (join_request(member_id="nobody"), 9),
         (HeartbeatRequest(generation_id=1, **unknown), 4),
-        (SyncGroupRequest(generation_id=1, **unknown), 5),
+        (SyncGroupRequest(generation_id=1, **unknown, **SYNCED_PROTOCOL), 5),
         (LeaveGroupRequest(group_id="team", members=[nobody]), 5),
         (
             commit_request({("events", 0): 1}, generation_id_or_member_epoch=1, member_id="nobody"),
@@ -288,7 +292,7 @@ async def test_a_fenced_instance(broker: DataPath) -> None:
     for request, version in (
         (join_request(member_id=first.member_id, group_instance_id="i-1"), 9),
         (HeartbeatRequest(**fenced), 4),
-        (SyncGroupRequest(**fenced), 5),
+        (SyncGroupRequest(**fenced, **SYNCED_PROTOCOL), 5),
         (LeaveGroupRequest(group_id="team", members=[identity]), 5),
         (
             commit_request(
@@ -349,6 +353,7 @@ async def test_an_assignment_that_fits_into_no_batch(broker: DataPath) -> None:
         group_id="team",
         generation_id=1,
         member_id=member.member_id,
+        **SYNCED_PROTOCOL,
         assignments=[
             SyncGroupRequestAssignment(member_id=member.member_id, assignment=b"x" * 2_000_000)
         ],

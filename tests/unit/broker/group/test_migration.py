@@ -558,6 +558,32 @@ def test_a_static_member_moves_between_the_protocols() -> None:
     assert back_i.heartbeat() is ErrorCode.NONE
 
 
+def test_a_static_member_goes_down_under_its_own_id() -> None:
+    groups = shard()
+    new = groups.consumer("team", ["events"], instance_id="i")
+    new.join()
+    epoch = groups.consumer_group().group_epoch
+    protocols = {"range": subscription({"events": [0, 1, 2, 3]}, "events")}
+    back = groups.member(instance_id="i", protocols=protocols)
+    back.member_id = new.member_id
+    back.join()
+    assert back.joined().member_id == new.member_id
+    assert groups.state.groups["team"].kind == "classic"
+    assert groups.state.groups["team"].generation_id == epoch
+    back.sync()
+    assert owned(back) == {"events": [0, 1, 2, 3]}
+
+
+def test_refused_classic_members_are_told_no_id() -> None:
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    stranger = groups.member(protocols={"range": subscription({}, "events")}, protocol_type="other")
+    stranger.member_id = "stranger"
+    answer = stranger.ask_to_join().answer
+    assert error_of(stranger.joining) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert answer.member_id == ""
+
+
 def test_dynamic_classic_members_first_get_an_id() -> None:
     groups = shard()
     groups.consumer("team", ["events"]).join()
