@@ -8,7 +8,7 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 	$(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(MUTATION),--mutation $(MUTATION)) $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fmt lint type sim soak soak-transactions soak-client mutants interop spark spark-matrix docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
+.PHONY: help setup test fmt lint type sim soak soak-transactions soak-client mutants interop differential-groups spark spark-matrix docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ mutants: setup ## Small changes of cores and storage, and whether a fast test fa
 
 interop: setup ## Only the tests against real Kafka clients and tools
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/interop $(PYTEST_ARGS)
+
+differential-groups: setup ## Random sequences of group requests to our broker and to Apache Kafka's: SEQUENCES=n, SEED=n, FIRST=n
+	@$(BIN)/python -m tests.interop.differential.groups.run $(if $(SEQUENCES),--sequences $(SEQUENCES)) $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST))
 
 spark: setup ## Everything with Spark, the slow ones too: drivers and executors killed at every step, every job
 	$(BIN)/python -m pytest tests/spark $(PYTEST_ARGS)

@@ -31,10 +31,12 @@ CONFIG: Final = {
 
 
 @contextmanager
-def both_clusters(java: JavaTools, home: Path) -> Iterator[Pair]:
+def both_clusters(
+    java: JavaTools, home: Path, config: Mapping[str, str] = CONFIG
+) -> Iterator[Pair]:
     """Run both; the connections are closed before the nodes end."""
-    kafka_server = KafkaServer(java, home / "kafka", config=CONFIG)
-    with Cluster(config=CONFIG) as cluster, kafka_server:
+    kafka_server = KafkaServer(java, home / "kafka", config=config)
+    with Cluster(config=config) as cluster, kafka_server:
         ours_home = cluster.directory / "node-1"
         pair = Pair(
             Node("Moldau", cluster.bootstrap_server, _aliases(ours_home)),

@@ -63,9 +63,9 @@ TEXTS: Final = frozenset({"error_message", "documentation"})
 """For people: compared as null, empty, or some text. Each project words its own."""
 
 SETS: Final = frozenset(
-    {"replica_nodes", "isr_nodes", "offline_replicas", "eligible_leader_replicas"}
+    {"replica_nodes", "isr_nodes", "offline_replicas", "eligible_leader_replicas", "partitions"}
 )
-"""Arrays of numbers whose order says nothing here: there is one broker."""
+"""Arrays of numbers whose order says nothing here: there is one broker, and partitions are sets."""
 
 
 class Divergence(NamedTuple):

@@ -28,6 +28,8 @@ class Difference:
         reason: why it is so, for docs/compatibility.md.
         cases: names of cases.
         ours, kafka: the two values' texts.
+        ends: whether the rest of that answer, and what follows it in a sequence of requests,
+            cannot be compared.
     """
 
     api: str
@@ -36,6 +38,7 @@ class Difference:
     cases: tuple[str, ...] = ("*",)
     ours: str = "*"
     kafka: str = "*"
+    ends: bool = False
 
     def patterns_for(self, api: str, case: str, found: Divergence) -> list[str]:
         """The patterns by which this row is about that divergence; empty when it is not."""
@@ -85,6 +88,18 @@ class DifferenceList:
             if not matches:
                 left.append(each)
         return left
+
+    def ends(self, api: str, case: str, found: Iterable[Divergence]) -> bool:
+        """Whether a row that excuses one of them says that nothing else can be compared."""
+        matches = [
+            (row, pattern)
+            for row in self.rows
+            if row.ends
+            for each in found
+            for pattern in row.patterns_for(api, case, each)
+        ]
+        self.used.update(matches)
+        return bool(matches)
 
     @property
     def unused(self) -> list[str]:
