@@ -81,6 +81,7 @@ class Fabric:
         }
         self._hosts: dict[str, _Host] = {}
         self._blocked: set[tuple[str, str]] = set()
+        self._slowed_ms: dict[tuple[str, str], float] = {}
         self._transports: dict[SimulatedTransport, None] = {}
         self._held: dict[SimulatedTransport, list[bytes]] = {}
         self._held_acknowledgements: dict[SimulatedTransport, int] = {}
@@ -104,6 +105,10 @@ class Fabric:
         """Let nothing pass in this direction: a black hole, no errors."""
         self._blocked.add((source, destination))
 
+    def slow(self, source: str, destination: str, delay_ms: float) -> None:
+        """Let every segment in this direction take so much longer; 0 ends it."""
+        self._slowed_ms[(source, destination)] = delay_ms
+
     def heal(self, source: str, destination: str) -> None:
         """Let segments pass again; what was held back arrives late, or finds a reset."""
         self._blocked.discard((source, destination))
@@ -120,7 +125,8 @@ class Fabric:
                     self._later(self._retry_ms(), self._acknowledge, transport, held)
 
     def heal_all(self) -> None:
-        """End every partition."""
+        """End every partition, and what is slow in one direction."""
+        self._slowed_ms.clear()
         for source, destination in sorted(self._blocked):
             self.heal(source, destination)
 
@@ -161,7 +167,8 @@ class Fabric:
 
     def send(self, transport: SimulatedTransport, piece: bytes) -> None:
         """Let a segment arrive some time, after those before it."""
-        arrival = self.loop.time() + self._delay_ms() / 1000
+        slowed_ms = self._slowed_ms.get((transport.host, transport.remote_host), 0.0)
+        arrival = self.loop.time() + (self._delay_ms() + slowed_ms) / 1000
         transport.last_arrival = max(arrival, transport.last_arrival)
         self.counts["segments"] += 1
         self._at(transport.last_arrival, self._deliver, transport, piece)

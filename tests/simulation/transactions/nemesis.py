@@ -9,6 +9,7 @@ from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_ST
 from tests.simulation.cluster.base_nemesis import Act
 from tests.simulation.replication.data_broker import DataBroker
 from tests.simulation.replication.nemesis import ReplicationNemesis
+from tests.simulation.transactions.offset_readers import OffsetReader
 from tests.simulation.transactions.world import TransactionWorld
 
 SCENARIOS = (
@@ -32,7 +33,11 @@ SCENARIOS = (
     ("raise_minimum", "late_requests", "coordinator_leaves"),
     ("jump_clock", "kill_coordinator", "coordinator_leaves"),
     ("jump_clock", "late_requests", "stop_coordinator"),
+    ("unheard_leader_dies", "kill_coordinator", "late_requests"),
 )
+
+UNHEARD_MS = 5_000.0
+"""For so long a leader's death waits for the moment."""
 
 
 class TransactionNemesis(ReplicationNemesis):
@@ -40,6 +45,8 @@ class TransactionNemesis(ReplicationNemesis):
 
     scenarios = SCENARIOS
     world: TransactionWorld
+
+    _unheard_until = 0.0
 
     def acts(self) -> list[Act]:
         rare = {
@@ -56,6 +63,7 @@ class TransactionNemesis(ReplicationNemesis):
             (3, self._coordinator_leaves),
             (3, self._stop_coordinator),
             (6, self._late_requests),
+            (2, self._unheard_leader_dies),
         ]
 
     def hosts(self) -> list[str]:
@@ -71,13 +79,53 @@ class TransactionNemesis(ReplicationNemesis):
         super().repair_others()
         self.world.tamperer.rest()
 
+    def _unheard_leader_dies(self) -> None:
+        """A leader tells a client what is committed, and dies before its followers hear of it;
+        those that are left are cut off from each other.
+        """
+        now, reader = self.world.loop.time(), self.random.choice(self.world.offset_readers)
+        place = self.random.choice(reader.places)
+        leader = self._leader_of(*place) if now >= self._unheard_until else None
+        if leader is None:
+            return
+        others = [each.host for each in self.world.brokers if each is not leader]
+        self.world.fault_injected("unheard leader dies", leader.host)
+        late_ms = self.random.uniform(100, 600)
+        for other in others:
+            self.world.fabric.slow(leader.host, other, late_ms)
+        self._unheard_until = now + UNHEARD_MS / 1000
+        self._later(late_ms, self._kill_unheard, reader, place, leader, others)
+
+    def _kill_unheard(
+        self, reader: OffsetReader, place: tuple[str, int], leader: DataBroker, others: list[str]
+    ) -> None:
+        is_late = self.world.loop.time() >= self._unheard_until
+        is_unheard = self.world.known_to_followers(place, leader) < reader.told(place)
+        if not self.is_over and not is_late and not is_unheard:
+            self._later(10.0, self._kill_unheard, reader, place, leader, others)
+            return
+        for other in others:
+            self.world.fabric.slow(leader.host, other, 0.0)
+        if self.is_over or is_late:
+            return
+        if leader.is_alive:
+            leader.kill()
+        directions = [(one, other) for one in others for other in others if one != other]
+        for direction in directions:
+            self.world.fabric.block(*direction)
+        self._later(self._session_ms + self.random.uniform(500, 2_500), self._mend, directions)
+
     def _some_coordinator(self) -> DataBroker | None:
         """The leader of some partition of a coordinator's topic."""
         topic = self.random.choice((CONSUMER_OFFSETS.topic, TRANSACTION_STATE.topic))
         known = self.world.ledger.image.topics.topics_by_name.get(topic)
         if known is None:
             return None
-        leader = known.partitions[self.random.randrange(len(known.partitions))].leader
+        return self._leader_of(topic, self.random.randrange(len(known.partitions)))
+
+    def _leader_of(self, topic: str, index: int) -> DataBroker | None:
+        """Who leads a partition, when it is alive."""
+        leader = self.world.ledger.image.topics.topics_by_name[topic].partitions[index].leader
         return next(
             (each for each in self.world.brokers if each.broker_id == leader and each.is_alive),
             None,

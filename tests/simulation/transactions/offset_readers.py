@@ -83,6 +83,7 @@ class OffsetReader:
     ) -> None:
         self.world = world
         self.random = random
+        self.places = places
         self.host = f"offset-reader-{number}"
         self.process = Process(world.loop, self.host)
         network = world.fabric.port_of(self.process, self.host)
@@ -90,6 +91,11 @@ class OffsetReader:
         self._told: dict[tuple[tuple[str, int], int], Told] = {}
         for place in places:
             self.process.spawn(self._run(place))
+
+    def told(self, place: tuple[str, int]) -> int:
+        """The largest latest offset that it was told of a partition, at either isolation level."""
+        known = [self._told.get((place, level), Told()) for level in ISOLATION_LEVELS]
+        return max(each.offset for each in known)
 
     async def _run(self, place: tuple[str, int]) -> None:
         while True:

@@ -195,6 +195,16 @@ class TransactionWorld(ReplicationWorld):
         partition = topic.partitions[partition_for(group, len(topic.partitions))]
         return bool(partition.leader == broker_id)
 
+    def known_to_followers(self, place: tuple[str, int], leader: DataBroker) -> int:
+        """How much of a partition its living followers know to be committed, at most."""
+        key = (self._topic_id_of(place[0]), place[1])
+        logs = [
+            self._log(broker_id, key)
+            for broker_id in self._registration(key).replicas
+            if broker_id != leader.broker_id
+        ]
+        return max((log.high_watermark for log in logs if log is not None), default=0)
+
     # -- the end ---------------------------------------------------------------------------------
 
     async def _converge(self) -> None:
