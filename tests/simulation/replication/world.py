@@ -209,6 +209,7 @@ class ReplicationWorld(BaseWorld):
         administrator = self.administrator
         await administrator.process.spawn(administrator.rescue(self._abandoned()))
         await self._until(self._is_whole, "not whole", CONVERGENCE_LIMIT_MS)
+        await self._settle()
         await self.loop.elapse(300)
         self.producers_may_act = False
         await self._until(self._is_drained, "not drained", CONVERGENCE_LIMIT_MS)
@@ -216,6 +217,9 @@ class ReplicationWorld(BaseWorld):
         for key in self._keys():
             self._compare(key)
         await self._read_everything()
+
+    async def _settle(self) -> None:
+        """What clients need of a whole cluster before they are asked to end."""
 
     async def _live_without_a_directory(self) -> None:
         """Partitions of which no replica lies in the directory that is out are whole without it."""

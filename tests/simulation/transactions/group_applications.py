@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.transactions.consumer_members import ConsumerMembership
+from tests.simulation.transactions.cooperative_members import CooperativeMembership
 from tests.simulation.transactions.coordinator_link import CoordinatorLink
 from tests.simulation.transactions.members import ClassicMembership, Membership, Place
 from tests.simulation.transactions.readers import read_committed
@@ -32,27 +33,42 @@ DAWDLES = 0.05
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """A group of the run. `version`: of its transactions; 0 for plain commits of offsets."""
+    """A group of the run. `version`: of its transactions; 0 for plain commits of offsets.
+
+    `protocols`: those that its members may have; of several each process chooses one.
+    """
 
     name: str
     members: int
     version: int
     static: bool
-    protocol: type[Membership]
+    protocols: tuple[type[Membership], ...]
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether its members change between the protocols."""
+        return len(self.protocols) > 1
 
 
 def plan_group(random: Random, name: str, version: int) -> GroupPlan:
     """One by chance."""
+    protocols = random.choice(PROTOCOLS)
     return GroupPlan(
         name,
-        members=random.choice((1, 2, 3)),
+        members=random.choice((1, 2, 3)) + (len(protocols) > 1),
         version=random.choice((0, version, version)),
         static=random.random() < 0.3,
-        protocol=random.choice(PROTOCOLS),
+        protocols=protocols,
     )
 
 
-PROTOCOLS: tuple[type[Membership], ...] = (ClassicMembership, ConsumerMembership)
+PROTOCOLS: tuple[tuple[type[Membership], ...], ...] = (
+    (ClassicMembership,),
+    (CooperativeMembership,),
+    (ConsumerMembership,),
+    (ClassicMembership, ConsumerMembership),
+    (CooperativeMembership, ConsumerMembership),
+)
 
 
 class GroupApplication:
@@ -67,43 +83,66 @@ class GroupApplication:
         self.host = f"{plan.name}-member-{number}"
         self.starts = 0
         self.worker: Worker | None = None
+        self.next_protocol: type[Membership] | None = None
         self.world.loop.call_outside(random.uniform(0.0, 1_500.0), self.start)
 
     def __repr__(self) -> str:
-        return f"{self.host}({self.plan.protocol.__name__}, {self.worker})"
+        return f"{self.host}({self.worker})"
 
     @property
     def is_drained(self) -> bool:
         """Whether nothing is under way."""
         worker = self.worker
-        return worker is None or worker.is_idle or not worker.process.is_alive
+        return worker is None or worker.is_over
 
     def start(self) -> None:
-        """Unless everything is over."""
-        if self.world.producers_may_act:
+        """Unless everything is over, or it runs."""
+        is_running = self.worker is not None and not self.worker.is_over
+        if self.world.members_may_act and not is_running:
             self.starts += 1
-            self.worker = Worker(self, self.starts)
+            protocol = self.next_protocol or self.random.choice(self.plan.protocols)
+            self.next_protocol = None
+            self.worker = Worker(self, self.starts, protocol)
 
     def restart_later(self) -> None:
         """After a while."""
         self.world.loop.call_outside(self.random.uniform(1.0, 3_000.0), self.start)
 
+    def change_to(self, protocol: type[Membership], *, leaves: bool) -> None:
+        """Its process ends, in good order or not, and the next one has this protocol."""
+        worker = self.worker
+        if worker is None or worker.is_over or isinstance(worker.member, protocol):
+            return
+        self.next_protocol = protocol
+        self.world.counts["changes_of_protocol"] += 1
+        if leaves:
+            worker.is_leaving = True
+        else:
+            worker.die()
+
+    @property
+    def member(self) -> Membership | None:
+        """The membership of the process that runs."""
+        return None if self.worker is None or self.worker.is_over else self.worker.member
+
 
 class Worker:
     """One process."""
 
-    def __init__(self, application: GroupApplication, number: int) -> None:
+    def __init__(
+        self, application: GroupApplication, number: int, protocol: type[Membership]
+    ) -> None:
         self.application = application
         self.plan = plan = application.plan
         self.world = world = application.world
         self.random = random = Random(application.random.getrandbits(64))
         self.process = Process(world.loop, f"{application.host}#{number}")
-        self.is_idle = False
+        self.is_idle = self.is_leaving = False
         network = world.fabric.port_of(self.process, application.host)
         self.link = CoordinatorLink(
             world.loop, self.process, network, random, world.broker_addresses
         )
-        self.member = plan.protocol(
+        self.member = protocol(
             world,
             self.link,
             plan.name,
@@ -120,15 +159,31 @@ class Worker:
         self.process.spawn(self._run())
 
     def __repr__(self) -> str:
-        return f"{self.process.name} {'idle' if self.is_idle else 'busy'}"
+        return f"{self.process.name} {'idle' if self.is_idle else 'busy'} {self.member}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it does nothing any more."""
+        return self.is_idle or not self.process.is_alive
+
+    def die(self) -> None:
+        """Its process is killed."""
+        self.world.note(f"{self.process.name} dies")
+        self.world.counts["member_crashes"] += 1
+        self.member.drop()
+        self.application.restart_later()
+        self.process.kill()
 
     async def _run(self) -> None:
         world = self.world
         try:
             if self.client is not None:
                 await self.client.initialize()
-            while world.producers_may_act:
+            while world.members_may_act and not self.is_leaving:
                 await self._turn()
+            if self.is_leaving and self.member.is_member:
+                await self.member.leave()
+                self.application.restart_later()
         except Fenced:
             world.counts["fenced_workers"] += 1
             self.member.drop()
@@ -140,7 +195,7 @@ class Worker:
     async def _turn(self) -> None:
         """Between two heartbeats. Raises Fenced."""
         member, loop = self.member, self.world.loop
-        if not member.is_member:
+        if not member.is_member or member.must_join:
             await member.join()
             member.has_changed = True
         member_until = loop.time() + HEARTBEAT_MS / 1000
@@ -225,19 +280,17 @@ class Worker:
 
     async def _dawdle(self) -> None:
         """Now and then long enough for its group to go on without it."""
-        if self.random.random() < DAWDLES:
+        if self.random.random() < DAWDLES and self.world.members_may_go:
             self.world.counts["dawdles"] += 1
             await self.world.loop.elapse(self.random.uniform(3_500.0, 6_000.0))
 
     async def _perhaps_goes(self) -> None:
         """Die, or leave in good order and come back."""
         chance = self.random.random()
+        if not self.world.members_may_go:
+            return
         if chance < 0.02:
-            self.world.note(f"{self.process.name} dies")
-            self.world.counts["member_crashes"] += 1
-            self.member.drop()
-            self.application.restart_later()
-            self.process.kill()
+            self.die()
             await self.world.loop.elapse(1.0)  # which never comes to its end
         if chance < 0.04 and self.member.is_member and not self.plan.static:
             await self.member.leave()

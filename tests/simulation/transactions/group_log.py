@@ -53,6 +53,8 @@ class GroupLog:
         self.current: dict[str, dict[str, frozenset[tuple[Any, int]]]] = {}
         self.member_epochs: dict[str, dict[str, int]] = {}
         """Of consumer groups, as the log says."""
+        self.classic_members: dict[str, frozenset[str]] = {}
+        """Of classic groups, as the log says."""
         self.authors: dict[str, Author] = {}
         """By the metadata of their commits."""
         self.authors_checked = 0
@@ -62,6 +64,15 @@ class GroupLog:
         """What is committed now."""
         commits = self.commits.get(key)
         return commits[-1] if commits else None
+
+    def member_ids(self, group: str) -> frozenset[str]:
+        """Who is in a group, of either protocol."""
+        classic = self.classic_members.get(group, frozenset())
+        return classic.union(self.member_epochs.get(group, ()))
+
+    def is_classic(self, group: str) -> bool:
+        """Whether the members of a group are those of a classic one."""
+        return bool(self.classic_members.get(group))
 
     def check_authors(self, records: Iterable[Record], topic_id_of: Callable[[str], Any]) -> None:
         """Offsets as they come to lie in the log, of transactions too: whoever commits is a member
@@ -151,7 +162,9 @@ class GroupLog:
     def _generation(self, group: str, value: Any) -> None:
         if value is None:
             self.generations.pop(group, None)
+            self.classic_members.pop(group, None)
             return
+        self.classic_members[group] = frozenset(each.member_id for each in value.members)
         self._advance(group, value.generation)
         owners: dict[tuple[str, int], str] = {}
         for member in value.members:

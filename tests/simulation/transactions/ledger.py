@@ -25,7 +25,7 @@ from tests.simulation.transactions.compaction import (
     restored_mirror,
 )
 from tests.simulation.transactions.contents import Content, contents_of
-from tests.simulation.transactions.group_log import GroupLog, OffsetKey
+from tests.simulation.transactions.group_log import EPOCH, GROUP, GroupLog, OffsetKey
 from tests.simulation.transactions.streams import Placed, Stream
 from tests.simulation.transactions.transaction_log import EPOCH_BUMP_VERSION, TransactionLog
 
@@ -227,6 +227,16 @@ class TransactionLedger(DataLedger):
         self.group_log.check_authors((each.record for each in placed), self.topic_id_of)
         if not content.is_transactional:
             self.group_log.feed((each.offset, each.record) for each in placed)
+            self._forget_claims(placed)
+
+    def _forget_claims(self, placed: Iterable[Placed]) -> None:
+        """The generations of a group that has ended, or changed its protocol, begin anew."""
+        for each in placed:
+            key: Any = CONSUMER_OFFSETS.decode_key(each.record.key or b"")
+            if each.record.value is None and key.API_KEY in (GROUP, EPOCH):
+                group = key.group if key.API_KEY == GROUP else key.group_id
+                for claim in [claim for claim in self.claims if claim[0] == group]:
+                    del self.claims[claim]
 
     def _check_fence(self, name: str, content: Content) -> None:
         fence = self.fences.get(content.producer_id)

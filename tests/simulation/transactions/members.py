@@ -17,7 +17,12 @@ from moldau.protocol.messages import p09_offset_fetch as fetching
 from moldau.protocol.messages import p11_join_group as joining
 from moldau.protocol.messages import p13_leave_group as leaving
 from moldau.protocol.messages import p14_sync_group as syncing
-from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.consumer_protocol_subscription import (
+    ConsumerProtocolSubscription,
+)
+from moldau.protocol.messages.consumer_protocol_subscription import (
+    TopicPartition as OwnedPartitions,
+)
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.coordinator_link import ELSEWHERE, GROUP, CoordinatorLink
@@ -28,8 +33,8 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int]
 
-PROTOCOL = "range"
-VERSION = 1
+VERSION = 2
+SLOW_ASSIGNMENTS = 0.2
 _VERSION = Struct(">h")
 
 RETRIED = ELSEWHERE | {
@@ -76,6 +81,8 @@ class Membership:
         self.epoch = -1
         self.mine: list[Place] = []
         self.is_member = False
+        self.must_join = False
+        """Whether it has to join again, and keeps what it owns until then."""
         self.has_changed = False
         """Whether what it owns has changed since somebody asked."""
 
@@ -83,6 +90,9 @@ class Membership:
     def label(self) -> str:
         """Who this is, for the ledger."""
         return self.link.process.name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} {self.member_id} in {self.epoch} has {self.mine}"
 
     @property
     def identity(self) -> tuple[str, str | None, int]:
@@ -107,9 +117,13 @@ class Membership:
 
     def drop(self) -> None:
         """It is a member no more, as far as it knows."""
-        self.is_member = False
+        self.is_member = self.must_join = False
         self.mine = []
         self.world.data.released(self.group, self.label)
+
+    def rebalances(self) -> None:
+        """Its group rebalances: an eager member gives up what it has at once."""
+        self.drop()
 
     async def ask(self, request: Any, what: str, api_version: int, timeout_ms: float | None = None):
         """One question to the coordinator; (REQUEST_TIMED_OUT, None) without an answer."""
@@ -128,9 +142,14 @@ class Membership:
 
     def judge(self, error: ErrorCode, what: str) -> ErrorCode:
         """Count an error, and do what belongs to it. Raises Violation."""
-        if error not in RETRIED | OUT | {ErrorCode.NONE}:
+        is_refused = (
+            error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            and self.group in self.world.changing_groups
+        )
+        if error not in RETRIED | OUT | {ErrorCode.NONE} and not is_refused:
             raise Violation("unexpected-error", f"{self.label}: {what}: {error.name}")
-        if error is ErrorCode.GROUP_ID_NOT_FOUND and not self.world.data.is_spoilt:
+        may_refuse = self.world.data.is_spoilt or self.group in self.world.changing_groups
+        if error is ErrorCode.GROUP_ID_NOT_FOUND and not may_refuse:
             raise Violation("group-lost", f"{self.label}: {what} in {self.group}")
         if error is not ErrorCode.NONE:
             self.world.counts[f"{what} {error.name}"] += 1
@@ -229,7 +248,9 @@ class Membership:
                     self.world.guard(data.offset_answered, self.group, topic, index, metadata)
                 return True
             if OUT.intersection(found):
-                if ErrorCode.STALE_MEMBER_EPOCH not in found:
+                if ErrorCode.REBALANCE_IN_PROGRESS in found:
+                    self.rebalances()
+                elif ErrorCode.STALE_MEMBER_EPOCH not in found:
                     self.drop()
                 return False
             await self.link.pause()
@@ -239,11 +260,12 @@ class Membership:
 class ClassicMembership(Membership):
     """JoinGroup, SyncGroup, Heartbeat, LeaveGroup; eager."""
 
+    protocol = "range"
     session_ms = 3_000
     rebalance_ms = 2_000
 
     async def join(self) -> None:
-        self.drop()
+        self.rebalances()
         while True:
             request = joining.JoinGroupRequest(
                 group_id=self.group,
@@ -254,7 +276,8 @@ class ClassicMembership(Membership):
                 protocol_type="consumer",
                 protocols=[
                     joining.JoinGroupRequestProtocol(
-                        name=PROTOCOL, metadata=_subscription(self.topics)
+                        name=self.protocol,
+                        metadata=subscription(self.topics, self.mine, self.epoch),
                     )
                 ],
             )
@@ -269,12 +292,18 @@ class ClassicMembership(Membership):
                 continue
             if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
                 self.member_id = ""
+                self.drop()
             await self.link.pause()
 
     async def _sync(self, joined: Any) -> bool:
         given: list[syncing.SyncGroupRequestAssignment] = []
         if joined.leader == self.member_id and not joined.skip_assignment:
-            given = self._assign([each.member_id for each in joined.members])
+            if self.link.random.random() < SLOW_ASSIGNMENTS and self.world.members_may_go:
+                await self.world.loop.elapse(self.link.random.uniform(50.0, 1_500.0))
+            given = [
+                syncing.SyncGroupRequestAssignment(member_id=member, assignment=assignment(share))
+                for member, share in self.assign(joined.members).items()
+            ]
         sent_at = self.world.loop.time()
         error, response = await self.ask(
             syncing.SyncGroupRequest(
@@ -283,7 +312,7 @@ class ClassicMembership(Membership):
                 member_id=self.member_id,
                 group_instance_id=self.instance_id,
                 protocol_type="consumer",
-                protocol_name=PROTOCOL,
+                protocol_name=self.protocol,
                 assignments=given,
             ),
             "sync",
@@ -293,9 +322,10 @@ class ClassicMembership(Membership):
         if response is None or error is not ErrorCode.NONE:
             if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
                 self.member_id = ""
+                self.drop()
             await self.link.pause()
             return False
-        self.mine = assigned(response.assignment)
+        await self.take(assigned(response.assignment))
         self.is_member = self.has_changed = True
         data, limit_ms = self.world.data, min(self.session_ms, self.rebalance_ms)
         # A static member that comes back has the assignment that it had (KIP-345).
@@ -304,19 +334,20 @@ class ClassicMembership(Membership):
         self.world.guard(data.owned, self.group, self.label, self.mine, sent_at, limit_ms)
         return True
 
-    def _assign(self, member_ids: list[str]) -> list[syncing.SyncGroupRequestAssignment]:
+    async def take(self, given: list[Place]) -> None:
+        """Own what its generation gives it."""
+        self.mine = given
+
+    def assign(self, members: list[Any]) -> dict[str, dict[str, list[int]]]:
         """Kafka's range assignor: of each topic neighbouring partitions to each member."""
-        members = sorted(member_ids)
-        shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
+        member_ids = sorted(each.member_id for each in members)
+        shares: dict[str, dict[str, list[int]]] = {member: {} for member in member_ids}
         for topic in self.topics:
             count = self.world.partition_count(topic)
             for index in range(count):
-                member = members[index * len(members) // count]
+                member = member_ids[index * len(member_ids) // count]
                 shares[member].setdefault(topic, []).append(index)
-        return [
-            syncing.SyncGroupRequestAssignment(member_id=member, assignment=_assignment(share))
-            for member, share in shares.items()
-        ]
+        return shares
 
     async def heartbeat(self) -> None:
         sent_at = self.world.loop.time()
@@ -329,9 +360,10 @@ class ClassicMembership(Membership):
         error, response = await self.ask(request, "heartbeat", 4)
         if response is not None and error is ErrorCode.NONE:
             self.world.data.heard(self.group, self.label, sent_at)
+        elif error is ErrorCode.REBALANCE_IN_PROGRESS:
+            self.rebalances()
         elif error in OUT:
-            if error is not ErrorCode.REBALANCE_IN_PROGRESS:
-                self.member_id = ""
+            self.member_id = ""
             self.drop()
 
     async def leave(self) -> None:
@@ -345,12 +377,21 @@ class ClassicMembership(Membership):
         self.world.counts["leaves"] += 1
 
 
-def _subscription(topics: list[str]) -> bytes:
-    message = ConsumerProtocolSubscription(topics=topics, owned_partitions=[])
+def subscription(topics: list[str], owned: list[Place], generation: int) -> bytes:
+    """What a member tells the leader of its group."""
+    message = ConsumerProtocolSubscription(
+        topics=topics,
+        owned_partitions=[
+            OwnedPartitions(topic=topic, partitions=sorted(i for name, i in owned if name == topic))
+            for topic in sorted({name for name, _index in owned})
+        ],
+        generation_id=generation if owned else -1,
+    )
     return _VERSION.pack(VERSION) + bytes(message.to_bytes(VERSION))
 
 
-def _assignment(share: dict[str, list[int]]) -> bytes:
+def assignment(share: dict[str, list[int]]) -> bytes:
+    """What a leader gives a member."""
     message = assignments.ConsumerProtocolAssignment(
         assigned_partitions=[
             assignments.TopicPartition(topic=topic, partitions=indexes)

@@ -39,6 +39,9 @@ from tests.simulation.transactions.tamperer import Tamperer
 INTERNAL_PARTITIONS = 2
 INPUT = "input"
 
+SETTLE_LIMIT_MS = 45_000.0
+"""Sessions, rebalances and the longest transaction that a member waits for."""
+
 STUCK_AFTER_MS = 60_000.0
 """How long clients are waited for that a lawful loss may keep waiting for ever; less than the
 convergence limit."""
@@ -76,6 +79,9 @@ class TransactionWorld(ReplicationWorld):
         super().__init__(seed, controllers=controllers, print_trace=print_trace)
         self.group_plans: list[GroupPlan] = []
         self.groups: list[GroupApplication] = []
+        self.changing_groups: set[str] = set()
+        self.members_may_act = self.members_may_go = True
+        """Whether groups have members; whether these die, leave and take their time."""
         self.readers: list[CommittedReader] = []
         self.offset_readers: list[OffsetReader] = []
         self.chaos_ms = self.random.uniform(1_500, 6_000)
@@ -125,6 +131,7 @@ class TransactionWorld(ReplicationWorld):
                 "group.consumer.session.timeout.ms": "3000",
                 "group.consumer.min.heartbeat.interval.ms": "100",
                 "group.consumer.heartbeat.interval.ms": "300",
+                "group.consumer.migration.policy": "bidirectional",
             }
         )
 
@@ -161,10 +168,13 @@ class TransactionWorld(ReplicationWorld):
         for number in range(1, 1 + random.choice((0, 1, 1, 1, 2))):
             plan = plan_group(random, f"group-{number}", self.choose_version(random))
             self.group_plans.append(plan)
+            if plan.is_changing:
+                self.changing_groups.add(plan.name)
             for member in range(1, 1 + plan.members):
                 self.data.group_of_id[f"txn-{plan.name}-member-{member}"] = plan.name
                 application = GroupApplication(self, plan, member, self._new_random())
                 self.producers.append(application)  # type: ignore[arg-type]
+                self.groups.append(application)
         self._make_readers()
 
     def _make_readers(self) -> None:
@@ -208,12 +218,43 @@ class TransactionWorld(ReplicationWorld):
     # -- the end ---------------------------------------------------------------------------------
 
     async def _converge(self) -> None:
-        # What is under way is ended; nothing new is begun in a cluster without faults.
+        self.members_may_go = False
+        # What is under way is ended; nothing new is begun in a cluster without faults, but groups
+        # go on until all they read has an owner.
         await self.loop.elapse(self.random.choice((0.0, 300.0, 1_500.0)))
         self.producers_may_act = False
         await super()._converge()
         if self.cleans:
             await self._move_coordinators()
+
+    async def _settle(self) -> None:
+        await self._until(self._are_groups_settled, "groups are not settled", SETTLE_LIMIT_MS)
+        self.members_may_act = False
+
+    def _are_groups_settled(self) -> bool:
+        return self.data.is_spoilt or not self._unsettled()
+
+    def _unsettled(self) -> list[str]:
+        """Partitions without an owner that lives, and members that live on in the log alone."""
+        found = []
+        for plan in self.group_plans:
+            living = [each.member for each in self.groups if each.plan is plan]
+            owned = {
+                place
+                for member in living
+                if member is not None and member.is_member
+                for place in member.mine
+            }
+            places = {
+                (topic, index)
+                for topic in self.input_topics
+                for index in range(self.partition_count(topic))
+            }
+            found += [f"{plan.name}: nobody has {place}" for place in sorted(places - owned)]
+            known = {member.member_id for member in living if member is not None}
+            dead = self.data.group_log.member_ids(plan.name) - known
+            found += [f"{plan.name}: {member_id} lives on" for member_id in sorted(dead)]
+        return found
 
     async def _move_coordinators(self) -> None:
         """Leaders of coordinators' logs stop in order: others load what compaction has left."""
@@ -306,4 +347,4 @@ class TransactionWorld(ReplicationWorld):
 
     def describe(self) -> str:
         open_ones = {name: each.open for name, each in self.data.streams.items() if each.open}
-        return f"{super().describe()}; open: {open_ones}"
+        return f"{super().describe()}; open: {open_ones}; unsettled: {self._unsettled()}"
