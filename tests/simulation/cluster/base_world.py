@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from moldau.raft import VoterSet
@@ -43,6 +44,8 @@ class BaseWorld:
     has_static_voters: bool
     quorum_keys: dict[str, str]
     chaos_ms: float
+    feature_levels: Mapping[str, int] = MappingProxyType({})
+    """The features that do not have their newest level."""
     observer_lag_ms: float = 0.0
     """How late a broker applies metadata that it has fetched, at most, and besides other faults."""
     controllers: list[ControllerNode]

@@ -165,7 +165,7 @@ class ControllerNode:
         write_bootstrap(
             filesystem,
             METADATA_DIRECTORY,
-            feature_records(initial_feature_levels()),
+            feature_records(initial_feature_levels(self.world.feature_levels)),
             voters,
             now_ms=self.world.clock.now_ms(),
         )

@@ -64,8 +64,8 @@ class WallClocks:
         host = self._random.choice(sorted(self._clocks))
         jump_ms = self.settings.jump_ms
         if jump_ms < HOUR_MS:
-            return self._move(host, self._random.randint(-jump_ms, jump_ms))
-        return self._move(host, self._random.choice((-HOUR_MS, HOUR_MS)))
+            return self.move(host, self._random.randint(-jump_ms, jump_ms))
+        return self.move(host, self._random.choice((-HOUR_MS, HOUR_MS)))
 
     def set_right(self) -> list[str]:
         """Every clock that is off by an hour is set right; which, and by how much."""
@@ -76,9 +76,10 @@ class WallClocks:
         return [host for host in hosts if abs(self._clocks[host].offset_ms) > HOUR_MS // 2]
 
     def _set_right(self, host: str) -> str:
-        return self._move(host, -self._clocks[host].offset_ms)
+        return self.move(host, -self._clocks[host].offset_ms)
 
-    def _move(self, host: str, jump_ms: int) -> str:
-        clock = self._clocks[host]
+    def move(self, host: str, jump_ms: int) -> str:
+        """A machine's wall clock jumps so far; what happened, for the trace."""
+        clock = self.of(host)
         clock.offset_ms += jump_ms
         return f"{host} by {jump_ms} ms, now off by {clock.offset_ms} ms"

@@ -66,8 +66,8 @@ PROTOCOLS: tuple[tuple[type[Membership], ...], ...] = (
     (ClassicMembership,),
     (CooperativeMembership,),
     (ConsumerMembership,),
-    (ClassicMembership, ConsumerMembership),
-    (CooperativeMembership, ConsumerMembership),
+    *((ClassicMembership, ConsumerMembership),) * 2,
+    *((CooperativeMembership, ConsumerMembership),) * 3,
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from tests.simulation.cluster.base_nemesis import Act
 from tests.simulation.replication.data_broker import DataBroker
-from tests.simulation.replication.nemesis import ReplicationNemesis
+from tests.simulation.transactions.group_nemesis import GroupNemesis
 from tests.simulation.transactions.offset_readers import OffsetReader
 from tests.simulation.transactions.world import TransactionWorld
 
@@ -34,13 +34,21 @@ SCENARIOS = (
     ("jump_clock", "kill_coordinator", "coordinator_leaves"),
     ("jump_clock", "late_requests", "stop_coordinator"),
     ("unheard_leader_dies", "kill_coordinator", "late_requests"),
+    ("change_over", "kill_coordinator", "coordinator_leaves"),
+    ("change_over", "downgrade"),
+    ("change_over", "join_unreadable", "join_for_ever", "kill_coordinator"),
+    ("change_over", "lose_an_hour"),
+    ("lose_an_hour", "late_requests", "coordinator_leaves"),
+    ("flood", "change_over"),
+    ("hoard_ids", "hoard_offsets", "fill_to_the_brim", "coordinator_leaves"),
+    ("claim_last_epoch", "late_requests", "kill_coordinator"),
 )
 
 UNHEARD_MS = 5_000.0
 """For so long a leader's death waits for the moment."""
 
 
-class TransactionNemesis(ReplicationNemesis):
+class TransactionNemesis(GroupNemesis):
     """See the module."""
 
     scenarios = SCENARIOS
@@ -59,6 +67,7 @@ class TransactionNemesis(ReplicationNemesis):
         known = [(rare.get(self._name(act), act[0]), act[1]) for act in super().acts()]
         return [
             *known,
+            *self.group_acts(),
             (5, self._kill_coordinator),
             (3, self._coordinator_leaves),
             (3, self._stop_coordinator),
@@ -122,14 +131,6 @@ class TransactionNemesis(ReplicationNemesis):
         if known is None:
             return None
         return self._leader_of(topic, self.random.randrange(len(known.partitions)))
-
-    def _leader_of(self, topic: str, index: int) -> DataBroker | None:
-        """Who leads a partition, when it is alive."""
-        leader = self.world.ledger.image.topics.topics_by_name[topic].partitions[index].leader
-        return next(
-            (each for each in self.world.brokers if each.broker_id == leader and each.is_alive),
-            None,
-        )
 
     def _kill_coordinator(self) -> None:
         broker = self._some_coordinator()

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from moldau.broker.coordinator.settings import RuntimeSettings
 from moldau.broker.coordinator.shard import Shard
+from moldau.broker.transaction.core import init_producer_id
 from moldau.broker.transaction.marker_sender import MarkerSender
 from moldau.runtime.connection import Connection
 from moldau.storage.cleaner import log_cleaner
@@ -29,7 +32,7 @@ EPOCH_BUMP_VERSION = 2
 @contextmanager
 def transaction_taps(world: TransactionWorld) -> Iterator[None]:
     """In force while the block runs."""
-    with taps():
+    with taps(), _limits(world):
         update = Log.update_high_watermark
         write = Connection._write
         answered = MarkerSender._answered
@@ -97,6 +100,26 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
             Shard.activate = activate  # type: ignore[method-assign]
             Connection._write = write  # type: ignore[method-assign]
             MarkerSender._answered = answered  # type: ignore[method-assign]
+
+
+@contextmanager
+def _limits(world: TransactionWorld) -> Iterator[None]:
+    """What the seed says of lines and epochs, and no configuration does."""
+    for_groups, new_transaction = RuntimeSettings.for_groups, init_producer_id.new_transaction
+
+    def _for_groups(values: Any) -> Any:
+        return replace(for_groups(values), max_waiting_count=world.max_waiting_count)
+
+    def _new_transaction(*arguments: Any) -> Any:
+        return replace(new_transaction(*arguments), producer_epoch=world.first_epoch)
+
+    RuntimeSettings.for_groups = _for_groups  # type: ignore[method-assign]
+    init_producer_id.new_transaction = _new_transaction
+    try:
+        yield
+    finally:
+        RuntimeSettings.for_groups = for_groups  # type: ignore[method-assign]
+        init_producer_id.new_transaction = new_transaction
 
 
 METADATA = "__cluster_metadata"

@@ -10,9 +10,16 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from moldau.broker.controller_channel import ControllerUnavailable
 from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p37_create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from tests.simulation.replication.administrator import Administrator, TopicPlan
+from tests.simulation.replication.cluster_link import NO_ANSWER
 from tests.simulation.replication.consumers import SimulatedConsumer
 from tests.simulation.replication.data_broker import DataBroker
 from tests.simulation.replication.ledger import Key
@@ -24,6 +31,7 @@ from tests.simulation.replication.world import (
 )
 from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.coordinator_link import GROUP, TRANSACTION, CoordinatorLink
+from tests.simulation.transactions.faulty_clients import HOARD
 from tests.simulation.transactions.group_applications import (
     OUTPUT,
     GroupApplication,
@@ -37,6 +45,7 @@ from tests.simulation.transactions.readers import CommittedReader
 from tests.simulation.transactions.tamperer import Tamperer
 
 INTERNAL_PARTITIONS = 2
+LAST_CLIENT_EPOCH = 2**15 - 2
 INPUT = "input"
 
 SETTLE_LIMIT_MS = 45_000.0
@@ -52,6 +61,25 @@ class TransactionAdministrator(Administrator):
 
     def actions(self) -> Any:
         return (self._reassign, self._elect)
+
+    async def grow_internal_topic(self) -> None:
+        """Ask for more partitions where keys are placed by their number. Raises Violation when it
+        is granted.
+        """
+        topic = self.random.choice((CONSUMER_OFFSETS.topic, TRANSACTION_STATE.topic))
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=topic, count=INTERNAL_PARTITIONS + 1)],
+            timeout_ms=1_500,
+        )
+        try:
+            result = (await self._ask(request)).results[0]
+        except (ControllerUnavailable, *NO_ANSWER):
+            self.world.counts["undecided"] += 1
+            return
+        self._expect(result.error_code)
+        if result.error_code == ErrorCode.NONE:
+            raise Violation("internal-topic-grew", f"{topic}: {request}")
+        self.world.counts[f"grow {ErrorCode.of(result.error_code).name}"] += 1
 
     async def make_internal_topics(self) -> None:
         """As clients do: by asking for coordinators until there are some."""
@@ -86,6 +114,7 @@ class TransactionWorld(ReplicationWorld):
         self.offset_readers: list[OffsetReader] = []
         self.chaos_ms = self.random.uniform(1_500, 6_000)
         self.tamperer = Tamperer(self, self._new_random())
+        self.faulty_clients = 0
         self.input_topics = [INPUT]
         self._gives_up_at: float | None = None
 
@@ -106,6 +135,16 @@ class TransactionWorld(ReplicationWorld):
         """How many producers are of version 1."""
         self.cleans = random.random() < 0.6
         """Whether coordinators' logs are rolled soon, and compacted."""
+        self.max_waiting_count = random.choice((6, 10_000))
+        """How many answers of a coordinator's partition may wait for their commit."""
+        self.max_message_bytes = random.choice((6_000, 1_048_588))
+        self.expires = random.random() < 0.5
+        """Whether transactional ids are forgotten soon."""
+        self.first_epoch = random.choice((0, 0, LAST_CLIENT_EPOCH - 3))
+        """Of the producer ids that transactional ids get."""
+        if random.random() < 0.2:
+            self.feature_levels = {"transaction.version": 1}
+            self.old_share = 1.0
         self.broker_overrides.update(
             {
                 "replica.fetch.max.bytes": random.choice(("1500", "1048576")),
@@ -123,6 +162,10 @@ class TransactionWorld(ReplicationWorld):
                 "transaction.state.log.num.partitions": str(INTERNAL_PARTITIONS),
                 "transaction.state.log.replication.factor": "3",
                 "transaction.state.log.min.isr": "2",
+                "message.max.bytes": str(self.max_message_bytes),
+                "offsets.retention.check.interval.ms": "500",
+                "transactional.id.expiration.ms": "6000" if self.expires else "604800000",
+                "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
                 "transaction.abort.timed.out.transaction.cleanup.interval.ms": "300",
                 "request.timeout.ms": str(random.choice((1_000, 2_000))),
                 "group.initial.rebalance.delay.ms": str(random.choice((0, 200))),
@@ -132,6 +175,8 @@ class TransactionWorld(ReplicationWorld):
                 "group.consumer.min.heartbeat.interval.ms": "100",
                 "group.consumer.heartbeat.interval.ms": "300",
                 "group.consumer.migration.policy": "bidirectional",
+                # Clients tell true time while a leader may be an hour behind.
+                "log.message.timestamp.after.max.ms": "86400000",
             }
         )
 
@@ -143,6 +188,11 @@ class TransactionWorld(ReplicationWorld):
             TopicPlan("side", 1, 3, 2),
             TopicPlan(OUTPUT, 2, 3, 2),
         ]
+
+    def new_faulty_client(self) -> int:
+        """The number of the next one."""
+        self.faulty_clients += 1
+        return self.faulty_clients
 
     def choose_version(self, random: Random) -> int:
         """Of a producer's transactions."""
@@ -165,7 +215,7 @@ class TransactionWorld(ReplicationWorld):
         ]
         for number in range(1, 1 + random.choice((1, 2, 2, 3))):
             self.producers.append(Application(self, number, self._new_random(), places))  # type: ignore[arg-type]
-        for number in range(1, 1 + random.choice((0, 1, 1, 1, 2))):
+        for number in range(1, 1 + random.choice((0, 1, 1, 2))):
             plan = plan_group(random, f"group-{number}", self.choose_version(random))
             self.group_plans.append(plan)
             if plan.is_changing:
@@ -230,9 +280,19 @@ class TransactionWorld(ReplicationWorld):
     async def _settle(self) -> None:
         await self._until(self._are_groups_settled, "groups are not settled", SETTLE_LIMIT_MS)
         self.members_may_act = False
+        await self._until(self._has_expired, "not expired", SETTLE_LIMIT_MS)
 
     def _are_groups_settled(self) -> bool:
         return self.data.is_spoilt or not self._unsettled()
+
+    def _has_expired(self) -> bool:
+        return self.data.is_spoilt or not self._hoarded()
+
+    def _hoarded(self) -> list[str]:
+        """Transactional ids and groups with offsets that are to be forgotten."""
+        groups = {key[0] for key, commits in self.data.group_log.commits.items() if commits}
+        ids = self.data.transaction_log.last if self.expires else ()
+        return sorted(name for name in groups.union(ids) if name.startswith(HOARD))
 
     def _unsettled(self) -> list[str]:
         """Partitions without an owner that lives, and members that live on in the log alone."""
@@ -347,4 +407,5 @@ class TransactionWorld(ReplicationWorld):
 
     def describe(self) -> str:
         open_ones = {name: each.open for name, each in self.data.streams.items() if each.open}
-        return f"{super().describe()}; open: {open_ones}; unsettled: {self._unsettled()}"
+        hoarded = f"{len(self._hoarded())} hoarded: {self._hoarded()[:1]}"
+        return f"{super().describe()}; open: {open_ones}; {self._unsettled()}; {hoarded}"
