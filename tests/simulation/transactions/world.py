@@ -68,7 +68,9 @@ class TransactionAdministrator(Administrator):
         """
         topic = self.random.choice((CONSUMER_OFFSETS.topic, TRANSACTION_STATE.topic))
         request = CreatePartitionsRequest(
-            topics=[CreatePartitionsTopic(name=topic, count=INTERNAL_PARTITIONS + 1)],
+            topics=[
+                CreatePartitionsTopic(name=topic, count=INTERNAL_PARTITIONS + 1, assignments=None)
+            ],
             timeout_ms=1_500,
         )
         try:
