@@ -96,6 +96,11 @@ class FaultyClient:
             self.link.forget(kind, key)
         return error
 
+    def added(self, response: Any, name: str) -> ErrorCode:
+        """What AddPartitionsToTxn said of the one partition."""
+        found = response.results_by_topic_v3_and_below[0].results_by_partition[0]
+        return self.judge(ErrorCode.of(found.partition_error_code), TRANSACTION, name)
+
 
 class FaultyMember(FaultyClient):
     """A member of the classic protocol. What a group reads of it is its first protocol; what its
@@ -280,18 +285,12 @@ class Hoarder(FaultyClient):
         error, made = await self._insist(TRANSACTION, name, request, 5)
         if error is not ErrorCode.NONE:
             return False
-        adding = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=name,
-            v3_and_below_producer_id=made.producer_id,
-            v3_and_below_producer_epoch=made.producer_epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=[0])],
-        )
+        adding = _added(name, made.producer_id, made.producer_epoch, topic)
         for _ in range(TRIES):
             _error, response = await self.ask(TRANSACTION, name, adding, 3)
             if response is not None:
-                found = response.results_by_topic_v3_and_below[0].results_by_partition[0]
-                error = self.judge(ErrorCode.of(found.partition_error_code), TRANSACTION, name)
-                if error is ErrorCode.NONE or error not in PASSING:
+                error = self.added(response, name)
+                if error not in PASSING:
                     return error is ErrorCode.NONE
             await self.link.pause()
         return False
@@ -310,20 +309,33 @@ class Hoarder(FaultyClient):
 class Impostor(FaultyClient):
     """Claims to be of an epoch that only markers have."""
 
-    async def claim(self, name: str, producer_id: int, topic: str) -> None:
-        """AddPartitionsToTxn as the last epoch of a producer id. Raises Violation."""
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=name,
-            v3_and_below_producer_id=producer_id,
-            v3_and_below_producer_epoch=LAST_EPOCH,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=[0])],
-        )
-        for _ in range(TRIES):
-            _error, response = await self.ask(TRANSACTION, name, request, 3)
-            if response is not None:
-                found = response.results_by_topic_v3_and_below[0].results_by_partition[0]
-                error = self.judge(ErrorCode.of(found.partition_error_code), TRANSACTION, name)
-                if error is ErrorCode.NONE:
-                    raise Violation("epoch-of-markers-taken", f"{name}: {producer_id}")
-                self.world.counts[f"impostor {error.name}"] += 1
-            await self.world.loop.elapse(100.0)
+    async def claim(self, topic: str, duration_ms: float) -> None:
+        """AddPartitionsToTxn for each id that a coordinator has fenced with the last epoch.
+
+        Raises Violation when one lets it in.
+        """
+        until = self.world.loop.time() + duration_ms / 1000
+        while self.world.loop.time() < until:
+            for name, known in sorted(self.world.data.transaction_log.last.items()):
+                if known.producer_epoch == LAST_EPOCH:
+                    await self._claim_one(name, known.producer_id, topic)
+            await self.world.loop.elapse(50.0)
+
+    async def _claim_one(self, name: str, producer_id: int, topic: str) -> None:
+        request = _added(name, producer_id, LAST_EPOCH, topic)
+        _error, response = await self.ask(TRANSACTION, name, request, 3)
+        if response is None:
+            return
+        error = self.added(response, name)
+        if error is ErrorCode.NONE:
+            raise Violation("epoch-of-markers-taken", f"{name}: {producer_id}")
+        self.world.counts[f"impostor {error.name}"] += 1
+
+
+def _added(name: str, producer_id: int, producer_epoch: int, topic: str) -> Any:
+    return AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=name,
+        v3_and_below_producer_id=producer_id,
+        v3_and_below_producer_epoch=producer_epoch,
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=[0])],
+    )

@@ -196,12 +196,10 @@ class GroupNemesis(ReplicationNemesis):
             hoarder.process.spawn(hoarder.fill_to_the_brim(INPUT))
 
     def _claim_last_epoch(self) -> None:
-        known = sorted(self.world.data.id_of_producer.items())
-        if known and self.world.first_epoch:
-            producer_id, name = self.random.choice(known)
-            self.world.fault_injected("impostor", name)
+        if self.world.first_epoch:
+            self.world.fault_injected("impostor")
             impostor = self._faulty(Impostor)
-            impostor.process.spawn(impostor.claim(name, producer_id, INPUT))
+            impostor.process.spawn(impostor.claim(INPUT, 10_000.0))
 
     def _grow_internal_topics(self) -> None:
         self.world.fault_injected("internal topics asked to grow")

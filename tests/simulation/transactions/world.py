@@ -142,9 +142,9 @@ class TransactionWorld(ReplicationWorld):
         self.max_message_bytes = random.choice((6_000, 1_048_588))
         self.expires = random.random() < 0.5
         """Whether transactional ids are forgotten soon."""
-        self.first_epoch = random.choice((0, 0, LAST_CLIENT_EPOCH - 3))
+        self.first_epoch = random.choice((0, 0, LAST_CLIENT_EPOCH - 3, LAST_CLIENT_EPOCH))
         """Of the producer ids that transactional ids get."""
-        if random.random() < 0.2:
+        if random.random() < 0.3:
             self.feature_levels = {"transaction.version": 1}
             self.old_share = 1.0
         self.broker_overrides.update(
