@@ -199,7 +199,7 @@ class Flooder(FaultyClient):
     """Commits offsets of a group of its own faster than they are replicated."""
 
     async def flood(self, group: str, topic: str, duration_ms: float) -> None:
-        """For so long."""
+        """For so long, or until the faults stop."""
         until = self.world.loop.time() + duration_ms / 1000
         for _ in range(FLOODERS * self.world.max_waiting_count):
             self.process.spawn(self._commit(group, topic, until))
@@ -214,7 +214,7 @@ class Flooder(FaultyClient):
                 )
             ],
         )
-        while self.world.loop.time() < until:
+        while self.world.loop.time() < until and self.world.members_may_go:
             _error, response = await self.ask(GROUP, group, request, 9)
             error = ErrorCode.REQUEST_TIMED_OUT
             if response is not None:
