@@ -20,6 +20,7 @@ SESSION_MS = 3_000
 """As the brokers are configured."""
 
 SLOW_REVOCATIONS = 0.5
+EXPRESSIONS = 0.2
 
 OUT = frozenset(
     {
@@ -36,10 +37,15 @@ class ConsumerMembership(Membership):
 
     rebalance_ms = 3_000
 
+    expression: str | None = None
+    """The regular expression that stands for its topics."""
+
     async def join(self) -> None:
         self.drop()
         if not self.member_id:
             self.member_id = f"{self.label}-id"
+            if self.link.random.random() < EXPRESSIONS:
+                self.expression = "(" + "|".join(f"{name[:2]}.*" for name in self.topics) + ")"
         while not self.is_member:
             await self._beat(JOIN_EPOCH)
             if not self.is_member:
@@ -68,7 +74,8 @@ class ConsumerMembership(Membership):
             member_epoch=epoch,
             instance_id=self.instance_id,
             rebalance_timeout_ms=self.rebalance_ms,
-            subscribed_topic_names=self.topics,
+            subscribed_topic_names=[] if self.expression else self.topics,
+            subscribed_topic_regex=self.expression,
             topic_partitions=[] if is_joining else self._owned(),
         )
         error, response = await self.ask(request, "beat", 1)

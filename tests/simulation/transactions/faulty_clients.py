@@ -54,6 +54,8 @@ PASSING = ELSEWHERE | {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 }
 LAST_EPOCH = 2**15 - 1
+WITNESSES = 4
+"""So many ids lie in every partition of the log, most likely."""
 FLOODERS = 2
 """So many commits are under way for each that a line holds."""
 
@@ -266,17 +268,23 @@ class Hoarder(FaultyClient):
             await self._insist(GROUP, name, request, 4)
 
     async def fill_to_the_brim(self, topic: str) -> None:
-        """A transaction whose record has just room in a batch, left open: its end may have none."""
+        """A transaction whose record has just room in a batch: its end may have none. It is left
+        open, and so is a short one beside it, which is to be aborted in its time.
+        """
         fits, too_long = 0, self.world.max_message_bytes
-        number = 0
+        number, brimful = 0, ""
         while too_long - fits > 4:
             number += 1
             size = (fits + too_long) // 2
-            if await self._begin(f"{number}".ljust(size, "x"), topic):
-                fits = size
+            name = f"{self.process.name}-{number}".ljust(size, "x")
+            if await self._begin(name, topic):
+                fits, brimful = size, name
             else:
                 too_long = size
-        self.world.counts["filled_to_the_brim"] += 1
+        for place in range(WITNESSES):
+            name = f"{HOARD}-{self.process.name}-{place}"
+            if brimful and await self._begin(name, topic):
+                self.world.counts["filled_to_the_brim"] += 1
 
     async def _begin(self, name: str, topic: str) -> bool:
         request = InitProducerIdRequest(

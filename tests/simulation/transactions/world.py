@@ -43,6 +43,7 @@ from tests.simulation.transactions.offset_readers import OffsetReader
 from tests.simulation.transactions.producers import Application
 from tests.simulation.transactions.readers import CommittedReader
 from tests.simulation.transactions.tamperer import Tamperer
+from tests.simulation.transactions.transaction_log import ONGOING
 
 INTERNAL_PARTITIONS = 2
 LAST_CLIENT_EPOCH = 2**15 - 2
@@ -291,9 +292,15 @@ class TransactionWorld(ReplicationWorld):
         return self.data.is_spoilt or not self._hoarded()
 
     def _hoarded(self) -> list[str]:
-        """Transactional ids and groups with offsets that are to be forgotten."""
+        """Transactional ids and groups with offsets that are to be forgotten, and ids that are in a
+        transaction.
+        """
         groups = {key[0] for key, commits in self.data.group_log.commits.items() if commits}
-        ids = self.data.transaction_log.last if self.expires else ()
+        ids = [
+            name
+            for name, known in self.data.transaction_log.last.items()
+            if self.expires or known.transaction_status == ONGOING
+        ]
         return sorted(name for name in groups.union(ids) if name.startswith(HOARD))
 
     def _unsettled(self) -> list[str]:
