@@ -108,9 +108,9 @@ class TransactionWorld(ReplicationWorld):
         self, seed: str, *, controllers: int | None = None, print_trace: bool = False
     ) -> None:
         super().__init__(seed, controllers=controllers, print_trace=print_trace)
-        self.group_plans: list[GroupPlan] = []
+        self.group_plans = self._choose_groups()
         self.groups: list[GroupApplication] = []
-        self.changing_groups: set[str] = set()
+        self.changing_groups = {plan.name for plan in self.group_plans if plan.is_changing}
         self.members_may_act = self.members_may_go = True
         """Whether groups have members; whether these die, leave and take their time."""
         self.readers: list[CommittedReader] = []
@@ -197,6 +197,13 @@ class TransactionWorld(ReplicationWorld):
         self.faulty_clients += 1
         return self.faulty_clients
 
+    def _choose_groups(self) -> list[GroupPlan]:
+        random = self.random
+        return [
+            plan_group(random, f"group-{number}", self.choose_version(random))
+            for number in range(1, 1 + random.choice((0, 1, 1, 2)))
+        ]
+
     def choose_version(self, random: Random) -> int:
         """Of a producer's transactions."""
         return 1 if random.random() < self.old_share else 2
@@ -218,11 +225,7 @@ class TransactionWorld(ReplicationWorld):
         ]
         for number in range(1, 1 + random.choice((1, 2, 2, 3))):
             self.producers.append(Application(self, number, self._new_random(), places))  # type: ignore[arg-type]
-        for number in range(1, 1 + random.choice((0, 1, 1, 2))):
-            plan = plan_group(random, f"group-{number}", self.choose_version(random))
-            self.group_plans.append(plan)
-            if plan.is_changing:
-                self.changing_groups.add(plan.name)
+        for plan in self.group_plans:
             for member in range(1, 1 + plan.members):
                 self.data.group_of_id[f"txn-{plan.name}-member-{member}"] = plan.name
                 application = GroupApplication(self, plan, member, self._new_random())
