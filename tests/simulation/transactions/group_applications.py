@@ -84,6 +84,9 @@ class GroupApplication:
         self.starts = 0
         self.worker: Worker | None = None
         self.next_protocol: type[Membership] | None = None
+        self.back_ms: float | None = None
+        self.is_away = False
+        """Whether it stays away when it has gone."""
         self.world.loop.call_outside(random.uniform(0.0, 1_500.0), self.start)
 
     def __repr__(self) -> str:
@@ -105,16 +108,26 @@ class GroupApplication:
             self.worker = Worker(self, self.starts, protocol)
 
     def restart_later(self) -> None:
-        """After a while."""
-        self.world.loop.call_outside(self.random.uniform(1.0, 3_000.0), self.start)
+        """After a while, or as long as it was told to be away."""
+        if not self.is_away:
+            back_ms, self.back_ms = self.back_ms, None
+            if back_ms is None:
+                back_ms = self.random.uniform(1.0, 3_000.0)
+            self.world.loop.call_outside(back_ms, self.start)
 
     def change_to(self, protocol: type[Membership], *, leaves: bool) -> None:
         """Its process ends, in good order or not, and the next one has this protocol."""
+        if self.member is not None and not isinstance(self.member, protocol):
+            self.next_protocol = protocol
+            self.world.counts["changes_of_protocol"] += 1
+            self.go(leaves=leaves)
+
+    def go(self, *, leaves: bool, back_ms: float | None = None) -> None:
+        """Its process ends; the next one begins so much later, or whenever it likes."""
         worker = self.worker
-        if worker is None or worker.is_over or isinstance(worker.member, protocol):
+        if worker is None or worker.is_over:
             return
-        self.next_protocol = protocol
-        self.world.counts["changes_of_protocol"] += 1
+        self.back_ms = back_ms
         if leaves:
             worker.is_leaving = True
         else:

@@ -5,6 +5,7 @@ Owns: which group suffers what, and when its coordinator goes. Must not: look at
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from random import Random
 from typing import Any, TypeVar
 
@@ -23,7 +24,12 @@ from tests.simulation.transactions.faulty_clients import (
 )
 from tests.simulation.transactions.group_applications import OUTPUT, GroupApplication, GroupPlan
 from tests.simulation.transactions.members import Membership
-from tests.simulation.transactions.world import INPUT, INTERNAL_PARTITIONS, TransactionWorld
+from tests.simulation.transactions.world import (
+    INPUT,
+    INTERNAL_PARTITIONS,
+    SLOW_ASSIGNMENTS,
+    TransactionWorld,
+)
 
 ClientT = TypeVar("ClientT", bound=FaultyClient)
 
@@ -35,6 +41,7 @@ LARGE_MESSAGE_BYTES = 100_000
 DOWNGRADE_MS = 9_000.0
 """For so long a coordinator's death waits for its group to be classic."""
 
+STORY_MS = 4_000.0
 HOUR_MS = 3_600_000
 
 
@@ -45,11 +52,19 @@ class GroupNemesis(ReplicationNemesis):
 
     _flooded_until = 0.0
 
+    def __init__(
+        self, world: TransactionWorld, random: Random, faults: Collection[str] = ()
+    ) -> None:
+        super().__init__(world, random, faults)
+        self._stories: dict[str, float] = {}
+        """Until when what was begun with a group is not disturbed by more of its kind."""
+
     def group_acts(self) -> list[Act]:
         """What belongs into `acts`."""
         return [
             (4, self._change_over),
             (2, self._downgrade),
+            (2, self._upgrade_within),
             (2, self._join_unreadable),
             (1, self._join_for_ever),
             (2, self._lose_an_hour),
@@ -99,22 +114,73 @@ class GroupNemesis(ReplicationNemesis):
         if not self.is_over:
             member.change_to(protocol, leaves=self.random.random() < 0.6)
 
+    def _in_turn(
+        self, *, is_changing: bool
+    ) -> tuple[GroupPlan, list[GroupApplication], list[GroupApplication]] | None:
+        """A group that is not in the middle of such a story, and its members that run: of the
+        newest protocol, and of the others.
+        """
+        plan = self._some_group(is_changing=is_changing)
+        now = self.world.loop.time()
+        if plan is None or now < self._stories.get(plan.name, 0.0):
+            return None
+        members = [each for each in self._members_of(plan) if each.member is not None]
+        newer = [each for each in members if isinstance(each.member, ConsumerMembership)]
+        older = [each for each in members if each not in newer]
+        self._stories[plan.name] = now + STORY_MS / 1000
+        return plan, newer, older
+
     def _downgrade(self) -> None:
-        """The last members of the new protocol go, and soon after the group's coordinator."""
-        plan = self._some_group(is_changing=True)
-        if plan is None:
+        """The last members of the new protocol go for good, and soon after the coordinator."""
+        found = self._in_turn(is_changing=True)
+        if found is None:
             return
+        plan, newer, older = found
+        self.world.fault_injected("downgrade", plan.name)
+        if not older or not newer:
+            protocol = plan.protocols[0] if not older else ConsumerMembership
+            self._change(self.random.choice(newer or older), protocol)
+        self._later(self.random.uniform(800, 2_000), self._leave_to_classic, plan)
+
+    def _leave_to_classic(self, plan: GroupPlan) -> None:
         members = self._members_of(plan)
         newer = [each for each in members if isinstance(each.member, ConsumerMembership)]
-        if not newer or len(newer) == len(members):
-            self._change_over()
+        if self.is_over or not newer or len(newer) == len(members):
             return
-        self.world.fault_injected("downgrade", plan.name)
         for member in newer:
-            member.change_to(plan.protocols[0], leaves=self.random.random() < 0.7)
+            member.is_away = True
+            member.go(leaves=True)
         until = self.world.loop.time() + DOWNGRADE_MS / 1000
         delay_ms = self.random.choice((0.0, 20.0, 200.0)) * self.random.random()
-        self._later(20.0, self._kill_downgraded, plan.name, until, delay_ms)
+        self._kill_downgraded(plan.name, until, delay_ms)
+
+    def _upgrade_within(self) -> None:
+        """A member comes back with the new protocol while the others of its classic group wait for
+        their assignment.
+        """
+        found = self._in_turn(is_changing=True)
+        if found is None:
+            return
+        plan, newer, _older = found
+        self.world.fault_injected("upgrade within a rebalance", plan.name)
+        for member in newer:
+            self._change(member, plan.protocols[0])
+        wait_ms = self.random.uniform(600, 1_500) if newer else 0.0
+        self._later(wait_ms, self._leave_to_upgrade, plan)
+
+    def _leave_to_upgrade(self, plan: GroupPlan) -> None:
+        members = [each for each in self._members_of(plan) if each.member is not None]
+        if self.is_over or not members:
+            return
+        self.world.slow_assignments = 1.0
+        member = self.random.choice(members)
+        member.next_protocol = ConsumerMembership
+        member.go(leaves=True, back_ms=self.random.uniform(100, 900))
+        self._later(3_000.0, self._hasten)
+
+    def _hasten(self) -> None:
+        if not self.is_over:
+            self.world.slow_assignments = SLOW_ASSIGNMENTS
 
     def _kill_downgraded(self, group: str, until: float, delay_ms: float) -> None:
         if self.is_over or self.world.loop.time() > until:
@@ -209,15 +275,29 @@ class GroupNemesis(ReplicationNemesis):
     # -- clocks ----------------------------------------------------------------------------------
 
     def _lose_an_hour(self) -> None:
-        """A group's coordinator has its wall clock an hour ahead, or behind, for a while."""
-        plan = self._some_group(is_changing=False)
-        broker = None if plan is None else self._coordinator_of(plan.name)
-        broker = broker or self._some_broker()
-        if broker is not None:
-            jump_ms = self.random.choice((HOUR_MS, -HOUR_MS))
-            self.world.fault_injected("clock an hour off", f"{broker.host} {jump_ms}")
-            self.world.wall_clocks.move(broker.host, jump_ms)
-            self._later(self.random.uniform(300, 5_000), self._set_back, broker.host, -jump_ms)
+        """A group's coordinator has its wall clock an hour ahead, or behind, for a while; members
+        come and go meanwhile, and thereafter.
+        """
+        found = self._in_turn(is_changing=False)
+        broker = None if found is None else self._coordinator_of(found[0].name)
+        if found is None or broker is None:
+            return
+        plan = found[0]
+        jump_ms = self.random.choice((HOUR_MS, -HOUR_MS))
+        self.world.fault_injected("clock an hour off", f"{broker.host} {jump_ms}")
+        self.world.wall_clocks.move(broker.host, jump_ms)
+        back_ms = self.random.uniform(800, 4_000)
+        self._later(self.random.uniform(0, 300), self._one_goes, plan, 100.0)
+        self._later(back_ms, self._set_back, broker.host, -jump_ms)
+        self._later(back_ms + self.random.uniform(0, 500), self._one_goes, plan, None)
+
+    def _one_goes(self, plan: GroupPlan, back_ms: float | None) -> None:
+        """For so long, or for good when others are left."""
+        members = [each for each in self._members_of(plan) if each.member is not None]
+        if members and not self.is_over:
+            member = self.random.choice(members)
+            member.is_away = back_ms is None and len(members) > 1
+            member.go(leaves=True, back_ms=back_ms)
 
     def _set_back(self, host: str, jump_ms: int) -> None:
         if not self.is_over:  # else all clocks are right by now

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 Place = tuple[str, int]
 
 VERSION = 2
-SLOW_ASSIGNMENTS = 0.2
 _VERSION = Struct(">h")
 
 RETRIED = ELSEWHERE | {
@@ -298,7 +297,7 @@ class ClassicMembership(Membership):
     async def _sync(self, joined: Any) -> bool:
         given: list[syncing.SyncGroupRequestAssignment] = []
         if joined.leader == self.member_id and not joined.skip_assignment:
-            if self.link.random.random() < SLOW_ASSIGNMENTS and self.world.members_may_go:
+            if self.link.random.random() < self.world.slow_assignments:
                 await self.world.loop.elapse(self.link.random.uniform(50.0, 1_500.0))
             given = [
                 syncing.SyncGroupRequestAssignment(member_id=member, assignment=assignment(share))

@@ -35,7 +35,7 @@ SCENARIOS = (
     ("jump_clock", "late_requests", "stop_coordinator"),
     ("unheard_leader_dies", "kill_coordinator", "late_requests"),
     ("change_over", "kill_coordinator", "coordinator_leaves"),
-    ("change_over", "downgrade"),
+    ("change_over", "downgrade", "upgrade_within"),
     ("change_over", "join_unreadable", "join_for_ever", "kill_coordinator"),
     ("change_over", "lose_an_hour"),
     ("lose_an_hour", "late_requests", "coordinator_leaves"),
