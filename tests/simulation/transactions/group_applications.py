@@ -128,8 +128,8 @@ class GroupApplication:
         if worker is None or worker.is_over:
             return
         self.back_ms = back_ms
-        if leaves:
-            worker.is_leaving = True
+        if leaves and worker.member.is_member:
+            worker.process.spawn(worker.leave())
         else:
             worker.die()
 
@@ -150,7 +150,7 @@ class Worker:
         self.world = world = application.world
         self.random = random = Random(application.random.getrandbits(64))
         self.process = Process(world.loop, f"{application.host}#{number}")
-        self.is_idle = self.is_leaving = False
+        self.is_idle = False
         network = world.fabric.port_of(self.process, application.host)
         self.link = CoordinatorLink(
             world.loop, self.process, network, random, world.broker_addresses
@@ -187,16 +187,19 @@ class Worker:
         self.application.restart_later()
         self.process.kill()
 
+    async def leave(self) -> None:
+        """It leaves its group at once, whatever it has begun, and ends."""
+        await self.member.leave()
+        self.die()
+        await self.world.loop.elapse(1.0)  # which never comes to its end
+
     async def _run(self) -> None:
         world = self.world
         try:
             if self.client is not None:
                 await self.client.initialize()
-            while world.members_may_act and not self.is_leaving:
+            while world.members_may_act:
                 await self._turn()
-            if self.is_leaving and self.member.is_member:
-                await self.member.leave()
-                self.application.restart_later()
         except Fenced:
             world.counts["fenced_workers"] += 1
             self.member.drop()
