@@ -127,6 +127,8 @@ class GroupNemesis(ReplicationNemesis):
         members = [each for each in self._members_of(plan) if each.member is not None]
         newer = [each for each in members if isinstance(each.member, ConsumerMembership)]
         older = [each for each in members if each not in newer]
+        if not members:
+            return None
         self._stories[plan.name] = now + STORY_MS / 1000
         return plan, newer, older
 
