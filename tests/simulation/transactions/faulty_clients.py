@@ -56,8 +56,6 @@ PASSING = ELSEWHERE | {
 LAST_EPOCH = 2**15 - 1
 WITNESSES = 4
 """So many ids lie in every partition of the log, most likely."""
-FLOODERS = 2
-"""So many commits are under way for each that a line holds."""
 
 
 class FaultyClient:
@@ -203,7 +201,7 @@ class Flooder(FaultyClient):
     async def flood(self, group: str, topic: str, duration_ms: float) -> None:
         """For so long, or until the faults stop."""
         until = self.world.loop.time() + duration_ms / 1000
-        for _ in range(FLOODERS * self.world.max_waiting_count):
+        for _ in range(self.world.max_waiting_count):
             self.process.spawn(self._commit(group, topic, until))
 
     async def _commit(self, group: str, topic: str, until: float) -> None:

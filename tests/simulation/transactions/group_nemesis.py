@@ -36,6 +36,7 @@ ClientT = TypeVar("ClientT", bound=FaultyClient)
 FLOODED_LINE = 100
 """A line that holds more is not flooded: it would take too long."""
 
+FLOODERS = 3
 LARGE_MESSAGE_BYTES = 100_000
 
 DOWNGRADE_MS = 9_000.0
@@ -239,8 +240,9 @@ class GroupNemesis(ReplicationNemesis):
             if partition_for(name, INTERNAL_PARTITIONS)
             == partition_for(plan.name, INTERNAL_PARTITIONS)
         )
-        flooder = self._faulty(Flooder)
-        flooder.process.spawn(flooder.flood(group, INPUT, duration_ms))
+        for _ in range(FLOODERS):
+            flooder = self._faulty(Flooder)
+            flooder.process.spawn(flooder.flood(group, INPUT, duration_ms))
 
     def _hoard_ids(self) -> None:
         self.world.fault_injected("ids with long names")

@@ -39,6 +39,7 @@ from moldau.storage.log import Log
 from moldau.storage.producer_append import ProducerUpdate
 from moldau.storage.producer_state import ProducerState
 from tests.simulation.replication.mutations import Undo, _both, _replaced
+from tests.simulation.transactions import group_mutations
 
 # -- partitions ------------------------------------------------------------------------------------
 
@@ -341,4 +342,4 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
         member_epoch_not_checked,
         assignments_stop_with_the_clock,
     )
-}
+} | group_mutations.MUTATIONS
