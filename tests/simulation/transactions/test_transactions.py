@@ -40,10 +40,20 @@ MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
     "revocation-not-awaited": (),
     "generation-not-checked": (),
     "member-epoch-not-checked": (),
+    "assignments-stop-with-the-clock": ("lose_an_hour",),
+    "sessions-of-any-length": ("join_for_ever",),
+    "internal-topics-grow": ("grow_internal_topics",),
+    "epoch-of-markers-taken": ("claim_last_epoch",),
 }
 """Each with the faults that bring it to light; whatever the seed chooses without."""
 
-FIRST_SEEDS = {"offsets-named-too-early": 6}
+FIRST_SEEDS = {
+    "offsets-named-too-early": 12,
+    "assignments-stop-with-the-clock": 20,
+    "sessions-of-any-length": 34,
+    "internal-topics-grow": 34,
+    "epoch-of-markers-taken": 14,
+}
 """From seed 1 on these are found, too, after more good seeds than are worth their time here."""
 
 
