@@ -20,6 +20,7 @@ from moldau.broker.request_context import RequestContext
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.registry import request_class
+from moldau.runtime.slices import Work
 
 if TYPE_CHECKING:
     from moldau.broker.authorizer import Authorizer
@@ -49,7 +50,7 @@ class _Route:
         self.min_version = served.min_version
         self.max_version = served.max_version
         self.request_class: type[Message] | None = None
-        self.handle: Callable[..., None] | None = None
+        self.handle: Callable[..., Work | None] | None = None
         self.answer: Answer | None = None
 
     def load(self, api_key: ApiKey) -> type[Message]:
@@ -78,6 +79,7 @@ class RequestRouter:
         "_routes",
         "_running",
         "_services",
+        "_suspended",
         "_waiting",
         "_watchdog",
     )
@@ -97,6 +99,7 @@ class RequestRouter:
         self._watchdog = watchdog
         self._routes = {int(api_key): _Route(served) for api_key, served in apis.items()}
         self._running: set[asyncio.Task[None]] = set()
+        self._suspended: set[asyncio.Task[None]] = set()
         self._waiting: deque[tuple[_Route, RequestContext, Message]] = deque()
 
     def __call__(self, request: Request) -> None:
@@ -110,16 +113,58 @@ class RequestRouter:
             self._refuse_version(request, route)
             return
         message_class = route.request_class or route.load(ApiKey(request.api_key))
+        if request.is_large:
+            self._suspend(request, self._decode(route, message_class, request))
+            return
         try:
             message, _end = message_class.decode(request.body, api_version)
         except RemoteProtocolError as error:
-            request.close(f"{message_class.__name__} v{api_version} is malformed: {error}")
+            self._refuse_body(request, message_class, error)
             return
+        work = self._handle(route, request, message)
+        if work is not None:
+            self._suspend(request, work)
+
+    def _handle(self, route: _Route, request: Request, message: Message) -> Work | None:
         context = RequestContext(request, self._authorizer)
         if route.handle is not None:
-            route.handle(self._services, context, message)
-        else:
-            self._start_or_queue(route, context, message)
+            return route.handle(self._services, context, message)
+        self._start_or_queue(route, context, message)
+        return None
+
+    async def _decode(self, route: _Route, message_class: type[Message], request: Request) -> None:
+        try:
+            message = await request.decode(message_class)
+        except RemoteProtocolError as error:
+            self._refuse_body(request, message_class, error)
+            return
+        work = self._handle(route, request, message)
+        if work is not None:
+            await work
+
+    @staticmethod
+    def _refuse_body(
+        request: Request, message_class: type[Message], error: RemoteProtocolError
+    ) -> None:
+        version = request.api_version
+        request.close(f"{message_class.__name__} v{version} is malformed: {error}")
+
+    def _suspend(self, request: Request, work: Work) -> None:
+        """Take several turns for a request; the next one of its connection is handled then."""
+        request.connection.suspend()
+        if self._watchdog is not None:
+            work = self._watchdog.watch(request, work)
+        task = asyncio.get_running_loop().create_task(work)
+        self._suspended.add(task)
+        task.add_done_callback(partial(self._proceed, request))
+
+    def _proceed(self, request: Request, task: asyncio.Task[None]) -> None:
+        self._suspended.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            request.close("a request failed inside the node")
+            self._on_fault(error)
+        request.connection.proceed()
 
     @property
     def admin_request_count(self) -> int:
@@ -130,8 +175,8 @@ class RequestRouter:
         """Drop the requests that wait and let the running ones end."""
         while self._waiting:
             self._waiting.popleft()[1].close("the node is shutting down")
-        if self._running:
-            await asyncio.wait(set(self._running))
+        while self._running or self._suspended:
+            await asyncio.wait(self._running | self._suspended)
 
     def _refuse_version(self, request: Request, route: _Route) -> None:
         """An unknown ApiVersions version gets a v0 body that names the known ones (KIP-511)."""

@@ -135,11 +135,28 @@ class ControllerRequestRouter:
             self._refuse_version(request, served)
             return
         message_class = request_class(request.api_key)
+        if request.is_large:
+            request.connection.suspend()
+            request.connection.start(self._decode(apis, message_class, request))
+            return
         try:
             message, _ = message_class.decode(request.body, api_version)
         except RemoteProtocolError as error:
             request.close(f"{message_class.__name__} v{api_version} is malformed: {error}")
             return
+        self._serve(apis, request, message)
+
+    async def _decode(
+        self, apis: ControllerApis, message_class: type[Message], request: Request
+    ) -> None:
+        try:
+            self._serve(apis, request, await request.decode(message_class))
+        except RemoteProtocolError as error:
+            request.close(f"{message_class.__name__} v{request.api_version} is malformed: {error}")
+        finally:
+            request.connection.proceed()
+
+    def _serve(self, apis: ControllerApis, request: Request, message: Message) -> None:
         if isinstance(message, ApiVersionsRequest):
             self._answer_api_versions(apis, request, message)
             return
@@ -148,7 +165,7 @@ class ControllerRequestRouter:
             connection.principal,
             request.client_id,
             client_host=connection.client_host,
-            api_version=api_version,
+            api_version=request.api_version,
             listener_name=connection.listener_name,
             authorizer=self._authorizer,
         )

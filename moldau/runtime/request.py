@@ -8,15 +8,24 @@ Invariant: answered exactly once; the frame's bytes are released exactly once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.headers import RequestHeader, encode_response
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import ArrayType, Message, Struct, StructType
 from moldau.protocol.types import Part
 from moldau.runtime.files import FileRegion
 
 if TYPE_CHECKING:
     from moldau.runtime.server_connection import ServerConnection
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+LARGE_BODY_BYTES: Final = 64 * 1024
+"""A body above it is decoded off the loop: it may hold so many elements that this takes 5 ms."""
+
+LARGE_ELEMENT_COUNT: Final = 1000
+"""A response with an array above it is encoded off the loop."""
 
 
 class Request:
@@ -86,6 +95,13 @@ class Request:
         return self.header.client_id
 
     @property
+    def is_large(self) -> bool:
+        """Whether its body may take long to decode. A Produce request is large by its records,
+        which are not decoded.
+        """
+        return self.size_bytes > LARGE_BODY_BYTES and self.header.api_key != ApiKey.PRODUCE
+
+    @property
     def is_done(self) -> bool:
         """Whether it has been answered."""
         return self._parts is not None
@@ -95,19 +111,40 @@ class Request:
         """Whether nobody is there any more to read the answer (answering is still required)."""
         return self.connection.is_closed
 
+    async def decode(self, message_class: type[MessageT]) -> MessageT:
+        """The body, decoded off the loop.
+
+        Raises:
+            RemoteProtocolError: it is malformed.
+        """
+        version = self.header.api_version
+        message, _ = await self.connection.offload(message_class.decode, self.body, version)
+        return message  # type: ignore[no-any-return]
+
     def respond(self, message: Message, *, api_version: int | None = None) -> None:
-        """Answer with a message, encoded in the request's version unless another is named.
+        """Answer with a message, encoded in the request's version unless another is named; a large
+        one off the loop: it belongs to the request from now on.
 
         Raises LocalProtocolError when the message cannot be encoded in that version; nothing is
         sent then.
         """
         version = self.header.api_version if api_version is None else api_version
-        self.respond_parts(
-            encode_response(
-                message,
-                api_version=version,
-                correlation_id=self.header.correlation_id,
-            )
+        if _is_large(message):
+            self.connection.start(self._respond_large(message, version))
+        else:
+            self.respond_parts(self._encoded(message, version))
+
+    async def _respond_large(self, message: Message, api_version: int) -> None:
+        try:
+            parts = await self.connection.offload(self._encoded, message, api_version)
+        except BaseException:
+            self.close("an answer failed inside the node")
+            raise
+        self.respond_parts(parts)
+
+    def _encoded(self, message: Message, api_version: int) -> list[Part]:
+        return encode_response(
+            message, api_version=api_version, correlation_id=self.header.correlation_id
         )
 
     def respond_parts(self, parts: Sequence[Part]) -> None:
@@ -155,3 +192,40 @@ class Request:
                 part.release()
         self._parts = ()
         self.release_body()
+
+
+def _is_large(message: Message) -> bool:
+    """Whether an array, or one in the first element of one, has LARGE_ELEMENT_COUNT elements."""
+    for name, inner_names in _arrays(type(message)):
+        elements = getattr(message, name)
+        if not elements:
+            continue
+        if len(elements) > LARGE_ELEMENT_COUNT:
+            return True
+        for inner_name in inner_names:
+            inner = getattr(elements[0], inner_name)
+            if inner is not None and len(inner) > LARGE_ELEMENT_COUNT:
+                return True
+    return False
+
+
+_Arrays: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+_ARRAYS: Final[dict[type[Struct], _Arrays]] = {}
+
+
+def _arrays(struct: type[Struct]) -> _Arrays:
+    """The names of a struct's arrays, each with those of the arrays in its elements."""
+    known = _ARRAYS.get(struct)
+    if known is not None:
+        return known
+    known = _ARRAYS[struct] = tuple(
+        (
+            field.name,
+            tuple(name for name, _ in _arrays(field.type.element.struct))
+            if isinstance(field.type.element, StructType)
+            else (),
+        )
+        for field in struct.spec().fields
+        if isinstance(field.type, ArrayType)
+    )
+    return known

@@ -13,9 +13,9 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from moldau.protocol.framing import (
     DEFAULT_MAX_FRAME_BYTES,
@@ -138,6 +138,7 @@ class Server:
         self._sweep_timer: TimerHandle | None = None
         self._all_closed: asyncio.Event | None = None
         self._log = RateLimitedLog(_LOG, self.clock)
+        self._work: set[asyncio.Task[None]] = set()
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -212,6 +213,22 @@ class Server:
         self.on_memory_released()
 
     # -- for connections -------------------------------------------------------------------------
+
+    def start_work(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run what a connection's request needs beyond its handler; a failure goes to the loop's
+        exception handler.
+        """
+        task = self.loop.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work_ended)
+
+    def _work_ended(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.loop.call_exception_handler(
+                {"message": "a request failed", "exception": error, "task": task}
+            )
 
     def next_connection_index(self) -> int:
         """A number no other connection of this server has."""

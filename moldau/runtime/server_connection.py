@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from moldau.protocol.errors import RemoteProtocolError
@@ -21,7 +21,7 @@ from moldau.protocol.headers import decode_request_header
 from moldau.runtime.clock import TimerHandle
 from moldau.runtime.files import FileRegion, source_bytes
 from moldau.runtime.loop_health import STALL_MS
-from moldau.runtime.outgoing import SENDFILE_MIN_BYTES, OutgoingStream
+from moldau.runtime.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream
 from moldau.runtime.request import Request
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ MAX_PENDING_RESPONSE_BYTES: Final = 1024 * 1024
 ANONYMOUS: Final = "User:ANONYMOUS"
 
 
+async def _inline(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
 class PauseReason:
     """Why a connection is not read from: bits of a plain int (measured: to test a bit of an
     IntFlag takes 0.2-0.4 µs, several times per request).
@@ -62,6 +66,7 @@ class PauseReason:
     CLOSING: Final = 16
     HELD: Final = 32
     BACKLOG: Final = 64
+    SUSPENDED: Final = 128
 
 
 _STOPS_DISPATCH: Final = (
@@ -70,6 +75,7 @@ _STOPS_DISPATCH: Final = (
     | PauseReason.THROTTLED
     | PauseReason.CLOSING
     | PauseReason.HELD
+    | PauseReason.SUSPENDED
 )
 
 
@@ -178,6 +184,25 @@ class ServerConnection(asyncio.BufferedProtocol):
     @property
     def _holds_too_much(self) -> bool:
         return len(self._held) >= MAX_HELD_REQUESTS or self._held_bytes >= MAX_HELD_BYTES
+
+    def suspend(self) -> None:
+        """Handle no further request of this connection until `proceed`: one that takes several
+        turns of the loop keeps its place in the order.
+        """
+        self._pause(PauseReason.SUSPENDED)
+
+    def proceed(self) -> None:
+        """Go on with the next request."""
+        self._resume(PauseReason.SUSPENDED)
+
+    @property
+    def offload(self) -> Offload:
+        """Runs a function beside the loop."""
+        return self._server.offload or _inline
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that ends by itself, for a request of this connection."""
+        self._server.start_work(work)
 
     def on_close(self, callback: Callable[[ServerConnection], object]) -> None:
         """Call `callback(connection)` once when the connection ends."""

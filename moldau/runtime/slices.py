@@ -7,9 +7,14 @@ that say no, the loop is held for one slice and one step of the work at most.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Coroutine, Iterator
+from typing import Any, Final
 
 from moldau.runtime.clock import Clock
+
+Work = Coroutine[Any, Any, None]
+"""What a handler returns that needs several turns of the loop; later requests of its connection
+wait until it has ended, so that they are handled in the order they came."""
 
 SLICE_MS: Final = 2.0
 """For so long one piece of work may hold the loop before others have their turn."""
@@ -33,3 +38,19 @@ class LoopSlices:
         """Let others have their turn; the next slice begins then."""
         await asyncio.sleep(0)
         self._end_ms = self._clock.monotonic_ms() + SLICE_MS
+
+
+def in_slices(clock: Clock, steps: Iterator[object]) -> Work | None:
+    """Take steps until they end or the slice is over; what takes the others, if any are left."""
+    slices = LoopSlices(clock)
+    for _ in steps:
+        if slices.is_over:
+            return _go_on(slices, steps)
+    return None
+
+
+async def _go_on(slices: LoopSlices, steps: Iterator[object]) -> None:
+    await slices.next()
+    for _ in steps:
+        if slices.is_over:
+            await slices.next()

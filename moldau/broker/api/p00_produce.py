@@ -16,6 +16,7 @@ Known gaps: none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.authorizer import Operation, ResourceType
@@ -32,6 +33,7 @@ from moldau.protocol.messages.p00_produce import (
     TopicProduceResponse,
 )
 from moldau.protocol.records import BATCH_HEADER_SIZE, LOG_OVERHEAD, Codec
+from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.partition import Partition
@@ -60,8 +62,16 @@ Problem = tuple[ErrorCode, str | None]
 NO_PROBLEM: Final[Problem] = (ErrorCode.NONE, None)
 
 
-def handle(services: BrokerServices, context: RequestContext, request: ProduceRequest) -> None:
+def handle(
+    services: BrokerServices, context: RequestContext, request: ProduceRequest
+) -> Work | None:
     """Append every partition's batch, then answer when the acknowledgements are there."""
+    return in_slices(services.clock, _steps(services, context, request))
+
+
+def _steps(
+    services: BrokerServices, context: RequestContext, request: ProduceRequest
+) -> Iterator[None]:
     manager = services.replica_manager
     operation = ProduceOperation(manager, context, request.acks)
     problem = _request_problem(request)
@@ -83,7 +93,7 @@ def handle(services: BrokerServices, context: RequestContext, request: ProduceRe
             name=topic.name, topic_id=topic.topic_id, partition_responses=[]
         )
         operation.topics.append(response)
-        _append_topic(manager, context, operation, topic, response, problem, transaction)
+        yield from _append_topic(manager, context, operation, topic, response, problem, transaction)
     if transaction is not None:
         transaction.verify()
     operation.start_waiting(request.timeout_ms)
@@ -134,7 +144,7 @@ def _append_topic(
     response: TopicProduceResponse,
     problem: Problem,
     transaction: TransactionalProduce | None,
-) -> None:
+) -> Iterator[None]:
     topic_name: str | None = topic.name
     by_id = context.api_version >= FIRST_BY_TOPIC_ID
     partitions = None
@@ -157,6 +167,7 @@ def _append_topic(
         response.partition_responses.append(slot)
         if error is not ErrorCode.NONE:
             operation.fail(slot, error, message)
+            yield
             continue
         records = data.records
         if not isinstance(records, bytearray | memoryview):
@@ -178,6 +189,7 @@ def _append_topic(
             slot.current_leader = LeaderIdAndEpoch(
                 leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
             )
+        yield
 
 
 def _append(

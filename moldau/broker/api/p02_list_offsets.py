@@ -23,6 +23,7 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from moldau.runtime.slices import LoopSlices
 from moldau.storage.faults import LogOffline
 from moldau.storage.log_lookup import TimestampSearch
 
@@ -70,6 +71,7 @@ async def answer(
     """Look up every partition's offset."""
     repeated = _repeated(request)
     response = ListOffsetsResponse()
+    slices = LoopSlices(services.clock)
     for topic in request.topics:
         results: list[ListOffsetsPartitionResponse] = []
         for asked in topic.partitions:
@@ -78,6 +80,8 @@ async def answer(
             else:
                 found = await _look_up(services, context, request, topic.name, asked)
             results.append(_result(context.api_version, asked.partition_index, found))
+            if slices.is_over:
+                await slices.next()
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
     return response
 

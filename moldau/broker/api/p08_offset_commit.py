@@ -10,6 +10,7 @@ when the offsets are committed in `__consumer_offsets`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -32,8 +34,16 @@ if TYPE_CHECKING:
 FIRST_TOPIC_ID_VERSION: Final = 10
 
 
-def handle(services: BrokerServices, context: RequestContext, request: OffsetCommitRequest) -> None:
+def handle(
+    services: BrokerServices, context: RequestContext, request: OffsetCommitRequest
+) -> Work | None:
     """Check what is asked, have the rest stored."""
+    return in_slices(services.clock, _steps(services, context, request))
+
+
+def _steps(
+    services: BrokerServices, context: RequestContext, request: OffsetCommitRequest
+) -> Iterator[None]:
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         context.respond(refused_commit(request, ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return
@@ -44,6 +54,7 @@ def handle(services: BrokerServices, context: RequestContext, request: OffsetCom
         checked = _check(context, image, topic, merged)
         if checked is not None:
             valid.append(checked)
+        yield
     if not valid:
         merged.respond(OffsetCommitResponse(topics=[]))
         return

@@ -10,6 +10,7 @@ epoch (STALE_MEMBER_EPOCH, UNKNOWN_MEMBER_ID).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.authorizer import Operation, ResourceType
@@ -27,6 +28,7 @@ from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -37,8 +39,16 @@ FIRST_BATCHED_VERSION: Final = 8
 FIRST_TOPIC_ID_VERSION: Final = 10
 
 
-def handle(services: BrokerServices, context: RequestContext, request: OffsetFetchRequest) -> None:
+def handle(
+    services: BrokerServices, context: RequestContext, request: OffsetFetchRequest
+) -> Work | None:
     """Ask each group's partition, answer when all have answered."""
+    return in_slices(services.clock, _steps(services, context, request))
+
+
+def _steps(
+    services: BrokerServices, context: RequestContext, request: OffsetFetchRequest
+) -> Iterator[None]:
     version = context.api_version
     groups = request.groups if version >= FIRST_BATCHED_VERSION else [_one_group(request)]
 
@@ -51,6 +61,7 @@ def handle(services: BrokerServices, context: RequestContext, request: OffsetFet
     collector = Collector(done)
     for group in groups:
         _ask(services, context, group, collector.part(), require_stable=request.require_stable)
+        yield
     collector.all_asked()
     context.hold_if_waiting()
 

@@ -9,6 +9,7 @@ Known gaps: share partitions have no coordinator here; they get COORDINATOR_NOT_
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final
 
@@ -23,6 +24,7 @@ from moldau.protocol.messages.p10_find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from moldau.runtime.slices import Work, in_slices
 
 FIRST_BATCHED_VERSION: Final = 4
 FIRST_SHARE_VERSION: Final = 6
@@ -54,12 +56,21 @@ TOPICS: Final = {
 
 def handle(
     services: BrokerServices, context: RequestContext, request: FindCoordinatorRequest
-) -> None:
+) -> Work | None:
     """Name the broker that leads each key's partition."""
+    return in_slices(services.clock, _steps(services, context, request))
+
+
+def _steps(
+    services: BrokerServices, context: RequestContext, request: FindCoordinatorRequest
+) -> Iterator[None]:
     keys = request.coordinator_keys
     if context.api_version < FIRST_BATCHED_VERSION:
         keys = [request.key]
-    found = [_coordinator(services, context, request.key_type, key) for key in keys]
+    found = []
+    for key in keys:
+        found.append(_coordinator(services, context, request.key_type, key))
+        yield
     if context.api_version >= FIRST_BATCHED_VERSION:
         context.respond(FindCoordinatorResponse(coordinators=found))
         return

@@ -7,12 +7,14 @@ GROUP_ID_NOT_FOUND with a message. `include_authorized_operations` (v3) as KIP-4
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation, ResourceType, authorized_operations
 from moldau.broker.group.collecting import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p15_describe_groups import DescribedGroup, DescribeGroupsResponse
+from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -22,8 +24,14 @@ if TYPE_CHECKING:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: DescribeGroupsRequest
-) -> None:
+) -> Work | None:
     """Ask each group's partition, answer when all have answered."""
+    return in_slices(services.clock, _steps(services, context, request))
+
+
+def _steps(
+    services: BrokerServices, context: RequestContext, request: DescribeGroupsRequest
+) -> Iterator[None]:
     include = request.include_authorized_operations
 
     def done(described: list[DescribedGroup]) -> None:
@@ -52,5 +60,6 @@ def handle(
                     error_message=None,
                 )
             )
+        yield
     collector.all_asked()
     context.hold_if_waiting()

@@ -21,6 +21,7 @@ from moldau.protocol.messages.p19_create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from moldau.runtime.slices import LoopSlices
 
 
 async def answer(
@@ -31,8 +32,10 @@ async def answer(
     cluster_wide = context.authorized(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
     refused: list[CreatableTopicResult] = []
     allowed: list[CreatableTopic] = []
-    for name in counts:
-        topic = next(topic for topic in request.topics if topic.name == name)
+    slices = LoopSlices(services.clock)
+    for name, topic in {topic.name: topic for topic in request.topics}.items():
+        if slices.is_over:
+            await slices.next()
         if counts[name] > 1:
             refused.append(_refusal(name, ErrorCode.INVALID_REQUEST, "named twice in one request"))
         elif not cluster_wide and not context.authorized(

@@ -18,6 +18,7 @@ from moldau.protocol.messages.p20_delete_topics import (
     DeleteTopicState,
 )
 from moldau.protocol.types import ZERO_UUID
+from moldau.runtime.slices import LoopSlices
 
 
 async def answer(
@@ -31,7 +32,10 @@ async def answer(
     )
     response = DeleteTopicsResponse()
     allowed: list[DeleteTopicState] = []
+    slices = LoopSlices(services.clock)
     for state in states:
+        if slices.is_over:
+            await slices.next()
         refusal = _refuse(services, context, state)
         if refusal is None:
             allowed.append(state)

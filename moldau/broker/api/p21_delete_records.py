@@ -10,6 +10,7 @@ the coordinators.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation
@@ -23,6 +24,7 @@ from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.replica_manager import ReplicaManager
@@ -34,8 +36,14 @@ HIGH_WATERMARK = -1
 
 def handle(
     services: BrokerServices, context: RequestContext, request: DeleteRecordsRequest
-) -> None:
+) -> Work | None:
     """Delete in every partition, then say where each begins once its followers begin there too."""
+    return in_slices(services.clock, _steps(services, context, request))
+
+
+def _steps(
+    services: BrokerServices, context: RequestContext, request: DeleteRecordsRequest
+) -> Iterator[None]:
     manager = services.replica_manager
     response = DeleteRecordsResponse()
     operation = DelayedDeleteRecords(manager, context, response)
@@ -48,6 +56,7 @@ def handle(
             )
             result.partitions.append(slot)
             slot.error_code = _delete(manager, context, operation, topic.name, asked.offset, slot)
+            yield
     operation.start(request.timeout_ms)
     manager.complete_ready()
 

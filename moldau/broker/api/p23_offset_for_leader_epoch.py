@@ -7,6 +7,7 @@ was truncated. Known gaps: none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
@@ -19,6 +20,7 @@ from moldau.protocol.messages.p23_offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -27,22 +29,25 @@ if TYPE_CHECKING:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> None:
+) -> Work | None:
     """Look up the end of every asked epoch. Brokers may ask for all topics."""
+    return in_slices(services.clock, _steps(services, context, request))
+
+
+def _steps(
+    services: BrokerServices, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> Iterator[None]:
     operation: Operation | None = Operation.DESCRIBE
     if context.authorized(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME):
         operation = None
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
-        response.topics.append(
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[
-                    _end_offset(services, context, operation, topic.topic, asked)
-                    for asked in topic.partitions
-                ],
-            )
-        )
+        result = OffsetForLeaderTopicResult(topic=topic.topic, partitions=[])
+        response.topics.append(result)
+        for asked in topic.partitions:
+            found = _end_offset(services, context, operation, topic.topic, asked)
+            result.partitions.append(found)
+            yield
     context.respond(response)
 
 

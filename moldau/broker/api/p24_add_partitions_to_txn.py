@@ -10,7 +10,7 @@ below). Known gaps: none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
@@ -28,6 +28,7 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -41,8 +42,14 @@ Errors = Mapping[TopicPartition, ErrorCode]
 
 def handle(
     services: BrokerServices, context: RequestContext, request: AddPartitionsToTxnRequest
-) -> None:
+) -> Work | None:
     """Add or verify, each transaction by itself."""
+    return in_slices(services.clock, _steps(services, context, request))
+
+
+def _steps(
+    services: BrokerServices, context: RequestContext, request: AddPartitionsToTxnRequest
+) -> Iterator[None]:
     if context.api_version < FIRST_BROKER_VERSION:
         _handle_client(services, context, request)
         return
@@ -60,6 +67,7 @@ def handle(
         refused = _refused(services, context, partitions, is_client=False)
         if refused:
             answers.take(number, refused)
+            yield
             continue
         services.transaction_coordinator.add_partitions(
             transaction.transactional_id,
@@ -70,6 +78,7 @@ def handle(
             client_version=EPOCH_BUMP_VERSION,
             done=lambda errors, number=number: answers.take(number, errors),  # type: ignore[misc]
         )
+        yield
 
 
 def _handle_client(

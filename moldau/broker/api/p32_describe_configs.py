@@ -37,15 +37,20 @@ from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from moldau.runtime.slices import LoopSlices
 
 
 async def answer(
     services: BrokerServices, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Describe each resource; what is wrong with one does not touch the others."""
-    return DescribeConfigsResponse(
-        results=[_describe(services, context, request, resource) for resource in request.resources]
-    )
+    response = DescribeConfigsResponse()
+    slices = LoopSlices(services.clock)
+    for resource in request.resources:
+        response.results.append(_describe(services, context, request, resource))
+        if slices.is_over:
+            await slices.next()
+    return response
 
 
 def _describe(

@@ -27,6 +27,7 @@ from moldau.protocol.messages.p33_alter_configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
+from moldau.runtime.slices import LoopSlices
 
 FORWARD_TIMEOUT_MS: Final = 30_000
 
@@ -38,12 +39,13 @@ async def answer(
     counts = Counter((r.resource_type, r.resource_name) for r in request.resources)
     response = AlterConfigsResponse()
     forwarded: list[AlterConfigsResource] = []
-    for identity, count in counts.items():
-        resource = next(
-            r for r in request.resources if (r.resource_type, r.resource_name) == identity
-        )
+    slices = LoopSlices(services.clock)
+    by_identity = {(r.resource_type, r.resource_name): r for r in request.resources}
+    for identity, resource in by_identity.items():
+        if slices.is_over:
+            await slices.next()
         refused: Problem | None
-        if count > 1:
+        if counts[identity] > 1:
             refused = ErrorCode.INVALID_REQUEST, "named twice in one request"
         elif resource.resource_type == ConfigResourceType.BROKER_LOGGER:
             refused = (

@@ -29,8 +29,8 @@ async def answer(
     counts = Counter(topic.name for topic in request.topics)
     response = CreatePartitionsResponse()
     allowed: list[CreatePartitionsTopic] = []
-    for name, count in counts.items():
-        if count > 1:
+    for name, topic in {topic.name: topic for topic in request.topics}.items():
+        if counts[name] > 1:
             response.results.append(
                 CreatePartitionsTopicResult(
                     name=name,
@@ -45,7 +45,7 @@ async def answer(
                 )
             )
         else:
-            allowed.append(next(topic for topic in request.topics if topic.name == name))
+            allowed.append(topic)
     if not allowed:
         return response
     forwarded = CreatePartitionsRequest(

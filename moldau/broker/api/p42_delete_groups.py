@@ -6,12 +6,14 @@ there is none. Offsets of transactions that are still open go too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation, ResourceType
 from moldau.broker.group.collecting import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
+from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -19,8 +21,16 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
 
 
-def handle(services: BrokerServices, context: RequestContext, request: DeleteGroupsRequest) -> None:
+def handle(
+    services: BrokerServices, context: RequestContext, request: DeleteGroupsRequest
+) -> Work | None:
     """Ask each group's partition, answer when all have answered."""
+    return in_slices(services.clock, _steps(services, context, request))
+
+
+def _steps(
+    services: BrokerServices, context: RequestContext, request: DeleteGroupsRequest
+) -> Iterator[None]:
     group_ids = list(dict.fromkeys(request.groups_names))
 
     def done(errors: list[ErrorCode]) -> None:
@@ -40,5 +50,6 @@ def handle(services: BrokerServices, context: RequestContext, request: DeleteGro
             services.group_coordinator.delete_group(group_id, part)
         else:
             part.respond(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        yield
     collector.all_asked()
     context.hold_if_waiting()

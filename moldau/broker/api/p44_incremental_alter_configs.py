@@ -32,6 +32,7 @@ from moldau.protocol.messages.p44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from moldau.runtime.slices import LoopSlices
 
 SET: Final = 0
 DELETE: Final = 1
@@ -45,7 +46,10 @@ async def answer(
     counts = Counter((r.resource_type, r.resource_name) for r in request.resources)
     response = IncrementalAlterConfigsResponse()
     forwarded: list[AlterConfigsResource] = []
+    slices = LoopSlices(services.clock)
     for resource in request.resources:
+        if slices.is_over:
+            await slices.next()
         identity = (resource.resource_type, resource.resource_name)
         refused: Problem | None
         if counts[identity] > 1:

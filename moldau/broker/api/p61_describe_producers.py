@@ -6,6 +6,7 @@ Known gaps: none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation
@@ -19,6 +20,7 @@ from moldau.protocol.messages.p61_describe_producers import (
     TopicResponse,
 )
 from moldau.protocol.topic_names import is_legal_topic_name
+from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -27,19 +29,21 @@ if TYPE_CHECKING:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: DescribeProducersRequest
-) -> None:
+) -> Work | None:
     """List the producers of every asked partition."""
+    return in_slices(services.clock, _steps(services, context, request))
+
+
+def _steps(
+    services: BrokerServices, context: RequestContext, request: DescribeProducersRequest
+) -> Iterator[None]:
     response = DescribeProducersResponse()
     for topic in request.topics:
-        response.topics.append(
-            TopicResponse(
-                name=topic.name,
-                partitions=[
-                    _describe(services, context, topic.name, partition_index)
-                    for partition_index in topic.partition_indexes
-                ],
-            )
-        )
+        described = TopicResponse(name=topic.name, partitions=[])
+        response.topics.append(described)
+        for partition_index in topic.partition_indexes:
+            described.partitions.append(_describe(services, context, topic.name, partition_index))
+            yield
     context.respond(response)
 
 

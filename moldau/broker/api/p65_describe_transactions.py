@@ -7,6 +7,7 @@ out. Known gaps: none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation, ResourceType
@@ -18,6 +19,7 @@ from moldau.protocol.messages.p65_describe_transactions import (
     TopicData,
     TransactionState,
 )
+from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -26,8 +28,14 @@ if TYPE_CHECKING:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: DescribeTransactionsRequest
-) -> None:
+) -> Work | None:
     """Describe every asked id."""
+    return in_slices(services.clock, _steps(services, context, request))
+
+
+def _steps(
+    services: BrokerServices, context: RequestContext, request: DescribeTransactionsRequest
+) -> Iterator[None]:
     context.request.release_body()
     response = DescribeTransactionsResponse(
         transaction_states=[
@@ -59,6 +67,7 @@ def handle(
                 transactional_id,
                 lambda answer, state=state: take(state, answer),  # type: ignore[misc]
             )
+        yield
 
 
 def _fill(context: RequestContext, state: TransactionState, answer: DescribeAnswer) -> None:

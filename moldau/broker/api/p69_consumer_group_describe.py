@@ -8,6 +8,7 @@ UNSUPPORTED_VERSION like the heartbeat; GROUP_ID_NOT_FOUND for classic and unkno
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from moldau.protocol.messages.p69_consumer_group_describe import (
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
+from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator.core.result import CoordinatorResult
@@ -30,8 +32,14 @@ if TYPE_CHECKING:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: ConsumerGroupDescribeRequest
-) -> None:
+) -> Work | None:
     """Ask each group's partition, answer when all have answered."""
+    return in_slices(services.clock, _steps(services, context, request))
+
+
+def _steps(
+    services: BrokerServices, context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> Iterator[None]:
     is_enabled = is_served(services)
 
     def done(parts: list[list[DescribedGroup]]) -> None:
@@ -73,6 +81,7 @@ def handle(
                 operation,
                 partial(_all_refused, group_id),
             )
+        yield
     collector.all_asked()
     context.hold_if_waiting()
 

@@ -78,10 +78,17 @@ class FakeConnection:
         self.close_reason = ""
         self.throttled_ms = 0.0
         self.held: list[Any] = []
+        self.suspended_count = 0
         self._callbacks: list[Callable[[Any], object]] = []
 
     def on_close(self, callback: Callable[[Any], object]) -> None:
         self._callbacks.append(callback)
+
+    def suspend(self) -> None:
+        self.suspended_count += 1
+
+    def proceed(self) -> None:
+        self.suspended_count -= 1
 
     def throttle(self, delay_ms: float) -> None:
         self.throttled_ms = max(self.throttled_ms, delay_ms)
@@ -112,6 +119,7 @@ class FakeRequest:
         self.is_confirmed = True
         self.received_ms = 0.0
         self.size_bytes = len(body)
+        self.is_large = False
         self.frame = bytearray(body)
         self.body = memoryview(self.frame)
         self.response: Any = NOT_ANSWERED

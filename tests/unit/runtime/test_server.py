@@ -3,13 +3,22 @@
 import asyncio
 import logging
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from moldau.protocol.errors import RemoteProtocolError
+from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
 from moldau.protocol.framing import POISON_BYTE, ReceiveMemory
+from moldau.protocol.messages.p03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from moldau.runtime.clock import ManualClock
-from moldau.runtime.request import Request
+from moldau.runtime.request import LARGE_ELEMENT_COUNT, Request
 from moldau.runtime.server import ListenerSpec, Server, ServerLimits
 from moldau.runtime.server_connection import (
     MAX_HELD_BYTES,
@@ -419,3 +428,86 @@ async def test_a_handler_that_fails_costs_its_connection_and_no_memory(
     await until(lambda: len(waiting) == 1)
     echo(waiting[0])
     assert await other.receive() == (1, b"still served")
+
+
+async def test_requests_behind_a_suspended_one_wait_until_it_proceeds(harness: Harness) -> None:
+    handled: list[Request] = []
+
+    def handler(request: Request) -> None:
+        handled.append(request)
+        if request.correlation_id == 0:
+            request.connection.suspend()
+        echo(request)
+
+    peer = await harness.peer(await harness.server(handler))
+    peer.send(peer.request(0, b"a"), peer.request(1, b"b"))
+    assert await peer.receive() == (0, b"a")
+    peer.send(peer.request(2, b"c"))
+    assert [request.correlation_id for request in handled] == [0]
+    handled[0].connection.proceed()
+    assert await peer.receive() == (1, b"b")
+    assert await peer.receive() == (2, b"c")
+
+
+class Beside:
+    """An `offload` that remembers what it ran."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    async def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
+        self.names.append(function.__name__)
+        return await asyncio.to_thread(function, *args)
+
+
+@pytest.mark.parametrize("count", [1, LARGE_ELEMENT_COUNT + 1])
+@pytest.mark.parametrize("is_nested", [False, True])
+async def test_a_large_response_is_encoded_beside_the_loop(
+    harness: Harness, count: int, is_nested: bool
+) -> None:
+    topics = [MetadataResponseTopic(name=f"t-{number}") for number in range(count)]
+    if is_nested:
+        partitions = [MetadataResponsePartition() for _ in range(count)]
+        topics = [MetadataResponseTopic(name="t", partitions=partitions)]
+    answer = MetadataResponse(topics=topics)
+    beside = Beside()
+    server = await harness.server(lambda request: request.respond(answer), offload=beside)
+    peer = await harness.peer(server)
+    peer.send(peer.request(1))
+    _, body = await peer.receive()
+    assert MetadataResponse.decode(body, 0)[0].topics == topics
+    assert beside.names == ["_encoded"] * (count > 1)
+
+
+async def test_a_large_response_that_cannot_be_encoded_closes_its_connection(
+    harness: Harness,
+) -> None:
+    topics = [MetadataResponseTopic(name="x" * 40_000) for _ in range(LARGE_ELEMENT_COUNT + 1)]
+    faults: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    server = await harness.server(lambda request: request.respond(MetadataResponse(topics=topics)))
+    peer = await harness.peer(server)
+    peer.send(peer.request(1))
+    assert await peer.at_eof()
+    await until(lambda: bool(faults))
+    assert isinstance(faults[0]["exception"], LocalProtocolError)
+
+
+async def test_a_large_body_is_decoded_beside_the_loop(harness: Harness) -> None:
+    beside = Beside()
+    decoded = []
+
+    async def decode(request: Request) -> None:
+        decoded.append(await request.decode(MetadataRequest))
+        echo(request)
+
+    def handler(request: Request) -> None:
+        assert request.is_large
+        request.connection.start(decode(request))
+
+    message = MetadataRequest(topics=[MetadataRequestTopic(name="t" * 100) for _ in range(1000)])
+    peer = await harness.peer(await harness.server(handler, offload=beside))
+    peer.send(peer.request(1, message.to_bytes(0)))
+    await peer.receive()
+    assert decoded == [message]
+    assert beside.names == ["decode"]

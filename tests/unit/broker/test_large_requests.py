@@ -1,0 +1,277 @@
+"""Requests with very many parts: others have their turn, and the connection keeps its order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from moldau.broker import api
+from moldau.broker.authorizer import AllowAllAuthorizer, Operation, ResourceType
+from moldau.broker.request_context import RequestContext
+from moldau.broker.request_router import RequestRouter
+from moldau.config import NodeConfig
+from moldau.metadata.features import GROUP_VERSION
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import RemoteProtocolError
+from moldau.protocol.messages import (
+    p02_list_offsets,
+    p08_offset_commit,
+    p09_offset_fetch,
+    p15_describe_groups,
+    p19_create_topics,
+    p20_delete_topics,
+    p21_delete_records,
+    p23_offset_for_leader_epoch,
+    p32_describe_configs,
+    p33_alter_configs,
+    p37_create_partitions,
+    p42_delete_groups,
+    p44_incremental_alter_configs,
+    p61_describe_producers,
+    p65_describe_transactions,
+    p69_consumer_group_describe,
+)
+from moldau.protocol.messages.p10_find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.protocol.schema import Message
+from moldau.runtime.slices import SLICE_MS
+from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest, until
+from tests.unit.broker.messages import batch, produce
+from tests.unit.broker.test_admin_requests import ScriptedController
+
+COUNT = 30
+STEP_MS = 0.75
+NAMES = [f"name-{number}" for number in range(COUNT)]
+
+
+class SlowAuthorizer(AllowAllAuthorizer):
+    """Refuses each thing by itself, and takes its time: time passes on the test's clock."""
+
+    def __init__(self) -> None:
+        self.advance: Any = None
+
+    def authorize(
+        self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
+    ) -> bool:
+        if kind is ResourceType.CLUSTER:
+            return operation is not Operation.CREATE and operation is not Operation.CLUSTER_ACTION
+        if name == "group":
+            return True
+        self.advance(STEP_MS)
+        return False
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[DataPath]:
+    authorizer = SlowAuthorizer()
+    async with DataPath(tmp_path, authorizer=authorizer) as data_path:
+        authorizer.advance = data_path.clock.advance
+        properties = tmp_path / "server.properties"
+        properties.write_text(
+            "process.roles=broker,controller\nnode.id=1\n"
+            "listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0\n"
+            "controller.listener.names=CONTROLLER\n"
+            "controller.quorum.bootstrap.servers=127.0.0.1:1\n"
+            f"log.dirs={tmp_path}/data\n"
+        )
+        data_path.services.node_config = NodeConfig.load(str(properties), {}, {})
+        data_path.services.controller = ScriptedController(None)  # type: ignore[assignment]
+        data_path.replay(FeatureLevelRecord(name=GROUP_VERSION, feature_level=1))
+        yield data_path
+
+
+def _requests() -> Iterator[tuple[Message, int]]:
+    yield produce({(name, 0): batch() for name in NAMES}), 12
+    partition: Any = p02_list_offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
+    topics: Any = [p02_list_offsets.ListOffsetsTopic(name=n, partitions=[partition]) for n in NAMES]
+    yield p02_list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics), 7
+    partition = p08_offset_commit.OffsetCommitRequestPartition(partition_index=0)
+    topics = [
+        p08_offset_commit.OffsetCommitRequestTopic(name=n, partitions=[partition]) for n in NAMES
+    ]
+    yield p08_offset_commit.OffsetCommitRequest(group_id="group", topics=topics), 8
+    groups = [p09_offset_fetch.OffsetFetchRequestGroup(group_id=n, topics=None) for n in NAMES]
+    yield p09_offset_fetch.OffsetFetchRequest(groups=groups), 8
+    yield FindCoordinatorRequest(key_type=0, coordinator_keys=NAMES), 4
+    yield p15_describe_groups.DescribeGroupsRequest(groups=NAMES), 5
+    topics = [p19_create_topics.CreatableTopic(name=n, num_partitions=1) for n in NAMES]
+    yield p19_create_topics.CreateTopicsRequest(topics=topics), 5
+    topics = [p20_delete_topics.DeleteTopicState(name=n) for n in NAMES]
+    yield p20_delete_topics.DeleteTopicsRequest(topics=topics), 6
+    partition = p21_delete_records.DeleteRecordsPartition(partition_index=0, offset=-1)
+    topics = [p21_delete_records.DeleteRecordsTopic(name=n, partitions=[partition]) for n in NAMES]
+    yield p21_delete_records.DeleteRecordsRequest(topics=topics), 2
+    partition = p23_offset_for_leader_epoch.OffsetForLeaderPartition(partition=0)
+    topics = [
+        p23_offset_for_leader_epoch.OffsetForLeaderTopic(topic=n, partitions=[partition])
+        for n in NAMES
+    ]
+    yield p23_offset_for_leader_epoch.OffsetForLeaderEpochRequest(topics=topics), 3
+    resources: Any = [
+        p32_describe_configs.DescribeConfigsResource(resource_type=2, resource_name=n)
+        for n in NAMES
+    ]
+    yield p32_describe_configs.DescribeConfigsRequest(resources=resources), 4
+    resources = [
+        p33_alter_configs.AlterConfigsResource(resource_type=2, resource_name=n) for n in NAMES
+    ]
+    yield p33_alter_configs.AlterConfigsRequest(resources=resources), 2
+    yield p42_delete_groups.DeleteGroupsRequest(groups_names=NAMES), 2
+    resources = [
+        p44_incremental_alter_configs.AlterConfigsResource(resource_type=2, resource_name=n)
+        for n in NAMES
+    ]
+    yield p44_incremental_alter_configs.IncrementalAlterConfigsRequest(resources=resources), 1
+    topics = [p61_describe_producers.TopicRequest(name=n, partition_indexes=[0]) for n in NAMES]
+    yield p61_describe_producers.DescribeProducersRequest(topics=topics), 0
+    yield p65_describe_transactions.DescribeTransactionsRequest(transactional_ids=NAMES), 0
+    yield p69_consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=NAMES), 0
+
+
+@pytest.mark.parametrize(
+    ("message", "api_version"),
+    [pytest.param(*each, id=ApiKey(each[0].API_KEY).name) for each in _requests()],
+)
+async def test_a_request_with_many_parts_lets_others_have_their_turn(
+    broker: DataPath, message: Message, api_version: int
+) -> None:
+    times = [broker.clock.monotonic_ms()]
+    asked = broker.send(message, api_version)
+
+    def sample() -> None:
+        """In each turn of the loop."""
+        times.append(broker.clock.monotonic_ms())
+        if not asked.is_answered:
+            asyncio.get_running_loop().call_soon(sample)
+
+    sample()
+    await until(lambda: asked.is_answered and broker.connection.suspended_count == 0)
+    times.append(broker.clock.monotonic_ms())
+    assert times[-1] - times[0] >= COUNT * STEP_MS
+    steps = [later - earlier for earlier, later in pairwise(times)]
+    assert max(steps) <= SLICE_MS + 2 * STEP_MS
+    assert asked.response is not None
+
+
+class Counted(list[Any]):
+    """How often it has been gone through."""
+
+    count = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.count += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("api_key", [19, 33, 37])
+async def test_the_parts_of_a_request_are_not_searched_for_each_part(
+    broker: DataPath, api_key: int
+) -> None:
+    topics: Any = Counted(p19_create_topics.CreatableTopic(name=name) for name in NAMES)
+    request: Any = p19_create_topics.CreateTopicsRequest(topics=topics)
+    if api_key == 33:
+        topics = Counted(
+            p33_alter_configs.AlterConfigsResource(resource_type=2, resource_name=name)
+            for name in NAMES
+        )
+        request = p33_alter_configs.AlterConfigsRequest(resources=topics)
+    elif api_key == 37:
+        topics = Counted(p37_create_partitions.CreatePartitionsTopic(name=name) for name in NAMES)
+        request = p37_create_partitions.CreatePartitionsRequest(topics=topics)
+    module = api.load_handler_module(api.BROKER_APIS[ApiKey(api_key)])
+    version = api.BROKER_APIS[ApiKey(api_key)].max_version
+    context = RequestContext(
+        FakeRequest(FakeConnection(), api_key, version, b""),  # type: ignore[arg-type]
+        AllowAllAuthorizer() if api_key == ApiKey.CREATE_PARTITIONS else broker.authorizer,
+    )
+    await module.answer(broker.services, context, request)
+    assert topics.count < 5
+
+
+# -- the router ----------------------------------------------------------------------------------
+
+
+class LargeRequest(FakeRequest):
+    """Decoded when the test says so."""
+
+    def __init__(self, connection: FakeConnection, body: bytes) -> None:
+        super().__init__(connection, ApiKey.FIND_COORDINATOR, 4, body)
+        self.is_large = True
+        self.may_decode = asyncio.Event()
+
+    async def decode(self, message_class: Any) -> Any:
+        await self.may_decode.wait()
+        return message_class.decode(self.body, self.api_version)[0]
+
+
+def _router(handle: Any) -> tuple[RequestRouter, list[BaseException]]:
+    faults: list[BaseException] = []
+    router = RequestRouter(
+        SimpleNamespace(),  # type: ignore[arg-type]
+        authorizer=AllowAllAuthorizer(),
+        on_fault=faults.append,
+        apis={ApiKey.FIND_COORDINATOR: api.ServedApi("large", 0, 6)},
+    )
+    (route,) = router._routes.values()
+    route.request_class, route.handle = FindCoordinatorRequest, handle
+    return router, faults
+
+
+BODY = FindCoordinatorRequest(coordinator_keys=["a"]).to_bytes(4)
+
+
+async def test_a_large_body_holds_its_connection_until_its_handler_has_ended() -> None:
+    gate = asyncio.Event()
+
+    async def work(context: Any) -> None:
+        await gate.wait()
+        context.respond(FindCoordinatorResponse())
+
+    router, faults = _router(lambda services, context, message: work(context))
+    request = LargeRequest(FakeConnection(), BODY)
+    router(request)  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    assert request.connection.suspended_count == 1
+    request.may_decode.set()
+    gate.set()
+    await router.close()
+    assert request.response is not None
+    assert request.connection.suspended_count == 0
+    assert not faults
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), RemoteProtocolError("no")])
+async def test_a_fault_of_a_handler_that_takes_several_turns_closes_its_connection(
+    error: Exception,
+) -> None:
+    async def work() -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    router, faults = _router(lambda services, context, message: work())
+    request = FakeRequest(FakeConnection(), ApiKey.FIND_COORDINATOR, 4, BODY)
+    router(request)  # type: ignore[arg-type]
+    await router.close()
+    assert request.connection.is_closed
+    assert request.connection.suspended_count == 0
+    assert faults == [error]
+
+
+async def test_a_large_malformed_body_closes_its_connection() -> None:
+    router, faults = _router(None)
+    request = LargeRequest(FakeConnection(), BODY[:-1])
+    request.may_decode.set()
+    router(request)  # type: ignore[arg-type]
+    await router.close()
+    assert "malformed" in request.connection.close_reason
+    assert request.connection.suspended_count == 0
+    assert not faults
