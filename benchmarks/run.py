@@ -40,6 +40,8 @@ BENCHMARKS: Final = {
     "compaction": "bench_compaction",
     "client": "bench_client",
     "visibility": "bench_visibility",
+    "request-costs": "bench_request_costs",
+    "neighbours": "bench_neighbours",
 }
 #: Run only when it is named: it needs Java, and starts a Spark.
 ON_DEMAND: Final = {"spark": "bench_spark"}
