@@ -1,7 +1,7 @@
 """What an ill-behaved client costs its neighbours: the latency of another client meanwhile.
 
 One node, one producer with acks=all that sends a batch of 1 KB every 5 ms, alone and beside a
-client, in a process of its own, that does one of these as fast as it is answered: joins groups with
+client, in a process of its own, that does one of these twenty times a second: joins groups with
 the most expensive regular expressions that are allowed, or with those that are refused, for 300
 topics with long names; lists transactions by such a pattern. Alone and beside take turns.
 """
@@ -26,6 +26,7 @@ from benchmarks.nodes import (
 )
 from benchmarks.wire import ProduceFrame, Wire
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
+from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.p66_list_transactions import ListTransactionsRequest
@@ -39,6 +40,7 @@ EXPENSIVE: Final = "((.?){0,20}){0,20}|x{%d}"
 REFUSED: Final = "((.?){0,30}){0,30}" * 3 + "{%d}"
 SAMPLE_COUNT: Final = 1500
 PAUSE_S: Final = 0.005
+ATTACK_PAUSE_S: Final = 0.05
 LIMIT: Final = 1.2
 RETRY_S: Final = 60.0
 DIGITS: Final = 2
@@ -64,6 +66,7 @@ def _list(wire: Wire, number: int) -> None:
 
 
 ATTACKS: Final[dict[str, Callable[[Wire, int], None]]] = {
+    "harmless requests, for comparison": lambda wire, _: wire.ask(ApiVersionsRequest(), 0),
     "joins with expensive expressions": lambda wire, n: _join(wire, EXPENSIVE % (n % 1000), n),
     "joins with refused expressions": lambda wire, n: _join(wire, REFUSED % (n % 1000), n),
     "the same refused expression again": lambda wire, n: _join(wire, REFUSED % 1, n),
@@ -151,18 +154,15 @@ def _prepare(node: BrokerNode) -> None:
         ]
         wire.ask(CreateTopicsRequest(topics=topics, timeout_ms=60_000), 7)
         wire.create_topic("neighbour")
-        _until_answered(
-            lambda: (
-                wire.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["group"]), 6)
-                .coordinators[0]
-                .error_code
-            )
-        )
+        for key_type in (0, 1):
+            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["group"])
+            _until_answered(lambda asked=request: wire.ask(asked, 6).coordinators[0].error_code)
         for number in range(TRANSACTIONAL_ID_COUNT):
-            request = InitProducerIdRequest(
-                transactional_id=f"{LONG_NAME}-{number}", transaction_timeout_ms=60_000
+            transactional_id = f"{LONG_NAME}-{number}"
+            init = InitProducerIdRequest(
+                transactional_id=transactional_id, transaction_timeout_ms=60_000
             )
-            _until_answered(lambda request=request: wire.ask(request, 5).error_code)
+            _until_answered(lambda asked=init: wire.ask(asked, 5).error_code)
 
 
 def _until_answered(ask: Callable[[], int]) -> None:
@@ -197,6 +197,7 @@ def attack(name: str, port: int) -> None:
         ATTACKS[name](wire, number)
         print("attacking", flush=True)
         while True:
+            time.sleep(ATTACK_PAUSE_S)
             number += 1
             ATTACKS[name](wire, number)
 

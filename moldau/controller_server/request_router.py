@@ -252,7 +252,7 @@ class ControllerRequestRouter:
         self, calls: dict[asyncio.Task[None], None], request: Request, task: asyncio.Task[None]
     ) -> None:
         del calls[task]
-        if not request.is_done:
+        if not request.is_answered:
             request.close("the request was not answered by the controller")
         if not task.cancelled():
             error = task.exception()

@@ -44,6 +44,7 @@ class Request:
         "handled_ms",
         "header",
         "header_size",
+        "is_answered",
         "received_ms",
         "responded_ms",
         "size_bytes",
@@ -67,6 +68,8 @@ class Request:
         self.responded_ms = 0.0
         self._frame: memoryview | None = frame
         self._parts: Sequence[Part] | None = None
+        self.is_answered = False
+        """Whether there is an answer; a large one may still be on its way to being encoded."""
 
     def __repr__(self) -> str:
         return (
@@ -103,7 +106,7 @@ class Request:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has been answered."""
+        """Whether its answer is encoded."""
         return self._parts is not None
 
     @property
@@ -130,6 +133,7 @@ class Request:
         """
         version = self.header.api_version if api_version is None else api_version
         if _is_large(message):
+            self.is_answered = True
             self.connection.start(self._respond_large(message, version))
         else:
             self.respond_parts(self._encoded(message, version))
@@ -154,6 +158,7 @@ class Request:
         the connection is closed an answer is only dropped.
         """
         assert self._parts is None or self.connection.is_closed, "a request is answered once"
+        self.is_answered = True
         self._parts = parts
         self.connection.on_response(self)
 
@@ -163,6 +168,7 @@ class Request:
 
     def close(self, reason: str) -> None:
         """Close the connection instead of answering, for a peer that broke the protocol."""
+        self.is_answered = True
         self.connection.close(reason)
         self.discard()
 

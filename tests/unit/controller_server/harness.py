@@ -169,7 +169,10 @@ class ControllerBench:
             kraft_upgrade=self.upgrade_kraft_version,
         )
         self.listener = ControllerListener(
-            clock=self.clock, on_fault=self.faults.append, authorizer=authorizer
+            clock=self.clock,
+            on_fault=self.faults.append,
+            authorizer=authorizer,
+            offload=asyncio.to_thread,
         )
         self._connections: list[Connection] = []
 

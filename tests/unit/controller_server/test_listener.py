@@ -58,6 +58,7 @@ from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
 from moldau.raft import RAFT_APIS, QuorumStopped
 from moldau.runtime.connection import Connection, ConnectionLost
+from moldau.runtime.request import LARGE_BODY_BYTES, LARGE_ELEMENT_COUNT
 from moldau.runtime.server import ListenerSpec
 from tests.unit.controller_server.harness import (
     LISTENER,
@@ -214,6 +215,26 @@ async def test_describe_cluster_lists_the_registered_controllers(start: Start) -
         request = DescribeClusterRequest(endpoint_type=endpoint_type)
         response = await connection.send(request, api_version=version)
         assert response.error_code == error
+
+
+async def test_a_large_question_is_answered_and_keeps_its_place(start: Start) -> None:
+    bench = await start()
+    connection = await bench.connect()
+    count = 3000
+    assert count > LARGE_ELEMENT_COUNT
+    resources = [
+        DescribeConfigsResource(resource_type=2, resource_name=f"a-topic-of-no-one-{number}")
+        for number in range(count)
+    ]
+    large = DescribeConfigsRequest(resources=resources)
+    assert len(large.to_bytes(4)) > LARGE_BODY_BYTES
+    answers = await asyncio.gather(
+        connection.send(large), connection.send(DescribeClusterRequest(endpoint_type=2))
+    )
+    assert [each.resource_name for each in answers[0].results] == [
+        each.resource_name for each in resources
+    ]
+    assert answers[1].cluster_id == CLUSTER_ID
 
 
 async def test_describe_configs_of_topics_and_of_this_node(start: Start) -> None:
