@@ -33,6 +33,9 @@ GROUP: Final = Group()
 CUT_SHORT: Final = b"\0\0\0\0\0\5"
 NO_TOPICS_AT_ALL: Final = b"\0\0\xff\xff\xff\xff\xff\xff\xff\xff"
 NOT_UTF_8: Final = b"\0\0\0\0\0\1\0\4\xff\xfe\xfd\xfc\xff\xff\xff\xff"
+TIMES: Final = 12
+"""So often the leader leaves: which of two others leads then, is chance in Apache Kafka."""
+
 LAST_LOOK: Final = last_look(Cast())
 
 
@@ -121,7 +124,8 @@ def commit(actor: int, metadata: str = "", **fields: Any) -> Step:
 
 def sequences() -> Iterator[Sequence]:
     """All of them, each with a last look at its group."""
-    for name, steps in _SEQUENCES.items():
+    elections = {f"the leader leaves, {time}": _ELECTION for time in range(TIMES)}
+    for name, steps in (_SEQUENCES | elections).items():
         kind, is_special, _ = steps[0].label.rpartition(", ")
         looks = [replace(each, label=f"{kind}{is_special}{each.label}") for each in LAST_LOOK]
         yield Sequence(name, (*steps, *looks))
@@ -129,6 +133,13 @@ def sequences() -> Iterator[Sequence]:
 
 _REFUSED: Final = join(0, version=9)
 """A JoinGroup without protocols."""
+
+_ELECTION: Final = (
+    *(join(actor, ALPHA) for actor in (0, 1, 2, 0)),
+    leave(0),
+    join(1, ALPHA),
+    join(2, ALPHA),
+)
 
 _OFFSETS: Final = [{"name": "alpha", "partitions": [{"partition_index": 0}]}]
 
@@ -195,6 +206,7 @@ _SEQUENCES: Final[dict[str, tuple[Step, ...]]] = {
     ),
     "an instance id is taken later": (
         enter(0, "alpha"),
+        enter(1, "no-such"),
         enter(0, "alpha", label="join another's instance", instance_id="i1"),
     ),
     "the epoch before, while partitions are waited for": (
