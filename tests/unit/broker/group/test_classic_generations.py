@@ -308,6 +308,7 @@ def test_a_member_removed_while_it_waits_is_answered() -> None:
     follower.join()
     follower.leave()
     assert error_of(follower.joining) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert follower.joining.answer.member_id == ""
     leader.join()
     assert leader.joined().generation_id == 2
 
