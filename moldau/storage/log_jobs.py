@@ -309,6 +309,16 @@ class LogJobs:
             )
             if written:
                 manager.table.offsets_forgotten(directory, removed)
+                await self._look_after(directory)
+
+    async def _look_after(self, directory: LogDirectory) -> None:
+        """Nothing is written where nothing has changed: a directory that is gone shows itself
+        here, in the time that Apache Kafka takes.
+        """
+        try:
+            await self._manager.filesystem.offload(self._manager.check_presence, directory)
+        except OSError as error:
+            self.directory_error(directory, directory.path, error)
 
     async def checkpoint_first_dirty(self, log: Log) -> bool:
         """Whether it is durable now how far compaction has looked at the log."""

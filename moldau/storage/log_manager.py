@@ -379,9 +379,7 @@ class LogManager:
             raise LogOffline(str(topic_partition), directory.offline_reason)
         path = directory.join(str(topic_partition))
         try:
-            if not self.filesystem.exists(directory.join(META_PROPERTIES)):
-                # A disk that is not mounted any more must not look like an empty directory.
-                raise FileNotFoundError(errno.ENOENT, "its log directory is not there", path)
+            self.check_presence(directory)
             self.filesystem.mkdirs(path)
             if topic_id != ZERO_UUID:
                 write_partition_metadata_unsynced(self.filesystem, path, topic_id)
@@ -518,6 +516,15 @@ class LogManager:
             self.fail_directory(directory, f"its checkpoints cannot be written: {describe(error)}")
         else:
             self.table.offsets_forgotten(directory, removed)
+
+    def check_presence(self, directory: LogDirectory) -> None:
+        """A disk that is not mounted any more must not look like an empty directory.
+
+        Raises: OSError when the directory, or what makes it one of this broker, is gone.
+        """
+        path = directory.join(META_PROPERTIES)
+        if not self.filesystem.exists(path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def write_recovery_points(self) -> None:
         """Durable when this returns, but for a directory that fails or is full."""

@@ -48,6 +48,19 @@ async def test_a_directory_that_is_not_there_any_more_is_not_made_by_a_new_parti
     await manager.shutdown(1)
 
 
+async def test_an_idle_directory_that_is_gone_is_found_out_by_its_checkpoint() -> None:
+    node = Node("/data-1", "/data-2")
+    manager = await node.start()
+    fill(manager.get_or_create(tp("a-0"), topic_id(1)))
+    manager.jobs.recovery_points.soon()
+    await settle()
+    node.filesystem.rename("/data-2", "/away")
+    manager.jobs.recovery_points.soon()
+    await settle()
+    assert node.failed == [manager.directory_at("/data-2")]
+    await manager.shutdown(1)
+
+
 async def test_a_dead_directory_that_had_the_name_before_does_not_fail_the_one_chosen_now() -> None:
     node = Node("/data-1", "/data-2")
     manager = await node.start()
