@@ -8,11 +8,11 @@ Invariant: answered exactly once; the frame's bytes are released exactly once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.headers import RequestHeader, encode_response
-from moldau.protocol.schema import ArrayType, Message, Struct, StructType
+from moldau.protocol.schema import ArrayType, Message, Struct
 from moldau.protocol.types import Part
 from moldau.runtime.files import FileRegion
 
@@ -200,38 +200,27 @@ class Request:
         self.release_body()
 
 
-def _is_large(message: Message) -> bool:
-    """Whether an array, or one in the first element of one, has LARGE_ELEMENT_COUNT elements."""
-    for name, inner_names in _arrays(type(message)):
-        elements = getattr(message, name)
+def _is_large(struct: Struct) -> bool:
+    """Whether an array has LARGE_ELEMENT_COUNT elements, in the first of all elements as well."""
+    for name in _arrays(type(struct)):
+        elements = getattr(struct, name)
         if not elements:
             continue
         if len(elements) > LARGE_ELEMENT_COUNT:
             return True
-        for inner_name in inner_names:
-            inner = getattr(elements[0], inner_name)
-            if inner is not None and len(inner) > LARGE_ELEMENT_COUNT:
-                return True
+        if isinstance(elements[0], Struct) and _is_large(elements[0]):
+            return True
     return False
 
 
-_Arrays: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
-_ARRAYS: Final[dict[type[Struct], _Arrays]] = {}
+_ARRAYS: Final[dict[type[Struct], tuple[str, ...]]] = {}
 
 
-def _arrays(struct: type[Struct]) -> _Arrays:
-    """The names of a struct's arrays, each with those of the arrays in its elements."""
-    known = _ARRAYS.get(struct)
-    if known is not None:
-        return known
-    known = _ARRAYS[struct] = tuple(
-        (
-            field.name,
-            tuple(name for name, _ in _arrays(field.type.element.struct))
-            if isinstance(field.type.element, StructType)
-            else (),
-        )
-        for field in struct.spec().fields
-        if isinstance(field.type, ArrayType)
-    )
-    return known
+def _arrays(struct: type[Struct]) -> tuple[str, ...]:
+    """The names of a struct's arrays."""
+    names = _ARRAYS.get(struct)
+    if names is None:
+        fields = struct.spec().fields
+        names = tuple(field.name for field in fields if isinstance(field.type, ArrayType))
+        _ARRAYS[struct] = names
+    return names

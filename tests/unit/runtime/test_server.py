@@ -461,13 +461,15 @@ class Beside:
 
 
 @pytest.mark.parametrize("count", [1, LARGE_ELEMENT_COUNT + 1])
-@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 3])
 async def test_a_large_response_is_encoded_beside_the_loop(
-    harness: Harness, count: int, is_nested: bool
+    harness: Harness, count: int, depth: int
 ) -> None:
     topics = [MetadataResponseTopic(name=f"t-{number}") for number in range(count)]
-    if is_nested:
+    if depth > 1:
         partitions = [MetadataResponsePartition() for _ in range(count)]
+        if depth > 2:
+            partitions = [MetadataResponsePartition(replica_nodes=list(range(count)))]
         topics = [MetadataResponseTopic(name="t", partitions=partitions)]
     answer = MetadataResponse(topics=topics)
     beside = Beside()
