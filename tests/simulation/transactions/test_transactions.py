@@ -48,6 +48,8 @@ MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
 """Each with the faults that bring it to light; whatever the seed chooses without."""
 
 FIRST_SEEDS = {
+    "aborted-records-supersede": 15,
+    "generation-not-checked": 35,
     "offsets-named-too-early": 12,
     "assignments-stop-with-the-clock": 20,
     "sessions-of-any-length": 34,
