@@ -193,7 +193,15 @@ class _Player:
             return
         where = await self._state()
         if where == "Dead":
-            where = await self._consumer_group()
+            group = await self._described()
+            where = _where(group)
+            request: Any = step.request(self.memory)
+            if step.api_key is ApiKey.CONSUMER_GROUP_HEARTBEAT and any(
+                each.member_id == request.member_id
+                and request.instance_id not in (None, each.instance_id)
+                for each in group.members
+            ):
+                self.history.append("after a member took another instance id")
         fields = step.fields
         if fields.get("subscribed_topic_regex") and not fields.get("subscribed_topic_names"):
             self.history.append("after a subscription by pattern alone")
@@ -258,14 +266,6 @@ class _Player:
         answer: Any = decode_response(self._question.API_KEY, QUESTION_VERSION, frame)[1]
         return str(answer.groups[0].group_state)
 
-    async def _consumer_group(self) -> str:
-        """The number of its members and how many of them are classic, or that there is none."""
-        group = await self._described()
-        if group.error_code != ErrorCode.NONE:
-            return "no group"
-        classic_count = sum(not each.member_type for each in group.members)
-        return f"consumer group of {len(group.members)}, {classic_count} classic"
-
     async def _described(self, group_id: str = "") -> Any:
         request = ConsumerGroupDescribeRequest(group_ids=[group_id or self.group_id])
         frame = await self._ask(request, DESCRIBE_VERSION)
@@ -276,6 +276,14 @@ class _Player:
         if self._asking is None:
             self._asking = await self.side.connection()
         return await self._asking.ask(request, api_version)
+
+
+def _where(group: Any) -> str:
+    """The number of a consumer group's members and how many of them are classic."""
+    if group.error_code != ErrorCode.NONE:
+        return "no group"
+    classic_count = sum(not each.member_type for each in group.members)
+    return f"consumer group of {len(group.members)}, {classic_count} classic"
 
 
 Trace = Callable[[int, tuple[Any, ...]], None]

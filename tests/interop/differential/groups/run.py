@@ -43,6 +43,7 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     tally = Tally(DifferenceList.load(LIST))
     began_s = time.monotonic()
+    told_count = 0
     end = options.first + options.sequences
     for first in range(options.first, end, PER_CLUSTER):
         numbers = range(first, min(end, first + PER_CLUSTER))
@@ -60,7 +61,9 @@ def main() -> int:
                     return 0
                 asyncio.run(comparison.run(sequence(seed, number) for number in numbers))
         print(f"{tally}, {time.monotonic() - began_s:.0f} s", flush=True)
-    print(tally.report())
+        if tally.failure_count > told_count:
+            told_count = tally.failure_count
+            print(tally.report(), flush=True)
     return 1 if tally.failure_count else 0
 
 
