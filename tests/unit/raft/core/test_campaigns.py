@@ -203,6 +203,21 @@ def test_the_backoff_doubles_with_every_lost_election_up_to_its_bound() -> None:
     assert waited == [100, 200, 400, 800, 1000, 1000]
 
 
+def test_the_backoff_begins_anew_after_a_leader() -> None:
+    solo = Solo()
+    solo.stand()
+    solo.refuse(2)
+    solo.refuse(3)
+    solo.follow(2, 2)
+    solo.stand()
+    solo.refuse(2)
+    solo.refuse(3)
+    solo.wait(99)
+    assert solo.role is Role.CANDIDATE
+    solo.wait(1)
+    assert solo.role is Role.PROSPECTIVE
+
+
 def test_unanswered_votes_are_asked_for_again_after_the_retry_backoff() -> None:
     solo = Solo()
     solo.wait(ELECTION_TIMEOUT_MS)

@@ -350,6 +350,18 @@ def test_a_silent_replica_does_not_stop_the_search() -> None:
     assert sorted(node_id for node_id, _ in solo.sent(FetchRequest)) == [1, 2, 3]
 
 
+def test_the_search_goes_on_as_soon_as_one_replica_may_be_asked_again() -> None:
+    solo = Solo(node_id=9)
+    for node_id in (2, 3, 1):
+        assert [each for each, _ in solo.sent(FetchRequest)] == [node_id]
+        solo.wait(5)
+        solo.respond(FetchRequest, node_id, None)
+    solo.wait(9)
+    assert solo.sent(FetchRequest) == []
+    solo.wait(1)
+    assert [each for each, _ in solo.sent(FetchRequest)] == [2]
+
+
 @pytest.mark.parametrize(
     ("successors", "after_ms"), [((1, 3), 0), ((3, 1), 1_000), ((3, 4, 1), 1_000), ((3, 1, 4), 500)]
 )

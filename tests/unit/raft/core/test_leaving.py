@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from moldau.protocol.errors import ErrorCode
@@ -12,6 +14,7 @@ from moldau.raft.core.messages import (
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
     FetchRequest,
+    FetchResponse,
     FetchSnapshotRequest,
     KraftVersionRequest,
     KraftVersionResponse,
@@ -234,6 +237,20 @@ def test_nothing_is_answered_with_success_after_the_end(request_: PeerRequest) -
     assert response.error is ErrorCode.BROKER_NOT_AVAILABLE
     assert not (isinstance(response, VoteResponse) and response.vote_granted)
     assert len(solo.of(Persist)) == persisted
+
+
+def test_an_append_that_ends_after_the_end_commits_nothing() -> None:
+    voters = voter_set(1, 2, 3)
+    settings = replace(Cluster(voters).settings_for(9, 0), is_controller=False)
+    solo = Solo(voters, node_id=9, settings=settings)
+    solo.follow(2, 1)
+    in_flight = solo.cluster.requests.pop()
+    response = FetchResponse(ErrorCode.NONE, 2, 1, high_watermark=1, records=b"a")
+    solo.core.on_response(in_flight.send, response, solo.now_ms)
+    shut_down(solo)
+    solo.replica.log.append(Record(1, "a"))
+    assert solo.core.on_appended(solo.now_ms) == []
+    assert solo.core.high_watermark == 0
 
 
 def test_what_is_asked_of_a_stopped_leader_is_completed() -> None:

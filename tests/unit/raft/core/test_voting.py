@@ -95,6 +95,11 @@ def test_a_candidate_outside_the_own_voter_set_may_get_it_kip_853() -> None:
     assert ask(solo, vote(key(7))).vote_granted
 
 
+def test_node_0_is_a_candidate_like_any_other() -> None:
+    solo = Solo(records=LOG)
+    assert ask(solo, vote(key(0))).vote_granted
+
+
 def test_an_observer_grants_votes_too_kip_853() -> None:
     solo = Solo(records=LOG, node_id=9)
     assert not solo.core.is_voter
