@@ -125,9 +125,9 @@ def test_a_follower_under_steady_load_is_caught_up_to_its_fetch_before() -> None
     core = leader(isr=(1, 2))
     end = 0
     for _ in range(10):
+        core.local_log_grew(end + 5, 1)
         fetched(core, 2, end)
         end += 5
-        core.local_log_grew(end, 1)
         wait(core, LAG_MS / 2)
         assert core.propose() is None
 

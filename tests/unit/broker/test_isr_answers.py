@@ -145,8 +145,10 @@ def test_a_refused_replica_is_proposed_again_after_a_pause_or_when_brokers_chang
     core = refused()
     again = must(core.propose())
     core.isr_change_answered(again, ErrorCode.NONE, committed(again))
-    wait(core, REFUSAL_PAUSE_MS + 1)
+    wait(core, REFUSAL_PAUSE_MS)
     fetched(core, 3, 5)
+    assert core.propose_expansion(3) is None
+    wait(core, 1)
     assert must(core.propose_expansion(3)).isr == (1, 2, 3)
 
 
