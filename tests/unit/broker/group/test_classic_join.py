@@ -97,20 +97,27 @@ def test_without_initial_delay_the_first_member_does_not_wait() -> None:
     assert member.joined().generation_id == 1
 
 
-def test_the_protocol_most_members_prefer_is_chosen_among_common_ones() -> None:
+@pytest.mark.parametrize(
+    ("preferences", "chosen"),
+    [
+        (("ab", "ba", "ba"), "b"),
+        # Two votes each: c is not common, so its member votes for a; the first voted for wins.
+        (("ab", "ba", "ba", "cab"), "a"),
+    ],
+)
+def test_the_protocol_most_members_prefer_is_chosen_among_common_ones(
+    preferences: tuple[str, ...], chosen: str
+) -> None:
     groups = Groups()
-    ab = {"a": b"1", "b": b"1"}
-    ba = {"b": b"1", "a": b"1"}
     members = [
-        groups.member(protocol_type="custom", protocols=protocols)
-        for protocols in (ab, ba, ba, {"c": b"", **ab})
+        groups.member(protocol_type="custom", protocols=dict.fromkeys(names, b"1"))
+        for names in preferences
     ]
     for member in members:
         member.join()
     groups.advance(INITIAL_DELAY_MS)
     groups.advance(INITIAL_DELAY_MS)
-    # Two votes each: c is not common, so its member votes for a; the first voted for wins.
-    assert {member.joined().protocol_name for member in members} == {"a"}
+    assert {member.joined().protocol_name for member in members} == {chosen}
 
 
 @pytest.mark.parametrize(

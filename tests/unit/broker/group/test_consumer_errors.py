@@ -289,6 +289,8 @@ def test_errors_of_classic_members_in_a_consumer_group() -> None:
     assert error_of(classic.sync(generation=99)) is ErrorCode.ILLEGAL_GENERATION
     assert error_of(classic.sync(protocol_name="x")) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert error_of(classic.sync(protocol_type="x")) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    answer = classic.sync(protocol_type="consumer", protocol_name="range").answer
+    assert (answer.error_code, answer.protocol_name) == (0, "range")
     left = groups.leave(("other", "i"), ("", "nobody"), ("unknown", None)).answer
     assert [ErrorCode.of(member.error_code) for member in left.members] == [
         ErrorCode.FENCED_INSTANCE_ID,

@@ -34,6 +34,17 @@ def test_first_member_gets_everything_in_epoch_two() -> None:
     assert groups.group_state() == "Stable"
 
 
+def test_a_first_member_without_topics_begins_epoch_one() -> None:
+    groups = shard()
+    assert groups.consumer("team", []).join().member_epoch == 1
+    (rebalances,) = (
+        metric.instrument.value
+        for metric in groups.broker.registry.collect()
+        if metric.name.endswith("name=consumer-group-rebalance-count")
+    )
+    assert rebalances == 1
+
+
 def test_answers_name_the_assignment_only_when_it_changes_or_everything_was_told() -> None:
     groups = shard()
     member = groups.consumer("team", ["events"])
@@ -135,9 +146,19 @@ def test_leaving_ends_the_member_and_empties_the_group() -> None:
     groups = shard()
     member = groups.consumer("team", ["events"])
     member.join()
-    assert member.leave() is ErrorCode.NONE
+    answer = member.ask(member_epoch=-1)
+    assert (answer.error_code, answer.member_id, answer.member_epoch) == (0, member.member_id, -1)
     assert groups.group_state() == "Empty"
     assert groups.consumer_group().group_epoch == 3
+
+
+def test_leaving_that_cannot_be_written_is_refused_and_has_not_happened() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    member.join()
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert member.error(member_epoch=-1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert member.member_id in groups.consumer_group().members
 
 
 def test_a_lost_answer_is_made_good_by_the_epoch_before() -> None:

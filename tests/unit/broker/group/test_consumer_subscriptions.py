@@ -8,7 +8,8 @@ import pytest
 import re2
 
 from moldau.broker.coordinator.core.expressions import MAX_EXPRESSION_BYTES, MAX_REMEMBERED
-from moldau.broker.group.core.consumer_group import ResolvedRegularExpression
+from moldau.broker.group.core.consumer_group import ConsumerGroup, ResolvedRegularExpression
+from moldau.broker.group.core.consumer_member import ConsumerGroupMember
 from moldau.broker.group.core.regular_expressions import (
     MIN_REFRESH_INTERVAL_MS,
     ResolveRegularExpressions,
@@ -414,3 +415,15 @@ def test_a_refusal_is_remembered_but_not_for_ever(monkeypatch: pytest.MonkeyPatc
         refuse(f"{number}(")
     refuse("remembered(")
     assert compiled.count("remembered(") == 2
+
+
+def test_a_topic_that_no_group_is_subscribed_to_any_more_takes_no_room() -> None:
+    index: dict[str, set[str]] = {}
+    one, other = ConsumerGroup("one", index), ConsumerGroup("other", index)
+    member = ConsumerGroupMember("member", subscribed_topic_names=frozenset({"log-a"}))
+    one.update_member(member)
+    other.update_member(member)
+    one.remove_member("member")
+    assert index == {"log-a": {"other"}}
+    other.remove_member("member")
+    assert index == {}

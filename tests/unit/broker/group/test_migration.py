@@ -699,3 +699,24 @@ def test_a_classic_member_told_to_join_by_a_refused_write_has_its_time() -> None
         groups.advance(REBALANCE_MS / 3)
         new.heartbeat()
     assert set(groups.consumer_group().members) == {new.member_id}
+
+
+def test_a_session_that_begins_after_the_downgrade_expels_no_classic_member() -> None:
+    groups = shard()
+    new = groups.consumer("team", ["events"])
+    new.join()
+    old = groups.member(protocols={"range": subscription({}, "events")})
+    old.join()
+    old.joined()
+    groups.log.is_committing_at_once = False
+    groups.commit({("events", 0): 1}, "another")
+    old.sync()
+    new.leave()
+    assert groups.group_state() == "PreparingRebalance"
+    # Only now SyncGroup is answered, and begins the session of a member of the new protocol.
+    groups.log.commit()
+    groups.log.is_committing_at_once = True
+    groups.advance(SESSION_MS / 2)
+    assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+    groups.advance(SESSION_MS / 2 + 10)
+    assert old.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS

@@ -286,6 +286,7 @@ def test_transactional_commits_are_fenced_by_generation() -> None:
     for member_id, generation, error in (
         (member.member_id, 7, ErrorCode.ILLEGAL_GENERATION),
         ("stranger", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", 0, ErrorCode.UNKNOWN_MEMBER_ID),
         (member.member_id, 1, ErrorCode.NONE),
     ):
         told = groups.commit_transactional(offsets, member_id=member_id, generation=generation)
