@@ -39,6 +39,9 @@ ANSWER_DEADLINE_S: Final = 10.0
 """A request that must be answered, and is not until then, counts as one that waits."""
 
 LOOK_UPS: Final = 4
+LOOK_UP_DEADLINE_S: Final = 120.0
+"""More than a machine with much else to do needs."""
+
 LOOKED_UP_EPOCH: Final = 2
 """Of a new group whose only member subscribes by a pattern, when its topics are known."""
 
@@ -250,7 +253,7 @@ class _Player:
                 topic_partitions=[],
             )
             await self._ask(joining, PATTERN_VERSION)
-            async with asyncio.timeout(ANSWER_DEADLINE_S):
+            async with asyncio.timeout(LOOK_UP_DEADLINE_S):
                 while (await self._described(group_id)).group_epoch < LOOKED_UP_EPOCH:
                     pass
 
