@@ -107,7 +107,7 @@ def test_damaged_checkpoint_is_named_with_what_is_wrong(data: bytes, reason: str
 
 
 def test_leader_epochs_must_ascend() -> None:
-    for text in (b"0\n2\n3 0\n2 5\n", b"0\n2\n1 9\n2 5\n"):
+    for text in (b"0\n2\n3 0\n2 5\n", b"0\n2\n3 0\n3 5\n", b"0\n2\n1 9\n2 5\n"):
         with pytest.raises(CorruptFile, match="line 4"):
             read_leader_epoch_checkpoint(filesystem_with("/d/x", text), "/d/x")
 

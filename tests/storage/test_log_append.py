@@ -205,6 +205,7 @@ def test_preparation_refuses_what_it_cannot_read() -> None:
 @pytest.mark.parametrize(
     ("ahead_ms", "error"),
     [
+        (-START_MS, ErrorCode.INVALID_TIMESTAMP),
         (-501, ErrorCode.INVALID_TIMESTAMP),
         (-500, ErrorCode.NONE),
         (300, ErrorCode.NONE),

@@ -14,6 +14,7 @@ from moldau.storage.offset_index import OffsetIndex
 from moldau.storage.open_files import OpenSegments
 from moldau.storage.time_index import TimeIndex, TimestampOffset
 from moldau.storage.transaction_index import AbortedTransaction, TransactionIndex
+from moldau.storage.verify import Verification
 from tests.storage.log_fixtures import LogBench, append, batch_of, read_once
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
@@ -83,11 +84,43 @@ def test_impossible_offset_indexes_are_noticed(data: bytes) -> None:
     assert not OffsetIndex(disk, "/d/i.index", BASE).is_sane(log_size_bytes=200)
 
 
-@pytest.mark.parametrize("data", [b"\0" * 13, b"\0" * 24, b"\xff" * 12])
+@pytest.mark.parametrize("data", [b"\0" * 13, b"\0" * 24, b"\xff" * 12, b"\xff" * 8 + b"\0\0\0\5"])
 def test_impossible_time_indexes_are_noticed(data: bytes) -> None:
     disk = filesystem()
     disk.put("/d/i.timeindex", data)
     assert not TimeIndex(disk, "/d/i.timeindex", BASE).is_sane()
+
+
+def test_what_indexes_may_hold_is_no_damage() -> None:
+    disk = filesystem()
+    disk.put("/d/i.index", b"\0" * 8)
+    assert OffsetIndex(disk, "/d/i.index", BASE).is_sane(log_size_bytes=200)
+    times = TimeIndex(disk, "/d/i.timeindex", BASE)
+    times.open_for_append(12 * 5)
+    times.maybe_append(100, BASE + 1)
+    times.maybe_append(200, BASE + 1)
+    times.trim()
+    assert times.entry_count == 2
+    assert times.is_sane()
+    times.unmap()
+
+
+def test_verification_names_time_entries_behind_the_log() -> None:
+    bench = LogBench()
+    log = bench.open()
+    append(log, "a", timestamp_ms=1)
+    log.close()
+    path = bench.path(0, ".timeindex")
+
+    def found() -> list[tuple[int | None, str]]:
+        every = Verification(bench.filesystem).findings(bench.directory)
+        return [(each.position, each.reason) for each in every if each.file == path]
+
+    whole = TimeIndex.ENTRY.pack(1, 0)
+    assert bench.filesystem.read_bytes(path) == whole
+    assert found() == []
+    bench.overwrite(path, len(whole), TimeIndex.ENTRY.pack(1, 5))
+    assert found() == [(len(whole), "offset 5 is not in the log")]
 
 
 def test_time_index_takes_only_news() -> None:

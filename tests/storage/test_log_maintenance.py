@@ -286,6 +286,14 @@ def test_lookup_skips_deleted_records() -> None:
     assert log.offset_for_timestamp(START_MS) is None
 
 
+def test_a_segment_at_the_bound_is_not_looked_at() -> None:
+    log = aged_log(LogBench(config=small()))
+    bound = log.segments[1].base_offset
+    at_bound_ms = START_MS - 100_000 + bound * 1000
+    assert not TimestampSearch(log, at_bound_ms, max_offset=bound).locate()
+    assert TimestampSearch(log, at_bound_ms, max_offset=bound + 1).locate()
+
+
 def test_lookup_in_an_empty_log() -> None:
     log = LogBench().open()
     assert log.offset_for_timestamp(0) is None

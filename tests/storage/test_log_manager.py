@@ -105,6 +105,21 @@ def fill(log: Log, count: int = 10) -> None:
     log.update_high_watermark(log.log_end_offset)
 
 
+async def test_a_start_says_how_far_it_is_only_when_it_is_long(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    node = Node()
+    manager = await node.start()
+    for name in ("a-0", "b-0"):
+        manager.get_or_create(tp(name), topic_id(1))
+    with caplog.at_level("INFO", "moldau.storage"):
+        manager = await node.start_again(manager)
+    assert node.report.loaded_count == 2
+    assert "loaded 2 partitions" in caplog.text
+    assert "loading partitions" not in caplog.text
+    await manager.shutdown(1)
+
+
 async def test_restart_after_clean_shutdown_brings_everything_back() -> None:
     node = Node()
     manager = await node.start()

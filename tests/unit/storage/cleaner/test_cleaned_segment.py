@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from moldau.protocol.records import read_batch_header
-from moldau.storage.cleaner.cleaned_segment import CleanedSegment
+from moldau.storage.cleaner import cleaned_segment
+from moldau.storage.cleaner.cleaned_segment import CleanedSegment, SegmentTooLarge
 from moldau.storage.offset_index import OffsetIndex
 from tests.storage.log_fixtures import batch_of
 from tests.storage.simulated_filesystem import SimulatedFilesystem
@@ -11,13 +14,9 @@ from tests.storage.simulated_filesystem import SimulatedFilesystem
 BASE = 1000
 
 
-def indexed(batch_count: int, max_entries: int = 100) -> list[tuple[int, int]]:
-    """Relative offset and position of the entries for batches that are larger than half the
-    interval; in batches instead of bytes.
-    """
-    filesystem = SimulatedFilesystem()
+def new_segment(filesystem: SimulatedFilesystem, max_entries: int = 100) -> CleanedSegment:
     filesystem.mkdirs("/d")
-    segment = CleanedSegment(
+    return CleanedSegment(
         filesystem,
         "/d",
         BASE,
@@ -25,6 +24,14 @@ def indexed(batch_count: int, max_entries: int = 100) -> list[tuple[int, int]]:
         max_index_bytes=max_entries * OffsetIndex.ENTRY.size,
         buffer_bytes=1000,
     )
+
+
+def indexed(batch_count: int, max_entries: int = 100) -> list[tuple[int, int]]:
+    """Relative offset and position of the entries for batches that are larger than half the
+    interval; in batches instead of bytes.
+    """
+    filesystem = SimulatedFilesystem()
+    segment = new_segment(filesystem, max_entries)
     size = 0
     for number in range(batch_count):
         batch = batch_of("v" * 50, base_offset=BASE + number)
@@ -47,3 +54,18 @@ def test_a_full_index_gets_no_more_entries() -> None:
 
 def test_less_than_an_interval_needs_no_entry() -> None:
     assert indexed(2) == []
+
+
+def test_a_segment_takes_as_much_as_an_index_can_point_into(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = batch_of("v", base_offset=BASE)
+    header = read_batch_header(batch)
+    monkeypatch.setattr(cleaned_segment, "MAX_SEGMENT_BYTES", 2 * len(batch))
+    segment = new_segment(SimulatedFilesystem())
+    segment.add(header, batch)
+    segment.add(header, batch)
+    with pytest.raises(SegmentTooLarge):
+        segment.add(header, batch)
+    assert segment.size_bytes == 2 * len(batch)
+    segment.discard()

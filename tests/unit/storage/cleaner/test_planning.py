@@ -95,6 +95,7 @@ def test_young_records_wait() -> None:
     log = FakeLog(LogConfig(cleanup_policy=("compact",), min_compaction_lag_ms=1000))
     log.segments[2].last_ms = NOW_MS - 999
     assert plan_cleaning(log, NOW_MS).segment_count == 2
+    assert plan_cleaning(log, NOW_MS + 1).segment_count == 4
     # What is clean already does not become young again.
     log.first_dirty_offset = 30
     assert plan_cleaning(log, NOW_MS).segment_count == 4

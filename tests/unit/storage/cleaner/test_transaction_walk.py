@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from moldau.protocol.records import BatchHeader, read_batch_header
+from moldau.protocol.records import (
+    BatchHeader,
+    ControlRecordType,
+    EndTxnMarker,
+    encode_end_txn_batch,
+    read_batch_header,
+)
 from moldau.storage.cleaner.aborted import TransactionWalk
 from moldau.storage.transaction_index import AbortedTransaction
-from tests.storage.log_fixtures import batch_of
+from tests.storage.log_fixtures import START_MS, batch_of
 
 
 def data(base_offset: int, producer_id: int = 7) -> BatchHeader:
@@ -28,3 +34,17 @@ def test_a_second_aborted_transaction_follows_a_first_whose_marker_is_gone() -> 
     assert walk.is_aborted(data(22))
     assert not walk.is_aborted(data(27))
     assert not walk.is_aborted(data(23, producer_id=8)), "another producer's"
+
+
+def test_a_commit_is_empty_when_nothing_of_its_transaction_is_there() -> None:
+    marker = encode_end_txn_batch(
+        EndTxnMarker(ControlRecordType.COMMIT, 1),
+        producer_id=7,
+        producer_epoch=0,
+        timestamp_ms=START_MS,
+    )
+    header = read_batch_header(marker)
+    walk = TransactionWalk([])
+    assert not walk.is_aborted(data(5))
+    assert not walk.is_empty_end(header, marker)
+    assert walk.is_empty_end(header, marker)
