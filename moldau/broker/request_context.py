@@ -31,7 +31,6 @@ class RequestContext:
         "authorizer",
         "client_host",
         "client_id",
-        "is_answered",
         "listener_name",
         "principal",
         "received_ms",
@@ -51,7 +50,11 @@ class RequestContext:
         self.principal: str = connection.principal
         self.client_host: str = connection.client_host
         self.throttle_time_ms = 0
-        self.is_answered = False
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the request has its answer, or never gets one."""
+        return self.request.is_answered
 
     def authorized(
         self, operation: Operation, resource_type: ResourceType, resource_name: str
@@ -111,7 +114,6 @@ class RequestContext:
             self.request.connection.throttle(self.throttle_time_ms)
         try:
             self.request.respond(message)
-            self.is_answered = True
         finally:
             if not self.is_answered:
                 # Left open, everything behind it on the connection would wait for ever.
@@ -120,10 +122,8 @@ class RequestContext:
     def respond_nothing(self) -> None:
         """Finish a request whose sender expects no response (acks=0)."""
         assert not self.is_answered, "a request is answered once"
-        self.is_answered = True
         self.request.respond_nothing()
 
     def close(self, reason: str) -> None:
         """Close the connection instead of answering; `reason` goes to the log."""
-        self.is_answered = True
         self.request.close(reason)

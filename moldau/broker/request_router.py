@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ from moldau.broker.request_context import RequestContext
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.registry import request_class
-from moldau.runtime.slices import Work
+from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.authorizer import Authorizer
@@ -50,7 +50,8 @@ class _Route:
         self.min_version = served.min_version
         self.max_version = served.max_version
         self.request_class: type[Message] | None = None
-        self.handle: Callable[..., Work | None] | None = None
+        self.handle: Callable[..., Iterator[None] | None] | None = None
+        """Answers at once; one that has many parts yields after each, and is cut into slices."""
         self.answer: Answer | None = None
 
     def load(self, api_key: ApiKey) -> type[Message]:
@@ -128,7 +129,8 @@ class RequestRouter:
     def _handle(self, route: _Route, request: Request, message: Message) -> Work | None:
         context = RequestContext(request, self._authorizer)
         if route.handle is not None:
-            return route.handle(self._services, context, message)
+            steps = route.handle(self._services, context, message)
+            return None if steps is None else in_slices(self._services.clock, steps)
         self._start_or_queue(route, context, message)
         return None
 

@@ -3,7 +3,8 @@
 Owns the list that ApiVersions sends and the request router dispatches by: an API or a version is
 in it only when it is fully served, so what is not advertised cannot be reached either. Must not
 import a handler before its first request (start-up). Invariant: every row names a module of this
-package with a `handle` (plain function, answers through its context, now or later) or an `answer`
+package with a `handle` (plain function, answers through its context, now or later; a generator if
+a request may have many parts, which yields after each so that others get their turn) or an `answer`
 (coroutine that returns the response).
 """
 

@@ -33,7 +33,6 @@ from moldau.protocol.messages.p00_produce import (
     TopicProduceResponse,
 )
 from moldau.protocol.records import BATCH_HEADER_SIZE, LOG_OVERHEAD, Codec
-from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.partition import Partition
@@ -64,14 +63,8 @@ NO_PROBLEM: Final[Problem] = (ErrorCode.NONE, None)
 
 def handle(
     services: BrokerServices, context: RequestContext, request: ProduceRequest
-) -> Work | None:
-    """Append every partition's batch, then answer when the acknowledgements are there."""
-    return in_slices(services.clock, _steps(services, context, request))
-
-
-def _steps(
-    services: BrokerServices, context: RequestContext, request: ProduceRequest
 ) -> Iterator[None]:
+    """Append every partition's batch, then answer when the acknowledgements are there."""
     manager = services.replica_manager
     operation = ProduceOperation(manager, context, request.acks)
     problem = _request_problem(request)

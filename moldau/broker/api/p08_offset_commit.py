@@ -24,7 +24,6 @@ from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -36,14 +35,8 @@ FIRST_TOPIC_ID_VERSION: Final = 10
 
 def handle(
     services: BrokerServices, context: RequestContext, request: OffsetCommitRequest
-) -> Work | None:
-    """Check what is asked, have the rest stored."""
-    return in_slices(services.clock, _steps(services, context, request))
-
-
-def _steps(
-    services: BrokerServices, context: RequestContext, request: OffsetCommitRequest
 ) -> Iterator[None]:
+    """Check what is asked, have the rest stored."""
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         context.respond(refused_commit(request, ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return

@@ -28,7 +28,6 @@ from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -41,14 +40,8 @@ FIRST_TOPIC_ID_VERSION: Final = 10
 
 def handle(
     services: BrokerServices, context: RequestContext, request: OffsetFetchRequest
-) -> Work | None:
-    """Ask each group's partition, answer when all have answered."""
-    return in_slices(services.clock, _steps(services, context, request))
-
-
-def _steps(
-    services: BrokerServices, context: RequestContext, request: OffsetFetchRequest
 ) -> Iterator[None]:
+    """Ask each group's partition, answer when all have answered."""
     version = context.api_version
     groups = request.groups if version >= FIRST_BATCHED_VERSION else [_one_group(request)]
 

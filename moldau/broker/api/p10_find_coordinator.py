@@ -24,7 +24,6 @@ from moldau.protocol.messages.p10_find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from moldau.runtime.slices import Work, in_slices
 
 FIRST_BATCHED_VERSION: Final = 4
 FIRST_SHARE_VERSION: Final = 6
@@ -56,14 +55,8 @@ TOPICS: Final = {
 
 def handle(
     services: BrokerServices, context: RequestContext, request: FindCoordinatorRequest
-) -> Work | None:
-    """Name the broker that leads each key's partition."""
-    return in_slices(services.clock, _steps(services, context, request))
-
-
-def _steps(
-    services: BrokerServices, context: RequestContext, request: FindCoordinatorRequest
 ) -> Iterator[None]:
+    """Name the broker that leads each key's partition."""
     keys = request.coordinator_keys
     if context.api_version < FIRST_BATCHED_VERSION:
         keys = [request.key]

@@ -14,7 +14,6 @@ from moldau.broker.authorizer import Operation, ResourceType, authorized_operati
 from moldau.broker.group.collecting import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p15_describe_groups import DescribedGroup, DescribeGroupsResponse
-from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -24,14 +23,8 @@ if TYPE_CHECKING:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: DescribeGroupsRequest
-) -> Work | None:
-    """Ask each group's partition, answer when all have answered."""
-    return in_slices(services.clock, _steps(services, context, request))
-
-
-def _steps(
-    services: BrokerServices, context: RequestContext, request: DescribeGroupsRequest
 ) -> Iterator[None]:
+    """Ask each group's partition, answer when all have answered."""
     include = request.include_authorized_operations
 
     def done(described: list[DescribedGroup]) -> None:

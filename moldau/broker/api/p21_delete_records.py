@@ -24,7 +24,6 @@ from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.replica_manager import ReplicaManager
@@ -36,14 +35,8 @@ HIGH_WATERMARK = -1
 
 def handle(
     services: BrokerServices, context: RequestContext, request: DeleteRecordsRequest
-) -> Work | None:
-    """Delete in every partition, then say where each begins once its followers begin there too."""
-    return in_slices(services.clock, _steps(services, context, request))
-
-
-def _steps(
-    services: BrokerServices, context: RequestContext, request: DeleteRecordsRequest
 ) -> Iterator[None]:
+    """Delete in every partition, then say where each begins once its followers begin there too."""
     manager = services.replica_manager
     response = DeleteRecordsResponse()
     operation = DelayedDeleteRecords(manager, context, response)

@@ -20,7 +20,6 @@ from moldau.protocol.messages.p23_offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -29,14 +28,8 @@ if TYPE_CHECKING:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> Work | None:
-    """Look up the end of every asked epoch. Brokers may ask for all topics."""
-    return in_slices(services.clock, _steps(services, context, request))
-
-
-def _steps(
-    services: BrokerServices, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> Iterator[None]:
+    """Look up the end of every asked epoch. Brokers may ask for all topics."""
     operation: Operation | None = Operation.DESCRIBE
     if context.authorized(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME):
         operation = None

@@ -28,7 +28,6 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -42,14 +41,8 @@ Errors = Mapping[TopicPartition, ErrorCode]
 
 def handle(
     services: BrokerServices, context: RequestContext, request: AddPartitionsToTxnRequest
-) -> Work | None:
-    """Add or verify, each transaction by itself."""
-    return in_slices(services.clock, _steps(services, context, request))
-
-
-def _steps(
-    services: BrokerServices, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Iterator[None]:
+    """Add or verify, each transaction by itself."""
     if context.api_version < FIRST_BROKER_VERSION:
         _handle_client(services, context, request)
         return

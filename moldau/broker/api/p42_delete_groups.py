@@ -13,7 +13,6 @@ from moldau.broker.authorizer import Operation, ResourceType
 from moldau.broker.group.collecting import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
-from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -23,14 +22,8 @@ if TYPE_CHECKING:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: DeleteGroupsRequest
-) -> Work | None:
-    """Ask each group's partition, answer when all have answered."""
-    return in_slices(services.clock, _steps(services, context, request))
-
-
-def _steps(
-    services: BrokerServices, context: RequestContext, request: DeleteGroupsRequest
 ) -> Iterator[None]:
+    """Ask each group's partition, answer when all have answered."""
     group_ids = list(dict.fromkeys(request.groups_names))
 
     def done(errors: list[ErrorCode]) -> None:

@@ -20,7 +20,6 @@ from moldau.protocol.messages.p61_describe_producers import (
     TopicResponse,
 )
 from moldau.protocol.topic_names import is_legal_topic_name
-from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -29,14 +28,8 @@ if TYPE_CHECKING:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: DescribeProducersRequest
-) -> Work | None:
-    """List the producers of every asked partition."""
-    return in_slices(services.clock, _steps(services, context, request))
-
-
-def _steps(
-    services: BrokerServices, context: RequestContext, request: DescribeProducersRequest
 ) -> Iterator[None]:
+    """List the producers of every asked partition."""
     response = DescribeProducersResponse()
     for topic in request.topics:
         described = TopicResponse(name=topic.name, partitions=[])

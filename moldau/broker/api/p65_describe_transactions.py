@@ -19,7 +19,6 @@ from moldau.protocol.messages.p65_describe_transactions import (
     TopicData,
     TransactionState,
 )
-from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.request_context import RequestContext
@@ -28,14 +27,8 @@ if TYPE_CHECKING:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: DescribeTransactionsRequest
-) -> Work | None:
-    """Describe every asked id."""
-    return in_slices(services.clock, _steps(services, context, request))
-
-
-def _steps(
-    services: BrokerServices, context: RequestContext, request: DescribeTransactionsRequest
 ) -> Iterator[None]:
+    """Describe every asked id."""
     context.request.release_body()
     response = DescribeTransactionsResponse(
         transaction_states=[

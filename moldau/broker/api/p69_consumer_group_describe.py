@@ -20,7 +20,6 @@ from moldau.protocol.messages.p69_consumer_group_describe import (
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
-from moldau.runtime.slices import Work, in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator.core.result import CoordinatorResult
@@ -32,14 +31,8 @@ if TYPE_CHECKING:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: ConsumerGroupDescribeRequest
-) -> Work | None:
-    """Ask each group's partition, answer when all have answered."""
-    return in_slices(services.clock, _steps(services, context, request))
-
-
-def _steps(
-    services: BrokerServices, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Iterator[None]:
+    """Ask each group's partition, answer when all have answered."""
     is_enabled = is_served(services)
 
     def done(parts: list[list[DescribedGroup]]) -> None:

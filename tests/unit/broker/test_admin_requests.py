@@ -47,19 +47,24 @@ class ScriptedController:
         return ControllerAnswer(self.answer(request), committed_end_offset=0)
 
 
-@pytest.fixture
-def administered(broker: DataPath, tmp_path: Path) -> DataPath:
-    """A broker with what administrative handlers need besides the data path."""
-    properties = tmp_path / "server.properties"
+def combined_node_config(home: Path) -> NodeConfig:
+    """Of a node with both roles."""
+    properties = home / "server.properties"
     properties.write_text(
         "process.roles=broker,controller\nnode.id=1\n"
         "listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0\n"
         "controller.listener.names=CONTROLLER\n"
         "controller.quorum.bootstrap.servers=127.0.0.1:1\n"
-        f"log.dirs={tmp_path}/data\n"
+        f"log.dirs={home}/data\n"
     )
+    return NodeConfig.load(str(properties), {}, {})
+
+
+@pytest.fixture
+def administered(broker: DataPath, tmp_path: Path) -> DataPath:
+    """A broker with what administrative handlers need besides the data path."""
     services = broker.router._services
-    services.node_config = NodeConfig.load(str(properties), {}, {})
+    services.node_config = combined_node_config(tmp_path)
     services.controller = ScriptedController(None)
     broker.metadata.controller_id_for_clients = lambda: 1  # type: ignore[attr-defined]
     return broker

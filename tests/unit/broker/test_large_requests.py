@@ -15,7 +15,6 @@ from moldau.broker import api
 from moldau.broker.authorizer import AllowAllAuthorizer, Operation, ResourceType
 from moldau.broker.request_context import RequestContext
 from moldau.broker.request_router import RequestRouter
-from moldau.config import NodeConfig
 from moldau.metadata.features import GROUP_VERSION
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import RemoteProtocolError
@@ -43,10 +42,11 @@ from moldau.protocol.messages.p10_find_coordinator import (
 )
 from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.protocol.schema import Message
+from moldau.runtime.clock import ManualClock
 from moldau.runtime.slices import SLICE_MS
 from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest, until
 from tests.unit.broker.messages import batch, produce
-from tests.unit.broker.test_admin_requests import ScriptedController
+from tests.unit.broker.test_admin_requests import ScriptedController, combined_node_config
 
 COUNT = 30
 STEP_MS = 0.75
@@ -75,15 +75,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[DataPath]:
     authorizer = SlowAuthorizer()
     async with DataPath(tmp_path, authorizer=authorizer) as data_path:
         authorizer.advance = data_path.clock.advance
-        properties = tmp_path / "server.properties"
-        properties.write_text(
-            "process.roles=broker,controller\nnode.id=1\n"
-            "listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0\n"
-            "controller.listener.names=CONTROLLER\n"
-            "controller.quorum.bootstrap.servers=127.0.0.1:1\n"
-            f"log.dirs={tmp_path}/data\n"
-        )
-        data_path.services.node_config = NodeConfig.load(str(properties), {}, {})
+        data_path.services.node_config = combined_node_config(tmp_path)
         data_path.services.controller = ScriptedController(None)  # type: ignore[assignment]
         data_path.replay(FeatureLevelRecord(name=GROUP_VERSION, feature_level=1))
         yield data_path
@@ -214,15 +206,18 @@ class LargeRequest(FakeRequest):
 
 
 def _router(handle: Any) -> tuple[RequestRouter, list[BaseException]]:
+    """`handle` is given the clock, and the request's context."""
     faults: list[BaseException] = []
+    clock = ManualClock()
     router = RequestRouter(
-        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(clock=clock),  # type: ignore[arg-type]
         authorizer=AllowAllAuthorizer(),
         on_fault=faults.append,
         apis={ApiKey.FIND_COORDINATOR: api.ServedApi("large", 0, 6)},
     )
     (route,) = router._routes.values()
-    route.request_class, route.handle = FindCoordinatorRequest, handle
+    route.request_class = FindCoordinatorRequest
+    route.handle = lambda _services, context, _message: handle(clock, context)
     return router, faults
 
 
@@ -230,22 +225,24 @@ BODY = FindCoordinatorRequest(coordinator_keys=["a"]).to_bytes(4)
 
 
 async def test_a_large_body_holds_its_connection_until_its_handler_has_ended() -> None:
-    gate = asyncio.Event()
+    connection = FakeConnection()
 
-    async def work(context: Any) -> None:
-        await gate.wait()
+    def steps(clock: ManualClock, context: Any) -> Iterator[None]:
+        for _ in range(3):
+            clock.stand_still(SLICE_MS)
+            yield
+            assert connection.suspended_count == 1
         context.respond(FindCoordinatorResponse())
 
-    router, faults = _router(lambda services, context, message: work(context))
-    request = LargeRequest(FakeConnection(), BODY)
+    router, faults = _router(steps)
+    request = LargeRequest(connection, BODY)
     router(request)  # type: ignore[arg-type]
     await asyncio.sleep(0)
-    assert request.connection.suspended_count == 1
+    assert connection.suspended_count == 1
     request.may_decode.set()
-    gate.set()
     await router.close()
-    assert request.response is not None
-    assert request.connection.suspended_count == 0
+    assert request.response == FindCoordinatorResponse()
+    assert connection.suspended_count == 0
     assert not faults
 
 
@@ -253,11 +250,12 @@ async def test_a_large_body_holds_its_connection_until_its_handler_has_ended() -
 async def test_a_fault_of_a_handler_that_takes_several_turns_closes_its_connection(
     error: Exception,
 ) -> None:
-    async def work() -> None:
-        await asyncio.sleep(0)
+    def steps(clock: ManualClock, _context: Any) -> Iterator[None]:
+        clock.stand_still(SLICE_MS)
+        yield
         raise error
 
-    router, faults = _router(lambda services, context, message: work())
+    router, faults = _router(steps)
     request = FakeRequest(FakeConnection(), ApiKey.FIND_COORDINATOR, 4, BODY)
     router(request)  # type: ignore[arg-type]
     await router.close()
