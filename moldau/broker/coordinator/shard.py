@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from moldau.broker.coordinator import batches
@@ -407,13 +408,15 @@ class Shard(Generic[StateT]):
     def _set_timer(self, key: Hashable, delay_ms: float) -> None:
         due_ms = self._ports.clock.monotonic_ms() + delay_ms
         self._timers[key] = self._ports.timers.call_later(
-            delay_ms, self._timer_ran_out, key, due_ms
+            delay_ms, self._timer_ran_out, key, due_ms + LATE_TIMER_MS
         )
 
-    def _timer_ran_out(self, key: Hashable, due_ms: float) -> None:
+    def _timer_ran_out(self, key: Hashable, latest_ms: float) -> None:
         del self._timers[key]
-        if self._ports.clock.monotonic_ms() - due_ms > LATE_TIMER_MS:
-            self._set_timer(key, LATE_TIMER_MS)
+        if self._ports.clock.monotonic_ms() > latest_ms:
+            self._timers[key] = self._ports.timers.call_later(
+                LATE_TIMER_MS, self._timer_ran_out, key, inf
+            )
             return
         with self._once_more(key):
             self._carry_out(self.machine.on_timer(key, self._now_ms()), key)

@@ -22,6 +22,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 from moldau.metadata.controller.core.controller_core import ControllerCore, Role
@@ -100,7 +101,7 @@ class Controller:
         self._committed_offset = -1
         self._last_appended_offset = -1
         self._session_timer: TimerHandle | None = None
-        self._session_due_ms = 0.0
+        self._sessions_latest_ms = 0.0
         self._task_timer: TimerHandle | None = None
         self._task_due_ms = 0.0
         self._snapshot_task: asyncio.Task[None] | None = None
@@ -301,20 +302,21 @@ class Controller:
             return
         expiry_ms = self._core.next_session_expiry_ms()
         if expiry_ms is not None:
-            self._check_sessions_in(expiry_ms - self._clock.monotonic_ms())
-
-    def _check_sessions_in(self, delay_ms: float) -> None:
-        delay_ms = max(delay_ms, MIN_SESSION_CHECK_MS)
-        self._session_due_ms = self._clock.monotonic_ms() + delay_ms
-        self._session_timer = self._clock.call_later(delay_ms, self._check_sessions)
+            now_ms = self._clock.monotonic_ms()
+            delay_ms = max(expiry_ms - now_ms, MIN_SESSION_CHECK_MS)
+            self._sessions_latest_ms = now_ms + delay_ms + LATE_SESSION_CHECK_MS
+            self._session_timer = self._clock.call_later(delay_ms, self._check_sessions)
 
     def _check_sessions(self) -> None:
         self._session_timer = None
         if not self.is_active or self._is_closed:
             return
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._session_due_ms > LATE_SESSION_CHECK_MS:
-            self._check_sessions_in(LATE_SESSION_CHECK_MS)
+        if now_ms > self._sessions_latest_ms:
+            self._sessions_latest_ms = inf
+            self._session_timer = self._clock.call_later(
+                LATE_SESSION_CHECK_MS, self._check_sessions
+            )
             return
         records = self._core.fence_expired(now_ms)
         if records:

@@ -333,6 +333,15 @@ async def test_after_a_standstill_heartbeats_are_read_before_brokers_are_fenced(
     assert fenced_brokers(bench) == {1}
 
 
+async def test_a_check_of_sessions_that_is_late_again_waits_no_more(bench: Bench) -> None:
+    lead_two_brokers(bench)
+    for _ in range(2):
+        assert not fenced_brokers(bench)
+        bench.clock.stand_still(60_000)
+        bench.clock.advance(1)
+    assert fenced_brokers(bench)
+
+
 async def test_snapshots_come_by_size_and_hold_the_committed_image() -> None:
     bench = make_bench(max_bytes=1_500)
     bench.lead()

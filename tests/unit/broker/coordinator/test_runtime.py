@@ -618,6 +618,16 @@ def test_after_a_standstill_what_came_meanwhile_is_read_before_timers_run_out() 
     assert bench.state.timers_run == ["silent", "session"]
 
 
+def test_a_timer_that_is_late_again_waits_no_more() -> None:
+    bench = led_bench()
+    bench.runtime.call(0, set_timer("session", 6_000))
+    bench.broker.clock.stand_still(20_000)
+    bench.broker.advance(5)
+    bench.broker.clock.stand_still(20_000)
+    bench.broker.advance(5)
+    assert bench.state.timers_run == ["session"]
+
+
 def test_timers_run_once_and_are_replaced_and_cancelled() -> None:
     bench = led_bench()
     bench.runtime.call(0, set_timer("a", 100))
