@@ -390,8 +390,8 @@ def _sync_error(group: ClassicGroup | None, request: SyncGroupRequest) -> ErrorC
 
 
 def _from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """The group that a record describes. One with members is stable; without a leader it is in the
-    middle of a rebalance, and nobody gets anything of what its members were assigned before.
+    """The group that a record describes. One with members is stable. One without a leader is in the
+    middle of a rebalance: the assignments in the record are handed to no member.
     """
     group = ClassicGroup(group_id, value.current_state_timestamp)
     group.is_persisted = True

@@ -434,7 +434,7 @@ class TransactionState:
         return self._write_portion(portion, again, then, failed)
 
     def _expire(self, now_ms: float) -> CoordinatorResult:
-        """Forget ids that nobody has used for long; one round looks at every id once."""
+        """Forget ids without a transaction for `expiration_ms`; one round looks at each id once."""
         latest_ms = now_ms - self._settings.expiration_ms
         if not self._to_expire:
             self._to_expire = [
