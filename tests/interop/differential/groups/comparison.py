@@ -19,7 +19,7 @@ from tests.interop.differential.clusters import CONFIG
 from tests.interop.differential.differences import DifferenceList
 from tests.interop.differential.groups.playing import Failure, Side, play
 from tests.interop.differential.groups.sequences import TOPICS, Sequence
-from tests.interop.differential.groups.shrinking import shrink
+from tests.interop.differential.groups.shrinking import is_stable, shrink
 
 LIST: Final = Path(__file__).with_name("differences.toml")
 LANES: Final = 16
@@ -147,19 +147,16 @@ class Comparison:
     async def _note(self, failure: Failure) -> None:
         tally, kind = self._tally, failure.kind
         tally.counts.setdefault(kind, 0)
-        shown = tally.failures.setdefault(kind, [])
-        if len(shown) >= SHOWN_OF_A_KIND or len(tally.failures) > MOST_KINDS:
-            tally.counts[kind] += 1
-            return
-        shrunk = await shrink(failure, self._play)
-        if shrunk is None:
+        if not await is_stable(failure, self._play):
             if failure.has_made_ids:
                 tally.chance_count += 1
             else:
                 tally.unstable.append(failure)
             return
         tally.counts[kind] += 1
-        shown.append(shrunk)
+        shown = tally.failures.setdefault(kind, [])
+        if len(shown) < SHOWN_OF_A_KIND and len(tally.failures) <= MOST_KINDS:
+            shown.append(await shrink(failure, self._play))
 
 
 def prepare(pair: Pair) -> None:
