@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.sampling import AREAS, area_mutants, sample
+from tests.mutation.sampling import AREAS, area_mutants, mixed, sample
 from tests.mutation.trials import HUNG, KILLED, SURVIVED, UNREACHED, Outcome, Trials
 
 EXPLAINED = Path(__file__).with_name("explained.txt")
@@ -88,7 +88,7 @@ def main() -> int:
     """The exit code."""
     arguments = _arguments()
     chosen = sample(arguments.count, arguments.seed, tuple(arguments.areas))
-    changes = [(area, each) for area, every in chosen.items() for each in every]
+    changes = mixed(chosen, arguments.seed)
     changes = [(area, each) for area, each in changes if arguments.only in each.key]
     if arguments.survivors is not None:
         survived = _survived(arguments.survivors)

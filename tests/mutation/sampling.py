@@ -77,5 +77,13 @@ def sample(count: int, seed: int, areas: tuple[str, ...] = tuple(AREAS)) -> dict
     return chosen
 
 
+def mixed(chosen: dict[str, list[Mutant]], seed: int) -> list[tuple[str, Mutant]]:
+    """A sample's changes with their areas, in an order by lot: what was tried when a run is stopped
+    early is a sample too.
+    """
+    changes = [(area, mutant) for area, every in chosen.items() for mutant in every]
+    return sorted(changes, key=lambda each: _rank(seed, f"turn of {each[1].key}"))
+
+
 def _rank(seed: int, key: str) -> bytes:
     return hashlib.sha256(f"{seed} {key}".encode()).digest()

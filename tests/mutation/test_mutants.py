@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -13,11 +14,21 @@ from types import ModuleType
 import pytest
 
 from moldau.testing.waiting import wait_until
+from tests.mutation import trials
 from tests.mutation.changes import BRANCH, COMPARISON, DROPPED, OFF_BY_ONE, Mutant, mutants
 from tests.mutation.patching import make, probe
 from tests.mutation.run import explanations, table
-from tests.mutation.sampling import AREAS, ROOT, area_mutants, sample
-from tests.mutation.trials import HUNG, KILLED, SURVIVED, UNREACHED, Child, Outcome, Tell
+from tests.mutation.sampling import AREAS, ROOT, area_mutants, mixed, sample
+from tests.mutation.trials import (
+    HUNG,
+    KILLED,
+    SURVIVED,
+    UNREACHED,
+    Child,
+    Outcome,
+    Tell,
+    _limit_cpu,
+)
 
 SOURCE = dedent(
     '''\
@@ -117,6 +128,20 @@ def test_a_bigger_sample_contains_the_smaller_one():
     assert {each.key for each in small["storage"]} < {each.key for each in big["storage"]}
 
 
+def test_what_comes_first_of_a_sample_is_of_all_areas_and_kinds():
+    chosen = sample(300, 1)
+    changes = mixed(chosen, 1)
+    assert len(changes) == sum(map(len, chosen.values()))
+    first = changes[: len(changes) // 3]
+    for area, every in chosen.items():
+        count = [each for each, _mutant in first].count(area)
+        assert len(every) / 6 < count < len(every) / 2
+    assert {mutant.kind for _area, mutant in first[:40]} == {
+        *(COMPARISON, OFF_BY_ONE),
+        *(DROPPED, BRANCH),
+    }
+
+
 @pytest.fixture
 def module(tmp_path: Path) -> ModuleType:
     """A module in a file of its own, in the memory of this process."""
@@ -189,6 +214,25 @@ def test_a_child_that_hangs_is_ended_with_what_it_started():
     os.close(reader)
     os.close(writer)
     wait_until(lambda: not _is_running(pid), what="the end of what it started")
+
+
+def test_a_child_that_runs_for_ever_is_ended_by_its_cpu_time_however_busy_the_machine_is():
+    def spin(_tell: Tell) -> dict[str, str]:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _limit_cpu(0.1)
+        while True:
+            pass
+
+    assert Child(spin).wait() == {"result": HUNG}
+
+
+def test_a_child_that_is_only_slow_does_not_hang(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(trials, "HANG_SECONDS", 0.0)
+    child = Child(lambda _tell: {"result": str(threading.Event().wait())})
+    wait_until(child.is_hanging, what="a child that waits for ever")
+    monkeypatch.setattr(trials, "HANG_CPU_SECONDS", 0.0)
+    assert not child.is_hanging()
+    child.kill()
 
 
 def _is_running(pid: int) -> bool:

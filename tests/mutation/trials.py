@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -19,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, zip_longest
+from math import ceil
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -33,7 +35,12 @@ LONGEST_TEST_SECONDS = 15.0
 LONGEST_TRIAL_SECONDS = 30.0
 """Of tests, as they took with the code as it is: the quick ones come first."""
 HANG_SECONDS = 120.0
-"""A change after which no test ends for so long counts as killed: it makes one hang."""
+"""A change after which no test ends for so long counts as killed: it makes one hang. Only while the
+process has next to nothing to do: on a busy machine a test may be slow."""
+HANG_CPU_SECONDS = 2.0
+SPIN_SECONDS, SPIN_FACTOR = 10.0, 5.0
+"""A test that takes that many times the CPU time that it takes without the change, and those
+seconds, runs for ever: its process is ended, and the change counts as killed."""
 KILLED, HUNG, SURVIVED, UNREACHED = "killed", "hung", "survived", "unreached"
 
 
@@ -210,7 +217,9 @@ class Trials:
             make(mutant, ROOT, self._functions)
         except (LookupError, ValueError, SyntaxError) as error:
             return {"broken": repr(error)}
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         for item, following in _in_turn(tests):
+            _limit_cpu(SPIN_SECONDS + SPIN_FACTOR * self._reached[item.nodeid].seconds)
             if _run(session, item, following):
                 return {"result": KILLED, "by": item.nodeid}
             tell()
@@ -223,7 +232,7 @@ class Trials:
             child, answer = trial.child, None
             if child.pipe in ready:
                 answer = child.hear()
-            elif time.monotonic() - child.heard > HANG_SECONDS:
+            elif child.is_hanging():
                 answer = child.kill()
             if answer is not None:
                 running.remove(trial)
@@ -252,6 +261,18 @@ def _run(session: pytest.Session, item: pytest.Item, following: pytest.Item | No
     return session.testsfailed > before
 
 
+def _limit_cpu(seconds: float) -> None:
+    """The kernel ends this process when it takes so much more CPU time."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (ceil(time.process_time() + seconds), hard))
+
+
+def _cpu_seconds(pid: int) -> float:
+    """What a child has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _in_turn(items: list[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
     """Each with the one after it, for which fixtures are kept."""
     return zip_longest(items, items[1:])
@@ -266,6 +287,7 @@ class Child:
 
     def __init__(self, work: Callable[[Tell], dict[str, Any]]) -> None:
         self.began = self.heard = time.monotonic()
+        self._cpu_when_heard = 0.0
         self._read = b""
         self.pipe, answer_pipe = os.pipe()
         self.pid = os.fork()
@@ -287,15 +309,25 @@ class Child:
         died without one did not survive the change.
         """
         self.heard = time.monotonic()
+        self._cpu_when_heard = _cpu_seconds(self.pid)
         part = os.read(self.pipe, 1 << 20)
         self._read += part.lstrip(b".") if not self._read else part
         if part:
             return None
-        self.kill()
+        status = self._end()
         if not self._read:
+            if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+                return {"result": HUNG}
             return {"result": KILLED, "by": "the process died"}
         answer: dict[str, Any] = json.loads(self._read)
         return answer
+
+    def is_hanging(self) -> bool:
+        """Whether it has said nothing for long, and does nothing."""
+        return (
+            time.monotonic() - self.heard > HANG_SECONDS
+            and _cpu_seconds(self.pid) - self._cpu_when_heard < HANG_CPU_SECONDS
+        )
 
     def wait(self) -> dict[str, Any]:
         """Its answer."""
@@ -305,11 +337,16 @@ class Child:
 
     def kill(self) -> dict[str, Any]:
         """Ends the process group."""
+        self._end()
+        return {"result": HUNG}
+
+    def _end(self) -> int:
+        """The status that the process ended with."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        _pid, status = os.waitpid(self.pid, 0)
         os.close(self.pipe)
-        return {"result": HUNG}
+        return status
 
 
 def _write(pipe: int, text: bytes) -> None:

@@ -340,3 +340,101 @@ def test_epoch_cache_stays_ordered(steps: list[tuple[int, int]], cut: int) -> No
     again = LeaderEpochCache(cache._filesystem, "/d")
     again.load()
     assert again.entries == cache.entries
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6),
+    st.integers(0, 20),
+)
+def test_what_an_epoch_cache_answers(steps: list[tuple[int, int]], end_offset: int) -> None:
+    """Against a plain look at its entries. Source: KIP-279."""
+    cache = LeaderEpochCache(filesystem(), "/d")
+    entries: list[tuple[int, int]] = []
+    for epoch_step, offset_step in steps:
+        last_epoch, last_start = entries[-1] if entries else (-1, -1)
+        entries.append((last_epoch + 1 + epoch_step, last_start + 1 + offset_step))
+        cache.assign(*entries[-1])
+        cache.assign(*entries[-1])
+    assert cache.entries == entries
+    for offset in range(-1, 25):
+        epochs = [epoch for epoch, start in entries if start <= offset]
+        assert cache.epoch_for_offset(offset) == (epochs[-1] if epochs else -1)
+    for epoch in range(-1, 25):
+        newer = [start for each, start in entries if each > epoch]
+        known = [each for each, _ in entries if each <= epoch]
+        if epoch == -1 or not entries or epoch > entries[-1][0]:
+            expected = (-1, -1)
+        else:
+            expected = (known[-1] if known else epoch, newer[0] if newer else end_offset)
+        assert cache.end_offset_for(epoch, end_offset) == expected
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(0, 20))
+def test_cuts_of_an_epoch_cache(gaps: list[int], offset: int) -> None:
+    starts = [sum(gaps[:number]) for number in range(1, len(gaps) + 1)]
+    entries = [(10 + number, start) for number, start in enumerate(starts)]
+
+    def cut(from_start: bool) -> LeaderEpochCache:
+        cache = LeaderEpochCache(filesystem(), "/d")
+        for each in entries:
+            cache.assign(*each)
+        cache.write()
+        assert not cache.is_dirty
+        (cache.truncate_from_start if from_start else cache.truncate_from_end)(offset)
+        assert cache.is_dirty is (cache.entries != entries)
+        assert cache.latest_epoch == (cache.entries[-1].leader_epoch if cache.entries else -1)
+        return cache
+
+    assert cut(from_start=False).entries == [each for each in entries if each[1] < offset]
+    holder = [epoch for epoch, start in entries if start <= offset]
+    later = [each for each in entries if each[1] > offset]
+    expected = [(holder[-1], offset), *later] if holder else entries
+    assert cut(from_start=True).entries == expected
+
+
+def test_an_epoch_below_the_newest_or_without_a_number_is_no_news() -> None:
+    cache = LeaderEpochCache(filesystem(), "/d")
+    cache.assign(-1, 0)
+    assert (cache.entries, cache.is_dirty) == ([], False)
+    cache.assign(5, 10)
+    cache.write()
+    cache.assign(5, 20)
+    cache.assign(-1, 30)
+    assert (cache.entries, cache.is_dirty) == ([(5, 10)], False)
+    cache.assign(3, 20)  # a leader of an older epoch: the log was cut
+    assert (cache.entries, cache.is_dirty) == ([(3, 20)], True)
+    cache.assign(4, 20)  # nothing was written in the one before
+    assert cache.entries == [(4, 20)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), max_size=6),
+    st.integers(0, 20),
+    st.integers(1, 6),
+)
+def test_aborted_transactions_of_a_range(
+    steps: list[tuple[int, int]], fetch_offset: int, length: int
+) -> None:
+    """Those that overlap [fetch_offset, upper_bound); complete once the last stable offset passes
+    the bound.
+    """
+    upper_bound = fetch_offset + length
+    index = TransactionIndex(filesystem(), "/d/i.txnindex")
+    every = []
+    end = 0
+    for before, size in steps:
+        end += size
+        every.append(AbortedTransaction(7, max(end - size - before, 0), end, end + 1 - before % 2))
+        index.append(every[-1])
+    passed = [n for n, each in enumerate(every) if each.last_stable_offset >= upper_bound]
+    looked_at = every[: passed[0] + 1] if passed else every
+    overlapping = [
+        each
+        for each in looked_at
+        if not (each.last_offset < fetch_offset or each.first_offset >= upper_bound)
+    ]
+    assert index.collect(fetch_offset, upper_bound) == (overlapping, bool(passed))
+    index.truncate_to(fetch_offset)
+    kept = [each for each in every if each.last_offset < fetch_offset]
+    again = TransactionIndex(index._filesystem, "/d/i.txnindex")
+    assert index.entries() == again.entries() == kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 
 import pytest
 
@@ -24,6 +25,7 @@ from tests.storage.log_fixtures import (
     values_of,
 )
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+from tests.storage.storage_fixtures import seed_from_environment
 
 SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=300, segment_index_bytes=4096)
 
@@ -366,3 +368,26 @@ def test_a_range_just_verified_is_not_the_one_forgotten() -> None:
     ranges.add(small, small + 10)
     assert ranges.covers(small, small + 10), "else its reader has it verified for ever"
     assert len(ranges._starts) <= MAX_VERIFIED_RANGES
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_verified_ranges_are_the_bytes_that_were_checked(seed: int) -> None:
+    rng = random.Random(seed_from_environment(seed))
+    trusted_from = rng.randint(0, 40)
+    ranges = VerifiedRanges(trusted_from)
+    checked = set(range(trusted_from, 60))
+    for _ in range(12):
+        start = rng.randint(0, 40)
+        end = start + rng.randint(1, 8)
+        if rng.random() < 0.15:
+            ranges.truncate(start)
+            checked |= set(range(start, 60))
+        else:
+            ranges.add(start, end)
+            checked |= set(range(start, end))
+        for at in range(41):
+            for stop in (at + 1, at + 4):
+                assert ranges.covers(at, stop) is (set(range(at, stop)) <= checked)
+    assert ranges.covers(5, 5)
+    assert sorted(ranges._starts) == ranges._starts
+    assert all(end < start for end, start in zip(ranges._ends, ranges._starts[1:], strict=False))
