@@ -336,6 +336,61 @@ async def test_checkpoints_are_written_when_due_and_only_if_changed() -> None:
     assert node.offsets("recovery-point-offset-checkpoint") == {tp("a-0"): 20}
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "recovery-point-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "replication-offset-checkpoint",
+    ],
+)
+async def test_each_checkpoint_is_written_in_its_own_interval(name: str) -> None:
+    intervals = {
+        "recovery-point-offset-checkpoint": "recovery_point_checkpoint_interval_ms",
+        "log-start-offset-checkpoint": "log_start_offset_checkpoint_interval_ms",
+        "replication-offset-checkpoint": "high_watermark_checkpoint_interval_ms",
+    }
+    hour_ms = 3_600_000
+    node = Node(**{interval: hour_ms for interval in intervals.values()} | {intervals[name]: 700})
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    fill(log)
+    await manager.flush(log)
+    log.delete_records(3)
+    written = {each for each in node.names() if each in intervals}
+    await node.advance(699)
+    assert {each for each in node.names() if each in intervals} == written
+    await node.advance(1)
+    assert node.offsets(name)[tp("a-0")] == {"log-start-offset-checkpoint": 3}.get(name, 20)
+    others = {each for each in node.names() if each in intervals and each != name}
+    assert all(tp("a-0") not in node.offsets(each) for each in others)
+    await manager.shutdown(1)
+
+
+async def test_producers_are_forgotten_and_logs_rest_in_their_intervals() -> None:
+    node = Node(
+        producer_expiration_ms=1_000,
+        producer_expiration_check_interval_ms=5_000,
+        idle_check_interval_ms=7_000,
+    )
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    log.append_as_leader(batch(1, producer_id=7, producer_epoch=0, base_sequence=0), leader_epoch=0)
+    await node.advance(4_999)
+    assert list(log.producer_state.producers) == [7]
+    await node.advance(1)
+    assert not log.producer_state.producers
+    manager.update_producer_expiration(9_000)
+    assert log.producer_state.expiration_ms == 9_000
+    other = manager.get_or_create(tp("b-0"), topic_id(2))
+    assert other.producer_state.expiration_ms == 9_000
+    await node.advance(2_000)
+    assert log.active_segment.is_active, "there was an append since the last look"
+    await node.advance(7_000)
+    assert not log.active_segment.is_active
+    await manager.shutdown(1)
+
+
 async def test_flush_by_time() -> None:
     config = LogConfig(flush_ms=1_000, segment_index_bytes=96)
     node = Node(config=config, flush_check_interval_ms=500)
