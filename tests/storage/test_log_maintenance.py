@@ -416,6 +416,47 @@ def test_end_offsets_of_epochs() -> None:
     assert log.end_offset_for_epoch(9) == (9, 4)
 
 
+def test_segments_that_go_keep_no_file_open() -> None:
+    filesystem = SimulatedFilesystem()
+    log = aged_log(LogBench(filesystem, config=small(retention_ms=70_000)), 120)
+    ends = [
+        lambda: log.apply_retention(START_MS),
+        lambda: log.delete_records(log.segments[2].base_offset),
+        lambda: log.truncate_to(log.segments[-2].base_offset),
+        lambda: log.truncate_fully_and_start_at(1000),
+    ]
+    for step in ends:
+        read_all(log)
+        log.offset_for_timestamp(START_MS - 1)
+        before = len(log.segments)
+        step()
+        assert len(log.segments) < before
+        assert filesystem.open_files <= len(log.segments)
+        assert filesystem.open_maps <= 2 * len(log.segments)
+        assert not log.open_segments._entries.keys() - {id(each) for each in log.segments}
+    log.close()
+    assert (filesystem.open_files, filesystem.open_maps) == (0, 0)
+
+
+@pytest.mark.parametrize("start", [0, 1, 30])
+def test_a_lookup_ends_with_the_segment_whose_newest_record_was_deleted(start: int) -> None:
+    log = LogBench(config=LogConfig(index_interval_bytes=200)).open()
+    append(log, "x" * 40, timestamp_ms=START_MS + 500)
+    for number in range(40):
+        append(log, "x" * 40, timestamp_ms=START_MS + number)
+    log.roll()
+    append(log, "x", timestamp_ms=START_MS + 600)
+    log.update_high_watermark(log.log_end_offset)
+    log.delete_records(start)
+    rebuilt = log.segments[0].offset_index.path
+    log.filesystem.operations.clear()
+    found = log.offset_for_timestamp(START_MS + 300)
+    expected = (START_MS + 500, 0, 0) if start == 0 else (START_MS + 600, 41, 0)
+    assert found == expected
+    assert not [each for each in log.filesystem.operations if rebuilt in str(each)]
+    assert not log.offline
+
+
 # -- corners found in review ---------------------------------------------------------------------
 
 

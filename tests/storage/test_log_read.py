@@ -158,6 +158,15 @@ def test_rolls_by_record_time_and_jitter() -> None:
     assert len(jittered.segments) == 2
 
 
+def test_a_first_record_of_1970_has_a_timestamp_as_any_other() -> None:
+    log = LogBench(config=LogConfig(segment_ms=1000)).open()
+    append(log, "a", timestamp_ms=0)
+    append(log, "b", timestamp_ms=1000)
+    assert len(log.segments) == 1
+    append(log, "c", timestamp_ms=1001)
+    assert len(log.segments) == 2
+
+
 def test_rolls_without_timestamps_by_the_clock() -> None:
     bench = LogBench(config=LogConfig(segment_ms=1000))
     log = bench.open()

@@ -48,6 +48,18 @@ async def test_the_newest_record_of_each_key_stays_where_it_was(codec: Codec) ->
     assert bench.manager.cleaner.figures.cleaned_count >= 1
 
 
+async def test_a_cleaning_keeps_no_file_open() -> None:
+    bench = await CleanerBench().start()
+    for number in range(40):
+        bench.append((f"k{number % 4}", "v" * 40))
+    open_before = bench.filesystem.open_files
+    await bench.clean()
+    assert bench.log.replacement_count > 0
+    assert bench.filesystem.open_files <= open_before
+    await bench.manager.shutdown(1)
+    assert (bench.filesystem.open_files, bench.filesystem.open_maps) == (0, 0)
+
+
 async def test_a_reader_finds_its_way_from_any_offset() -> None:
     bench = await CleanerBench().start()
     for number in range(60):
