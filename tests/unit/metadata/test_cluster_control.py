@@ -276,6 +276,35 @@ def test_a_failed_directory_takes_its_replicas_out() -> None:
     assert not driver.appended
 
 
+@pytest.mark.parametrize(
+    ("release", "directories", "cordoned"),
+    [
+        ("3.6", (), None),
+        ("3.7", (directory_id(1, 0),), None),
+        ("4.0", (directory_id(1, 0),), None),
+        ("4.3", (directory_id(1, 0),), (directory_id(1, 0),)),
+    ],
+)
+def test_what_a_heartbeat_says_of_directories_counts_where_records_can_hold_it(
+    release: str, directories: tuple[UUID, ...], cordoned: tuple[UUID, ...] | None
+) -> None:
+    driver = CoreDriver(release=release)
+    driver.join(1, log_dirs=[directory_id(1, 0), directory_id(1, 1)])
+    driver.beat(1, offline_log_dirs=[directory_id(1, 1)])
+    driver.beat(1, cordoned_log_dirs=[directory_id(1, 0)])
+    broker = driver.image.cluster.brokers[1]
+    assert broker.directories == directories
+    assert broker.cordoned_directories == cordoned
+
+
+def test_a_broker_whose_last_directory_fails_keeps_its_registration() -> None:
+    driver = CoreDriver()
+    driver.join(0)
+    driver.beat(0, offline_log_dirs=[directory_id(0)])
+    assert not driver.appended
+    assert driver.image.cluster.brokers[0].directories == (directory_id(0),)
+
+
 def test_directory_assignments_that_are_refused() -> None:
     driver = CoreDriver()
     epoch = driver.join(1)
