@@ -25,6 +25,7 @@ from moldau.storage.checkpoints import (
 )
 from moldau.storage.corrupt_file import CorruptFile
 from moldau.storage.log_directory import (
+    LogDirectory,
     LogDirectoryError,
     directory_mark,
     format_log_directory,
@@ -304,6 +305,14 @@ def test_second_process_is_kept_out(tmp_path: Path) -> None:
         open_log_directories(filesystem, [path], cluster_id="c", node_id=1, random=random)
     held.release()
     assert subprocess.run(command, timeout=60, check=False).returncode == 0
+
+
+def test_a_directory_fails_once_and_keeps_the_first_reason() -> None:
+    directory = LogDirectory("/data", "c", 1, UUID(int=1))
+    assert directory.is_online
+    assert directory.fail("burnt") is True
+    assert directory.fail("drowned") is False
+    assert (directory.is_online, directory.offline_reason) == (False, "burnt")
 
 
 def test_directory_names() -> None:
