@@ -10,6 +10,8 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import (
     ControlRecordType,
     EndTxnMarker,
+    Record,
+    encode_batch,
     encode_end_txn_batch,
     iter_batches,
     patch_batch,
@@ -448,3 +450,30 @@ def test_a_log_that_begins_elsewhere_knows_no_producer_of_the_old_records() -> N
     assert log.last_stable_offset == 4
     log = bench.reopen(log)
     assert log.active_producers() == []
+
+
+def test_a_control_record_that_is_not_understood_leaves_its_producer_as_it_is() -> None:
+    """A newer broker may have written it; the bytes are intact."""
+    bench = LogBench()
+    log = bench.open()
+    send(log, 0)
+    before = log.producer_state.producers[7].last_timestamp_ms
+    unknown = encode_batch(
+        [Record(0, START_MS, b"\0\1\0\0", b"\0\0")],
+        base_offset=1,
+        producer_id=7,
+        producer_epoch=0,
+        is_transactional=True,
+        is_control=True,
+        partition_leader_epoch=0,
+    )
+    log.abandon()
+    file = bench.filesystem.open(bench.path(0))
+    file.append(unknown)
+    file.close()
+    log = bench.open()
+    assert log.log_end_offset == 2
+    entry = log.producer_state.producers[7]
+    assert (entry.last_timestamp_ms, entry.last_sequence) == (before, 0)
+    assert log.expire_producers() == 0
+    assert send(log, 1).error is ErrorCode.NONE

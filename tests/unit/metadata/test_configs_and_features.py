@@ -67,6 +67,33 @@ def config(driver: CoreDriver, resource_type: int, name: str) -> dict[str, str]:
     return dict(driver.image.configs.get(resource_type, name))
 
 
+@pytest.mark.parametrize(
+    ("key", "size", "error"),
+    [
+        ("metrics", 32_767, ErrorCode.NONE),
+        ("metrics", 32_768, ErrorCode.INVALID_CONFIG),
+        ("", 1, ErrorCode.INVALID_CONFIG),
+        ("k" * 32_768, 1, ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_names_and_values_fit_into_a_record(
+    driver: CoreDriver, key: str, size: int, error: ErrorCode
+) -> None:
+    kind = ConfigResourceType.CLIENT_METRICS
+    assert alter(driver, kind, "s", (SET, key, "v" * size))[0] is error
+    assert bool(config(driver, kind, "s")) is (error is ErrorCode.NONE)
+
+
+@pytest.mark.parametrize(
+    ("size", "error"), [(32_767, ErrorCode.NONE), (32_768, ErrorCode.INVALID_REQUEST)]
+)
+def test_names_of_resources_fit_into_a_record(
+    driver: CoreDriver, size: int, error: ErrorCode
+) -> None:
+    kind = ConfigResourceType.CLIENT_METRICS
+    assert alter(driver, kind, "n" * size, (SET, "metrics", "v"))[0] is error
+
+
 def test_set_and_delete(driver: CoreDriver) -> None:
     result = alter(
         driver, TOPIC, "t", (SET, "retention.ms", "5"), (SET, "segment.bytes", "1048576")

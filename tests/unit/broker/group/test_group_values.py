@@ -8,6 +8,8 @@ from uuid import UUID
 
 import pytest
 
+from moldau.broker.coordinator.core.result import CoordinatorResult
+from moldau.broker.group.core import classic_answers
 from moldau.broker.group.core.classic_group import (
     ClassicGroup,
     ClassicGroupState,
@@ -377,3 +379,63 @@ def test_a_generation_of_a_classic_group() -> None:
     group.begin_generation(102)
     assert (group.generation_id, group.protocol_name, group.leader_id) == (6, None, None)
     assert (group.state, group.subscribed_topics) == (ClassicGroupState.EMPTY, frozenset())
+
+
+# -- answers of the classic protocol -------------------------------------------------------------
+
+
+def test_what_waits_is_refused_with_the_id_that_is_still_good() -> None:
+    waiting, idle = member(1), member(2)
+    group = classic(waiting, idle)
+    for error, told in [(UNKNOWN, ""), (REBALANCING, "m1")]:
+        group.wait_for_join(waiting, "join", 7)
+        waiting.sync_reply_to = "sync"
+        out = CoordinatorResult()
+        for each in (waiting, idle):
+            classic_answers.refuse_waiting(group, each, error, out)
+        joined, synced = out.replies
+        assert (joined.to, joined.message.error_code, joined.message.member_id) == (
+            "join",
+            error,
+            told,
+        )
+        assert (synced.to, synced.message.error_code) == ("sync", error)
+        assert (waiting.join_reply_to, waiting.sync_reply_to) == (None, None)
+
+
+def test_a_refused_join_says_nothing_of_a_generation() -> None:
+    for version, protocol_name in [(6, ""), (7, None)]:
+        refused = classic_answers.join_error(UNKNOWN, "m1", version)
+        assert (refused.generation_id, refused.protocol_name, refused.leader) == (
+            -1,
+            protocol_name,
+            "",
+        )
+
+
+def test_only_the_leader_is_told_who_is_in_the_generation() -> None:
+    first, second = member(1), member(2, instance_id="i2")
+    group = classic(first, second)
+    led = classic_answers.join_response(group, first)
+    assert (led.leader, led.generation_id, led.protocol_type) == ("m1", 4, "consumer")
+    found = [(each.member_id, each.group_instance_id) for each in led.members]
+    assert found == [("m1", None), ("m2", "i2")]
+    assert led.members[0].metadata == subscription("a")
+    followed = classic_answers.join_response(group, second)
+    assert (followed.leader, followed.member_id, followed.members) == ("m1", "m2", [])
+    deceived = classic_answers.join_response(group, first, leader_id="m9", skip_assignment=True)
+    assert (deceived.leader, deceived.members, deceived.skip_assignment) == ("m9", [], True)
+
+
+def test_all_timers_of_a_group_are_cancelled() -> None:
+    group = classic(member(1))
+    group.pending_members.add("m2")
+    out = CoordinatorResult()
+    classic_answers.cancel_timers(group, out)
+    keys = {(each.key.kind, each.key.member_id) for each in out.timers}  # type: ignore[attr-defined]
+    assert keys == {
+        (classic_answers.SESSION, "m1"),
+        (classic_answers.SESSION, "m2"),
+        (classic_answers.JOIN, ""),
+        (classic_answers.SYNC, ""),
+    }
