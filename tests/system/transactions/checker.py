@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.system.transactions.check_groups import check_groups
+from tests.system.transactions.check_members import check_members
 from tests.system.transactions.check_polls import check_polls
 from tests.system.transactions.findings import Findings
 from tests.system.transactions.history import (
@@ -47,6 +48,7 @@ def check(history: History) -> Findings:
     for consumer in history.consumers:
         check_polls(consumer, known, findings)
     check_groups(history, known, findings)
+    check_members(history, findings)
     _count(history, known, findings)
     return findings
 

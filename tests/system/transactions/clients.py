@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from confluent_kafka import Consumer
-
 from tests.system.replication.load import Runner, here
 from tests.system.transactions.consumers import (
     MAX_POLL_INTERVAL_MS,
@@ -57,7 +55,7 @@ class Setting:
     """What all clients of one run share.
 
     `pause_s`: the longest time between transactions. `abort_share`: how many are aborted on
-    purpose, of 1.
+    purpose, of 1. `is_calm`: no life ends by a draw any more.
     """
 
     history: History
@@ -68,6 +66,7 @@ class Setting:
     pause_s: float = 0.2
     abort_share: float = ABORT_SHARE
     stop: threading.Event = field(default_factory=threading.Event)
+    is_calm: threading.Event = field(default_factory=threading.Event)
 
 
 class Client(ABC):
@@ -126,9 +125,11 @@ class Client(ABC):
         sender = self._make_sender(self.name, process)
         try:
             sender.open()
-            for _ in range(self.dice.randint(*self.life_span)):
+            left = self.dice.randint(*self.life_span)
+            while left > 0 or self.setting.is_calm.is_set():
                 if self.is_over:
                     return
+                left -= 1
                 self._transact(process, sender)
                 self.setting.stop.wait(self.dice.uniform(0, self.setting.pause_s))
             if self.dice.random() < DROP_SHARE:
@@ -263,6 +264,7 @@ class Pipeline(Client):
     Args:
         protocol: classic or consumer; None: it assigns itself all inputs, and no others may be in
             its group.
+        assignor: of a classic member.
         outputs: topics with as many partitions as `partition_count`.
     """
 
@@ -276,6 +278,7 @@ class Pipeline(Client):
         *,
         group: str,
         protocol: str | None,
+        assignor: str = "cooperative-sticky",
         inputs: Sequence[Log],
         outputs: Sequence[str],
         partition_count: int = 1,
@@ -284,6 +287,7 @@ class Pipeline(Client):
         super().__init__(setting, name, make_sender)
         self.group = group
         self._protocol = protocol
+        self._assignor = assignor
         self._inputs = list(inputs)
         self._outputs = list(outputs)
         self._partition_count = partition_count
@@ -291,19 +295,28 @@ class Pipeline(Client):
         self._reader: RecordingConsumer | None = None
 
     @property
-    def _consumer(self) -> Consumer:
-        assert self._reader is not None, "it lives"
-        return self._reader.consumer
+    def owned(self) -> frozenset[Log]:
+        """What the group has given to it, as long as it polls often enough to keep that."""
+        reader = self._reader
+        if reader is None or time.monotonic() > reader.polled_at + MAX_POLL_INTERVAL_MS / 1000:
+            return frozenset()
+        return reader.owned
+
+    def config(self) -> dict[str, Any]:
+        """Its consumer's configuration, in its next life."""
+        bootstrap = self.setting.bootstrap
+        if self._protocol is None:
+            return consumer_config(bootstrap, self.group, is_committed_only=True)
+        return member_config(bootstrap, self.group, self._protocol, assignor=self._assignor)
+
+    def end(self, reader: RecordingConsumer) -> None:
+        """The consumer's life is over."""
+        reader.close()
 
     def live(self) -> None:
         """A life of the producer is one of the consumer, too."""
-        bootstrap = self.setting.bootstrap
-        config: dict[str, Any] = (
-            consumer_config(bootstrap, self.group, is_committed_only=True)
-            if self._protocol is None
-            else member_config(bootstrap, self.group, self._protocol)
-        )
-        self._reader = RecordingConsumer(config, f"{self.name}.{self._life + 1}", self.history)
+        name = f"{self.name}.{self._life + 1}"
+        self._reader = RecordingConsumer(self.config(), name, self.history)
         try:
             if self._protocol is not None:
                 self._reader.subscribe(sorted({log.topic for log in self._inputs}))
@@ -312,7 +325,9 @@ class Pipeline(Client):
                 self._one_life()
         finally:
             self.complaints += self._reader.complaints
-            self._reader.close()
+            self.notes.update({f"told {each}": n for each, n in self._reader.errors.items()})
+            self.end(self._reader)
+            self._reader = None
 
     def _assign_itself(self) -> bool:
         assert self._stands is not None, "who is in no group asks where it stands"
@@ -332,6 +347,8 @@ class Pipeline(Client):
         for log in reader.lost:  # and perhaps assigned again, by the group's offset
             before.pop(log, None)
         self._note_commits(transaction, taken, before)
+        if reader.fatal_error is not None:
+            raise Broken(f"consumer: {reader.fatal_error}")
         if reader.has_lost_its_place:
             raise Broken("librdkafka has lost its place")
         if reader.lost:
@@ -343,10 +360,13 @@ class Pipeline(Client):
                 for output in self._outputs:
                     target = Log(output, record.offset % self._partition_count)
                     self.send(transaction, sender, target, (log, record.offset))
-        if self._protocol is not None and self.dice.random() < DAWDLE_SHARE:
+        is_slow = self._protocol is not None and self.dice.random() < DAWDLE_SHARE
+        if is_slow and not self.setting.is_calm.is_set():
             self.notes["dawdled"] += 1
             self.setting.stop.wait(MAX_POLL_INTERVAL_MS * 1.5 / 1000)
+        transaction.offsets_began = self.history.now()
         sender.send_offsets(transaction.commits, reader.consumer)
+        transaction.offsets_ended = self.history.now()
         return True
 
     def _note_commits(

@@ -8,6 +8,7 @@ partition that is then revoked is in the history too, but neither handed on nor 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +31,8 @@ NO_OFFSET: Final = "no previously committed offset"
 SESSION_TIMEOUT_MS: Final = 6_000
 #: How long a member may think before its partitions go to others.
 MAX_POLL_INTERVAL_MS: Final = 8_000
+#: How long a killed consumer is waited for; mostly it takes milliseconds.
+VANISH_S: Final = 5.0
 
 Taken = dict[Log, list[Seen]]
 
@@ -49,15 +52,30 @@ def consumer_config(bootstrap: str, group: str, *, is_committed_only: bool) -> d
     }
 
 
-def member_config(bootstrap: str, group: str, protocol: str) -> dict[str, Any]:
-    """A member of a group. `protocol`: classic or consumer (KIP-848)."""
+def member_config(
+    bootstrap: str,
+    group: str,
+    protocol: str,
+    *,
+    assignor: str = "cooperative-sticky",
+    instance_id: str | None = None,
+) -> dict[str, Any]:
+    """A member of a group.
+
+    Args:
+        protocol: classic or consumer (KIP-848).
+        assignor: of a classic member.
+        instance_id: the member is static.
+    """
     config = consumer_config(bootstrap, group, is_committed_only=True)
     config["group.protocol"] = protocol
     config["max.poll.interval.ms"] = MAX_POLL_INTERVAL_MS
+    if instance_id is not None:
+        config["group.instance.id"] = instance_id
     if protocol == "classic":
         config["session.timeout.ms"] = SESSION_TIMEOUT_MS
         config["heartbeat.interval.ms"] = 1_000
-        config["partition.assignment.strategy"] = "cooperative-sticky"
+        config["partition.assignment.strategy"] = assignor
     return config
 
 
@@ -80,6 +98,14 @@ class RecordingConsumer:
         self.errors: Counter[str] = Counter()
         self.complaints: list[str] = []
         self.lost: set[Log] = set()
+        #: What the group has given to this member and not taken back, as far as the member knows.
+        self.owned: frozenset[Log] = frozenset()
+        #: Whether the group has ever given it a partition.
+        self.has_been_given = False
+        #: In time.monotonic()'s seconds.
+        self.polled_at = time.monotonic()
+        #: Why this consumer can do nothing any more.
+        self.fatal_error: str | None = None
         self.has_lost_its_place = False
         self._is_member = False
         self.positions: dict[Log, int] = {}
@@ -124,20 +150,24 @@ class RecordingConsumer:
         )
 
     def _assigned(self, _: Consumer, partitions: Iterable[Any]) -> None:
-        self._place({Log(each.topic, each.partition): None for each in partitions})
+        logs = {Log(each.topic, each.partition) for each in partitions}
+        self.owned |= logs
+        self.has_been_given = self.has_been_given or bool(logs)
+        self._place(dict.fromkeys(logs), owns=True)
 
     def _revoked(self, _: Consumer, partitions: Iterable[Any]) -> None:
         # One poll may revoke a partition, assign it again and bring a record of the new assignment.
         logs = {Log(each.topic, each.partition) for each in partitions}
         self.lost |= logs
+        self.owned -= logs
         self._note()
         for log in logs:
             self.positions.pop(log, None)
             self._taken.pop(log, None)
-        self._place(dict.fromkeys(logs))
+        self._place(dict.fromkeys(logs), owns=False)
 
-    def _place(self, positions: Mapping[Log, int | None]) -> None:
-        self.record.steps.append(Placed(self._history.now(), dict(positions)))
+    def _place(self, positions: Mapping[Log, int | None], owns: bool | None = None) -> None:
+        self.record.steps.append(Placed(self._history.now(), dict(positions), owns))
 
     # -- what it gets ----------------------------------------------------------------------------
 
@@ -150,6 +180,7 @@ class RecordingConsumer:
         while count < limit and not self.lost:
             # What is there already is taken without waiting for more.
             message = self.consumer.poll(0 if count else max(0.0, end - time.monotonic()))
+            self.polled_at = time.monotonic()
             if message is None:
                 break
             if self._is_error(message.error()):
@@ -177,6 +208,8 @@ class RecordingConsumer:
         if error is None:
             return False
         self.errors[error.name()] += 1
+        if error.fatal():
+            self.fatal_error = error.str()
         if self._is_member and NO_OFFSET in error.str():
             self.has_lost_its_place = True
         elif error.code() in BROKEN_PROMISES:
@@ -186,6 +219,19 @@ class RecordingConsumer:
     def close(self) -> None:
         """Leave the group, if it is in one."""
         self.consumer.close()
+
+    def kill(self) -> bool:
+        """Vanish as a killed process does: a consumer of confluent-kafka that is dropped without
+        being closed ends its connections, and does not leave its group. False: librdkafka has not
+        come to its end, and goes on for some time as an application that hangs.
+        """
+        # In a thread: librdkafka 2.16 has been seen to wait for its own threads for ever then.
+        dropped = [self.consumer]
+        del self.consumer
+        vanishing = threading.Thread(target=dropped.clear, daemon=True)
+        vanishing.start()
+        vanishing.join(VANISH_S)
+        return not vanishing.is_alive()
 
 
 class OffsetReader:

@@ -29,6 +29,7 @@ KINDS: Final[dict[str, str]] = {
     "offset-went-back": "a committed offset is lower than one that was committed before",
     "reprocessed": "a group has consumed a record in two committed transactions",
     "unprocessed": "a group's offsets went over a record that none of its transactions consumed",
+    "shared-partition": "offsets were taken from a member while another one had the partition",
     "zombie": "a producer wrote or committed although its id had a new owner",
 }
 SHOWN_FINDINGS: Final = 5
@@ -108,6 +109,7 @@ def excerpt(history: History, case: Finding) -> list[str]:
     """The part of a history that a case is about, in order of position."""
     lines: list[tuple[int, str]] = []
     places: set[tuple[Log, int]] = {case.place} if case.place is not None else set()
+    members: set[str] = set()
     for transaction in history.transactions:
         if transaction.number not in case.transactions:
             continue
@@ -119,6 +121,8 @@ def excerpt(history: History, case: Finding) -> list[str]:
             )
             if send.offset is not None:
                 places.add((send.log, send.offset))
+        if transaction.commits:
+            members.add(transaction.process)
         for commit in transaction.commits:
             text = f"offsets of {commit.group}: {commit.log} [{commit.first}, {commit.next_offset})"
             lines.append((transaction.commit_began, f"{transaction.number} {text}"))
@@ -132,6 +136,10 @@ def excerpt(history: History, case: Finding) -> list[str]:
                     for log, records in step.records.items()
                     if (near := _near(log, records, places))
                 ]
+            elif step.owns is not None and consumer.name in members:
+                verb = "is given" if step.owns else "gives back"
+                about = sorted({log for log, _ in places} & step.positions.keys())
+                lines += [(step.at, f"{consumer.name} {verb} {log}") for log in about]
     for opened in history.opened:
         if any(each[1].endswith(f"({opened.transactional_id})") for each in lines):
             lines.append((opened.ended, f"{opened.process} owns {opened.transactional_id}"))

@@ -81,7 +81,9 @@ class OffsetCommit:
 class Transaction:
     """One transaction of one producer; `process` is the producer's life, not its id's.
 
-    `commit_began` is NEVER when nobody asked to commit.
+    `commit_began` is NEVER when nobody asked to commit. `offsets_began` and `offsets_ended` are
+    around the call that made the group's offsets part of it; `offsets_ended` is NEVER when the
+    coordinator did not take them.
     """
 
     number: int
@@ -90,6 +92,8 @@ class Transaction:
     began: int
     sends: list[Send] = field(default_factory=list)
     commits: list[OffsetCommit] = field(default_factory=list)
+    offsets_began: int = NEVER
+    offsets_ended: int = NEVER
     commit_began: int = NEVER
     ended: int = NEVER
     outcome: Outcome = Outcome.ABORTED
@@ -114,11 +118,13 @@ class Placed:
     """The consumer goes on somewhere else: assigned, sought, revoked.
 
     `positions` are known next offsets; None: nothing is known of where it goes on. Logs that are
-    not in it go on as they were.
+    not in it go on as they were. `owns`: the group gave them to this member (True), or took them
+    from it (False); None when no group did.
     """
 
     at: int
     positions: dict[Log, int | None]
+    owns: bool | None = None
 
 
 @dataclass(slots=True)
@@ -132,6 +138,10 @@ class ConsumerHistory:
     def polls(self) -> Iterator[Poll]:
         """The answers it got."""
         return (step for step in self.steps if isinstance(step, Poll))
+
+    def placements(self) -> Iterator[Placed]:
+        """Where it was placed."""
+        return (step for step in self.steps if isinstance(step, Placed))
 
 
 @dataclass(slots=True)

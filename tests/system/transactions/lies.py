@@ -154,3 +154,14 @@ class CommitsTooLittle(Honest):
         moved = [dataclasses.replace(each, next_offset=each.first or 0) for each in commits]
         super().send_offsets(moved, consumer)
         self.lie()
+
+
+def conceal_revocations(history: History) -> None:
+    """All members claim to have kept, for the rest of their lives, what they were ever given."""
+    for consumer in history.consumers:
+        given: set[Log] = set()
+        for placed in consumer.placements():
+            if placed.owns is False or given.issuperset(placed.positions):
+                placed.owns = None
+            elif placed.owns:
+                given.update(placed.positions)

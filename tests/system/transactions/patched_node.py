@@ -10,10 +10,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from moldau.broker.__main__ import main
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
+from moldau.broker.group.core.classic_group import ClassicGroup, ClassicGroupState
+from moldau.broker.group.core.migration import Migration
 from moldau.broker.partition.partition import Partition
 from moldau.storage.log import Log
 
@@ -51,11 +54,25 @@ def _abort_offsets() -> None:
     CoordinatorRuntime.complete_transaction = complete_transaction  # type: ignore[method-assign]
 
 
+def _forget_what_is_read() -> None:
+    """A group that changes to KIP-848 in a rebalance takes its members for owners of nothing."""
+    upgraded: Callable[..., Any] = Migration._upgraded
+
+    def forgetful(migration: Migration, classic_group: ClassicGroup) -> Any:
+        members = upgraded(migration, classic_group)
+        if classic_group.state is ClassicGroupState.STABLE:
+            return members
+        return [replace(member, assigned={}) for member in members]
+
+    Migration._upgraded = forgetful  # type: ignore[method-assign]
+
+
 PLANTS: Final[dict[str, Callable[[], None]]] = {
     "aborted-ones-not-named": _name_no_aborted_ones,
     "stable-offset-is-high-watermark": _show_all_that_is_replicated,
     "marker-of-one-partition-aborts": _abort_in_one_partition,
     "group-markers-abort": _abort_offsets,
+    "upgrade-forgets-what-is-read": _forget_what_is_read,
 }
 
 

@@ -2,8 +2,10 @@
 
 Three controllers and three brokers as real processes (with --everything four brokers, whose
 replicas and leaders are moved about); random transactions over 5 keys of 4 partitions, and groups
-of both protocols that consume, transform and produce; a random fault every few seconds. In the end
-the checker must find no anomaly in the history. Ends with status 1 otherwise.
+of both protocols that consume, transform and produce, of whose members a third change between the
+protocols again and again; a random fault every few seconds. In the end every partition of a group
+must have an owner, and the checker must find no anomaly in the history. Ends with status 1
+otherwise.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from tests.system.transactions.faults import (
 )
 from tests.system.transactions.findings import Findings
 from tests.system.transactions.local_cluster import FAULTS, running_here
+from tests.system.transactions.migrating_members import DIRECTIONS
 from tests.system.transactions.raw_sender import transaction_version
 from tests.system.transactions.workload import Workload, new_setting, topics_with_counts
 
@@ -49,6 +52,7 @@ CONFIG: Final = {
     "transaction.state.log.min.isr": "2",
     "transaction.state.log.segment.bytes": "1048576",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "group.consumer.migration.policy": "bidirectional",
     "group.initial.rebalance.delay.ms": "500",
     "group.consumer.session.timeout.ms": "6000",
     "group.consumer.min.session.timeout.ms": "6000",
@@ -76,8 +80,10 @@ class Outcome:
     minutes: float
     faults: dict[str, int] = field(default_factory=dict)
     moves: dict[str, int] = field(default_factory=dict)
+    migrations: dict[str, int] = field(default_factory=dict)
     ended_by_itself: int = 0
     longest_stall_s: float = 0.0
+    owned_after_s: float | None = None
     findings: Findings = field(default_factory=Findings)
     details: str = ""
     notes: dict[str, int] = field(default_factory=dict)
@@ -86,7 +92,10 @@ class Outcome:
     @property
     def missing(self) -> list[str]:
         """What never happened, so that the run says nothing about it."""
-        return [what for what in EXPECTED if not self.findings.counts.get(what, 0)]
+        missing = [what for what in EXPECTED if not self.findings.counts.get(what, 0)]
+        for way in DIRECTIONS:
+            missing += [what for what in (way, f"groups {way}") if not self.migrations.get(what, 0)]
+        return missing
 
     @property
     def is_good(self) -> bool:
@@ -98,11 +107,14 @@ class Outcome:
         faults = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
         moves = ", ".join(f"{name} {count}" for name, count in sorted(self.moves.items()))
         counts = ", ".join(f"{name} {count:,}" for name, count in self.findings.counts.items())
+        migrations = ", ".join(f"{way} {count}" for way, count in sorted(self.migrations.items()))
+        owned = "never" if self.owned_after_s is None else f"after {self.owned_after_s:.1f} s"
         return (
             f"seed {self.seed}, {self.minutes:g} minutes: {counts}; faults "
             f"{sum(self.faults.values())} ({faults}){f', moved: {moves}' if moves else ''}, ended "
-            f"by itself {self.ended_by_itself}; {self.findings.summary()}; longest time without a "
-            f"commit {self.longest_stall_s:.1f} s"
+            f"by itself {self.ended_by_itself}; members changed: {migrations}; all partitions "
+            f"owned {owned}; {self.findings.summary()}; longest time without a commit "
+            f"{self.longest_stall_s:.1f} s"
         )
 
 
@@ -225,6 +237,8 @@ def _count(
     outcome: Outcome, workload: Workload, nemesis: TransactionNemesis, mover: Mover | None
 ) -> None:
     outcome.faults = {**nemesis.faults, "aimed at a coordinator": nemesis.aimed_count}
+    outcome.migrations = dict(workload.migrations)
+    outcome.owned_after_s = workload.owned_after_s
     outcome.ended_by_itself = sum(nemesis.ended.values())
     outcome.complaints += [*nemesis.complaints, *workload.complaints]
     for client in (*workload.writers, *workload.pipelines):

@@ -10,6 +10,7 @@ import pytest
 from tests.system.transactions.checker import check
 from tests.system.transactions.findings import KINDS
 from tests.system.transactions.history import (
+    ConsumerHistory,
     History,
     Log,
     OffsetCommit,
@@ -76,6 +77,32 @@ class Tale:
     def placed(self, log: Log, position: int | None) -> None:
         """The one consumer is somewhere else."""
         self.history.consumers[0].steps.append(Placed(self.history.now(), {log: position}))
+
+    def member(self, name: str) -> ConsumerHistory:
+        """The consumer of a member of the group, which is its transactions' process too."""
+        known = {each.name: each for each in self.history.consumers}
+        return known.get(name) or self.history.consumer(name, is_committed_only=True)
+
+    def gives(self, name: str, *logs: Log) -> None:
+        """The group gives partitions to a member."""
+        placed = Placed(self.history.now(), dict.fromkeys(logs), owns=True)
+        self.member(name).steps.append(placed)
+
+    def takes(self, name: str, *logs: Log) -> None:
+        """The group takes partitions from a member."""
+        placed = Placed(self.history.now(), dict.fromkeys(logs), owns=False)
+        self.member(name).steps.append(placed)
+
+    def asks(self, name: str, log: Log, first: int, next_offset: int) -> Transaction:
+        """A member asks the coordinator to take its offsets."""
+        commits = (consumed(log, first, next_offset),)
+        made = self.transaction(commits=commits, process=name, outcome=ABORTED)
+        made.offsets_began = self.history.now()
+        return made
+
+    def offsets(self, name: str, log: Log, first: int, next_offset: int) -> None:
+        """The coordinator takes a member's offsets."""
+        self.asks(name, log, first, next_offset).offsets_ended = self.history.now()
 
     def told(self, log: Log, offset: int | None) -> None:
         """The group's committed offset is asked for."""
@@ -412,6 +439,65 @@ def offsets_without_outputs(told: Tale) -> None:
     commits = (consumed(A, 0, 2),)
     told.transaction((OUT, 0), sources=((A, 0),), commits=commits, process="p")
     told.told(A, 2)
+
+
+@tale("shared-partition")
+def two_members_have_one_partition(told: Tale) -> None:
+    told.gives("p", A, B)
+    told.gives("q", A)
+    told.offsets("q", A, 0, 1)
+    told.offsets("p", A, 0, 2)
+
+
+@tale("shared-partition")
+def given_while_another_still_has_it(told: Tale) -> None:
+    told.gives("p", A)
+    told.offsets("p", A, 0, 1)
+    told.takes("p", B)
+    told.gives("q", A)
+    told.offsets("q", A, 1, 2)
+    told.offsets("p", A, 1, 3)
+
+
+@tale()
+def one_member_after_the_other(told: Tale) -> None:
+    told.gives("p", A, B)
+    told.offsets("p", A, 0, 1)
+    told.takes("p", A)
+    told.gives("q", A)
+    told.offsets("q", A, 1, 2)
+    told.offsets("p", B, 0, 1)
+    told.takes("q", A)
+    told.gives("p", A)
+    told.offsets("p", A, 2, 3)
+
+
+@tale()
+def expelled_without_knowing(told: Tale) -> None:
+    told.gives("p", A)
+    told.offsets("p", A, 0, 1)
+    told.gives("q", A)
+    told.offsets("q", A, 1, 2)
+    told.asks("p", A, 1, 2)
+    told.takes("p", A)
+
+
+@tale()
+def told_late_of_what_it_had_lost(told: Tale) -> None:
+    told.gives("p", A)
+    told.offsets("p", A, 0, 1)
+    told.gives("q", A)
+    told.offsets("p", A, 1, 2)
+    told.takes("q", A)
+
+
+@tale()
+def taken_while_another_asks(told: Tale) -> None:
+    told.gives("p", A)
+    made = told.asks("q", A, 0, 1)
+    told.gives("q", A)
+    told.offsets("p", A, 0, 1)
+    made.offsets_ended = told.history.now()
 
 
 @tale("zombie")

@@ -11,6 +11,8 @@ from typing import Final
 import pytest
 
 from moldau.testing import Cluster, node_process
+from tests.system.transactions import migrating_members
+from tests.system.transactions.checker import check
 from tests.system.transactions.clients import ABORT_SHARE, Setting, TailReader
 from tests.system.transactions.findings import Finding
 from tests.system.transactions.history import History
@@ -22,6 +24,12 @@ from tests.system.transactions.lies import (
     SendsHalf,
     SendsTwice,
     SwapsOffsets,
+    conceal_revocations,
+)
+from tests.system.transactions.migrating_members import (
+    DIRECTIONS,
+    TO_CONSUMER,
+    MigratingMember,
 )
 from tests.system.transactions.occasions import (
     aborted_ones_read,
@@ -32,16 +40,19 @@ from tests.system.transactions.occasions import (
 from tests.system.transactions.patched_node import COMMAND, PLANT_VARIABLE
 from tests.system.transactions.run_until import run_until
 from tests.system.transactions.senders import Sender
-from tests.system.transactions.workload import Workload
+from tests.system.transactions.workload import GROUPS, Workload
 
 CONFIG: Final = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.session.timeout.ms": "6000",
     "group.consumer.heartbeat.interval.ms": "500",
     "group.consumer.min.heartbeat.interval.ms": "500",
 }
 ENOUGH: Final = 8
+ENOUGH_MIGRATIONS: Final = 3
 DIRTY: Final = "dirty reader"
 
 #: Who lies how, and what it is called.
@@ -67,21 +78,60 @@ def enough(workload: Workload) -> bool:
     return all(client.committed_count >= ENOUGH for client in clients)
 
 
+def have_migrated(workload: Workload) -> bool:
+    """The member of each group that is to has changed its protocol in both directions."""
+    members = [each for each in workload.pipelines if isinstance(each, MigratingMember)]
+    return all(member.migrations[way] for member in members for way in DIRECTIONS)
+
+
+@pytest.fixture
+def short_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members migrate often, and come back while the others rebalance."""
+    monkeypatch.setattr(MigratingMember, "life_span", (2, 8))
+    monkeypatch.setattr(migrating_members, "AWAY_S", 0.5)
+
+
 @pytest.fixture
 def bootstrap() -> Iterator[str]:
     with Cluster(config=CONFIG) as cluster:
         yield cluster.bootstrap_server
 
 
+@pytest.mark.usefixtures("short_lives")
 def test_honest_clients_of_an_honest_broker(bootstrap: str):
     seed = secrets.randbits(32)
     print(f"seed {seed}")
     setting, findings, complaints = run_until(
-        bootstrap, seed, enough, groups=("classic", "consumer", "lonely"), has_version_2=True
+        bootstrap,
+        seed,
+        lambda workload: enough(workload) and have_migrated(workload),
+        groups=tuple(GROUPS),
+        has_version_2=True,
     )
     print(findings.counts)
     assert complaints == []
     assert findings.is_clean, findings.details(setting.history)
+    conceal_revocations(setting.history)
+    assert check(setting.history).kinds() == {"shared-partition"}
+
+
+@pytest.mark.usefixtures("short_lives")
+def test_an_upgrade_that_forgets_what_is_read_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(node_process, "COMMAND", COMMAND)
+    monkeypatch.setenv(PLANT_VARIABLE, "upgrade-forgets-what-is-read")
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    with Cluster(config=CONFIG) as cluster:
+        _, findings, _ = run_until(
+            cluster.bootstrap_server,
+            seed,
+            lambda workload: workload.migrations[TO_CONSUMER] >= ENOUGH_MIGRATIONS,
+            groups=("classic",),
+            has_version_2=False,
+            settle_s=10.0,
+        )
+    print(findings.summary())
+    assert "shared-partition" in findings.kinds()
 
 
 def dirty_reader(setting: Setting) -> Sequence[TailReader]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Self
 
@@ -25,22 +27,50 @@ from tests.system.transactions.clients import (
     TailReader,
 )
 from tests.system.transactions.consumers import OffsetReader, consumer_config
+from tests.system.transactions.group_types import GroupTypes
 from tests.system.transactions.history import History, Log, Seen
+from tests.system.transactions.migrating_members import DIRECTIONS, MigratingMember
 from tests.system.transactions.raw_sender import RawSender
-from tests.system.transactions.senders import ConfluentSender, Sender, decode
+from tests.system.transactions.senders import STUCK_S, ConfluentSender, Sender, decode
 
 KEYS: Final = 5
 PARTITION_COUNT: Final = 4
 TOPICS: Final = tuple(f"key-{key}" for key in range(KEYS))
 LOGS: Final = tuple(Log(topic, each) for topic in TOPICS for each in range(PARTITION_COUNT))
-#: A group per protocol (None: in no group, with transaction version 2), and what it consumes.
-GROUPS: Final[dict[str, tuple[str | None, tuple[str, ...]]]] = {
-    "classic": ("classic", TOPICS[:2]),
-    "consumer": ("consumer", TOPICS[2:4]),
-    "lonely": (None, TOPICS[4:]),
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a group consumes, and how.
+
+    Attributes:
+        protocol: of the members that do not migrate; None: one consumer that is no member, with
+            transaction version 2.
+        assignors: those of the classic protocol that its members may have. Classic members that
+            meet each other all have the first: cooperative and eager ones cannot rebalance
+            together.
+    """
+
+    protocol: str | None
+    topics: tuple[str, ...]
+    assignors: tuple[str, ...] = ("cooperative-sticky",)
+
+    @property
+    def member_count(self) -> int:
+        """How many clients it has; the last of several migrates."""
+        return 1 if self.protocol is None else MEMBERS
+
+
+MEMBERS: Final = 3
+GROUPS: Final[dict[str, Group]] = {
+    "classic": Group("classic", TOPICS[:2]),
+    "consumer": Group("consumer", TOPICS[2:4], ("range", "roundrobin", "cooperative-sticky")),
+    "eager": Group("classic", TOPICS[4:], ("range",)),
+    "lonely": Group(None, TOPICS[4:]),
 }
-MEMBERS: Final = 2
 WATERMARK_S: Final = 20.0
+#: Until every partition has an owner again. A client may be stuck in librdkafka for STUCK_S.
+OWNERS_S: Final = STUCK_S + 20.0
 READ_S: Final = 0.5
 LOOK_S: Final = 0.5
 CONFLUENT_COUNT: Final = 3
@@ -63,7 +93,7 @@ def topics_with_counts(groups: Sequence[str] = tuple(GROUPS)) -> dict[str, int]:
 
 def inputs_of(group: str) -> list[Log]:
     """What a group consumes."""
-    return [log for log in LOGS if log.topic in GROUPS[group][1]]
+    return [log for log in LOGS if log.topic in GROUPS[group].topics]
 
 
 class Watch:
@@ -114,7 +144,7 @@ class Workload:
     ) -> None:
         self.setting = setting
         self._lies = dict(lies or {})
-        self.groups = [name for name in groups if has_version_2 or GROUPS[name][0] is not None]
+        self.groups = [name for name in groups if has_version_2 or GROUPS[name].protocol]
         for group in self.groups:
             setting.history.final.pipelines[group] = outputs_of(group)
         raw_count = RAW_COUNT if has_version_2 else 0
@@ -132,7 +162,10 @@ class Workload:
             TailReader(setting, TAIL_OF_EVERYTHING, is_committed_only=False),
             *extra,
         ]
-        self.watches = [Watch(setting, group) for group in self.groups]
+        self.types = GroupTypes(setting, self.groups)
+        self.watches = [*(Watch(setting, group) for group in self.groups), self.types]
+        #: How long it took after the faults until every partition had an owner.
+        self.owned_after_s: float | None = None
         self._is_started = False
 
     # -- who is there ----------------------------------------------------------------------------
@@ -149,22 +182,26 @@ class Workload:
         return self._lies[name](made) if name in self._lies else made
 
     def _members(self, group: str) -> list[Pipeline]:
-        protocol, _ = GROUPS[group]
-        make = self._raw if protocol is None else self._confluent
-        names = [f"{group}-{each}" for each in range(1, 2 if protocol is None else MEMBERS + 1)]
-        return [
-            Pipeline(
-                self.setting,
-                name,
-                partial(make, name),
-                group=group,
-                protocol=protocol,
-                inputs=inputs_of(group),
-                outputs=outputs_of(group),
-                stands=partial(self._offsets, group),
-            )
-            for name in names
+        described = GROUPS[group]
+        make = self._raw if described.protocol is None else self._confluent
+        names = [f"{group}-{each + 1}" for each in range(described.member_count)]
+        options: dict[str, Any] = {
+            "group": group,
+            "protocol": described.protocol,
+            "inputs": inputs_of(group),
+            "outputs": outputs_of(group),
+            "stands": partial(self._offsets, group),
+        }
+        assignors = described.assignors
+        members = [
+            Pipeline(self.setting, name, partial(make, name), assignor=assignors[0], **options)
+            for name in names[: MEMBERS - 1]
         ]
+        members += [
+            MigratingMember(self.setting, name, partial(make, name), assignors=assignors, **options)
+            for name in names[MEMBERS - 1 :]
+        ]
+        return members
 
     def _offsets(self, group: str) -> dict[Log, int | None] | None:
         reader = OffsetReader(self.setting.bootstrap, group, self.setting.history)
@@ -210,6 +247,18 @@ class Workload:
         return sum(client.committed_count for client in (*self.writers, *self.pipelines))
 
     @property
+    def migrations(self) -> Counter[str]:
+        """Members that have changed their protocol, and groups that have, each by direction; and
+        how the members' lives were and ended.
+        """
+        found = Counter(dict.fromkeys(DIRECTIONS, 0))
+        for member in self.pipelines:
+            if isinstance(member, MigratingMember):
+                found.update(member.migrations)
+        found.update({f"groups {way}": count for way, count in self.types.changes.items()})
+        return found
+
+    @property
     def complaints(self) -> list[str]:
         """What no client may ever be told, and who has died of what."""
         everybody = (*self.writers, *self.pipelines, *self.readers)
@@ -220,15 +269,19 @@ class Workload:
         everything. Returns what did not come about.
         """
         missing: list[str] = []
+        self.setting.is_calm.set()
+        begin = time.monotonic()
+        missing += self._wait_owned(begin + min(OWNERS_S, deadline_s))
+        if not missing:
+            self.owned_after_s = time.monotonic() - begin
         for writer in self.writers:
             writer.stop.set()
         for writer in self.writers:
             writer.join()
         run = self.setting.run
         end = time.monotonic() + deadline_s
-        missing += run(self._wait_decided, LOGS, end)
-        if not missing:
-            missing += run(self._wait_consumed, end)
+        undecided = run(self._wait_decided, LOGS, end)
+        missing += undecided or run(self._wait_consumed, end)
         for pipeline in self.pipelines:
             pipeline.stop.set()
         for pipeline in self.pipelines:
@@ -246,6 +299,25 @@ class Workload:
 
     def _topics(self) -> dict[str, int]:
         return topics_with_counts(self.groups)
+
+    def _wait_owned(self, end: float) -> list[str]:
+        """Until each partition of each group has one owner, and every member owns some."""
+        waiting = [group for group in self.groups if GROUPS[group].protocol is not None]
+        text = ""
+        while waiting and time.monotonic() < end and not self.complaints:
+            owned = {
+                member.name: member.owned
+                for member in self.pipelines
+                if member.group == waiting[-1]
+            }
+            counts = Counter(log for logs in owned.values() for log in logs)
+            if all(owned.values()) and counts == Counter(inputs_of(waiting[-1])):
+                waiting.pop()
+                continue
+            told = (f"{name} has {', '.join(map(str, sorted(own)))}" for name, own in owned.items())
+            text = f"{waiting[-1]}: {'; '.join(told)}"
+            threading.Event().wait(LOOK_S)
+        return [f"no owners: {text}, {len(waiting)} groups left"] if waiting else []
 
     def _wait_decided(self, logs: Sequence[Log], end: float) -> list[str]:
         """Until the last stable offset of each is its high watermark."""
