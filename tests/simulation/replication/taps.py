@@ -13,6 +13,7 @@ from typing import Any
 
 from moldau.broker.partition import Partition
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import ZERO_UUID
 from moldau.storage.log import Log
 from moldau.storage.log_manager import LogManager
 from tests.simulation.cluster.disk import NodeDisk
@@ -115,11 +116,22 @@ def _open(original: Any) -> Any:
     def open_log(cls: Any, filesystem: Any, *arguments: Any, **options: Any) -> Any:
         log = original.__func__(cls, filesystem, *arguments, **options)
         broker = _broker_of(log)
-        if broker is not None and not log.offline:
+        # Whose process died before it wrote partition.metadata has a log of no topic yet.
+        if broker is not None and not log.offline and log.topic_id != ZERO_UUID:
             broker.opened(log, read_mirror(log))
         return log
 
     return classmethod(open_log)
+
+
+def _write_topic_id(original: Callable[..., Any]) -> Callable[..., Any]:
+    def write_topic_id(manager: Any, log: Any, topic_id: Any) -> None:
+        original(manager, log, topic_id)
+        broker = _broker_of(log)
+        if broker is not None:
+            broker.opened(log, read_mirror(log))
+
+    return write_topic_id
 
 
 def _put_aside(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -169,6 +181,7 @@ def taps() -> Iterator[None]:
     put(Log, "take_offline", _take_offline)
     put(Log, "open", _open)
     put(LogManager, "_put_aside", _put_aside)
+    put(LogManager, "_write_topic_id", _write_topic_id)
     put(Partition, "apply_state", _apply_state)
     try:
         yield
