@@ -15,7 +15,7 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import (
 )
 from tests.simulation.transactions.members import Membership, Place
 
-JOIN_EPOCH, LEAVE_EPOCH = 0, -1
+JOIN_EPOCH, LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH = 0, -1, -2
 SESSION_MS = 3_000
 """As the brokers are configured."""
 
@@ -40,6 +40,11 @@ class ConsumerMembership(Membership):
     expression: str | None = None
     """The regular expression that stands for its topics."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._ids: dict[Place, Any] = {}
+        """Of which topic each partition is that it was given last."""
+
     async def join(self) -> None:
         self.drop()
         if not self.member_id:
@@ -56,10 +61,13 @@ class ConsumerMembership(Membership):
 
     async def leave(self) -> None:
         self.drop()
+        # A static member may leave its instance id to whoever comes next (KIP-848).
+        is_rival = self.instance_id is not None and self.world.draws.rivals
+        leaves_id = is_rival and self.link.random.random() < 0.7
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.group,
             member_id=self.member_id,
-            member_epoch=LEAVE_EPOCH,
+            member_epoch=LEAVE_FOR_A_WHILE_EPOCH if leaves_id else LEAVE_EPOCH,
             instance_id=self.instance_id,
         )
         await self.ask(request, "leave", 1)
@@ -91,16 +99,14 @@ class ConsumerMembership(Membership):
             await self._take(response.assignment, sent_at)
 
     async def _take(self, assignment: Any, sent_at: float) -> None:
-        names = {
-            topic.topic_id: name
-            for name, topic in self.world.ledger.image.topics.topics_by_name.items()
-        }
-        given: list[Place] = [
-            (names[topic.topic_id], index)
+        names = self.world.data.topic_names
+        ids: dict[Place, Any] = {
+            (names[topic.topic_id], index): topic.topic_id
             for topic in assignment.topic_partitions
             for index in topic.partitions
-        ]
-        if given == self.mine:
+        }
+        given = list(ids)
+        if given == self.mine and all(self._ids[each] == ids[each] for each in given):
             return
         if not set(self.mine).issubset(given) and self.link.random.random() < SLOW_REVOCATIONS:
             # What it has to give back it still reads, while it finishes what it has begun.
@@ -110,16 +116,15 @@ class ConsumerMembership(Membership):
         data.counts["assignments"] += 1
         data.released(self.group, self.label, given)
         limit_ms = min(SESSION_MS, self.rebalance_ms)
-        self.world.guard(data.owned, self.group, self.label, given, sent_at, limit_ms)
-        self.mine = given
+        self.owns(ids, sent_at, limit_ms, is_classic=False)
+        self.mine, self._ids = given, ids
         self.has_changed = True
 
     def _owned(self) -> list[TopicPartitions]:
-        topics = self.world.ledger.image.topics.topics_by_name
-        by_topic: dict[str, list[int]] = {}
+        by_topic: dict[tuple[str, Any], list[int]] = {}
         for topic, index in self.mine:
-            by_topic.setdefault(topic, []).append(index)
+            by_topic.setdefault((topic, self._ids[(topic, index)]), []).append(index)
         return [
-            TopicPartitions(topic_id=topics[name].topic_id, partitions=indexes)
-            for name, indexes in sorted(by_topic.items())
+            TopicPartitions(topic_id=topic_id, partitions=indexes)
+            for (_name, topic_id), indexes in sorted(by_topic.items())
         ]

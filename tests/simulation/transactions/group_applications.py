@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.transactions.consumer_members import ConsumerMembership
@@ -43,6 +43,8 @@ class GroupPlan:
     version: int
     static: bool
     protocols: tuple[type[Membership], ...]
+    topics: tuple[str, ...] = ()
+    """That it reads, naming them by their ids; without any, those that all read."""
 
     @property
     def is_changing(self) -> bool:
@@ -75,19 +77,26 @@ class GroupApplication:
     """One member after the other on one host."""
 
     def __init__(
-        self, world: TransactionWorld, plan: GroupPlan, number: int, random: Random
+        self,
+        world: TransactionWorld,
+        plan: GroupPlan,
+        host: str,
+        random: Random,
+        *,
+        starts_within_ms: float = 1_500.0,
     ) -> None:
         self.world = world
         self.plan = plan
         self.random = random
-        self.host = f"{plan.name}-member-{number}"
+        self.host = host
+        self.instance_id = host if plan.static else None
         self.starts = 0
         self.worker: Worker | None = None
         self.next_protocol: type[Membership] | None = None
         self.back_ms: float | None = None
         self.is_away = False
         """Whether it stays away when it has gone."""
-        self.world.loop.call_outside(random.uniform(0.0, 1_500.0), self.start)
+        self.world.loop.call_outside(random.uniform(0.0, starts_within_ms), self.start)
 
     def __repr__(self) -> str:
         return f"{self.host}({self.worker})"
@@ -159,8 +168,9 @@ class Worker:
             world,
             self.link,
             plan.name,
-            application.host if plan.static else None,
-            world.input_topics,
+            application.instance_id,
+            list(plan.topics) or world.input_topics,
+            has_topic_ids=bool(plan.topics),
         )
         self.client: TransactionalClient | None = None
         if plan.version:
@@ -168,6 +178,8 @@ class Worker:
                 world, self.link, f"txn-{application.host}", str(number), plan.version, 4_000
             )
         self.positions: dict[Place, int] = {}
+        self._read_ids: dict[Place, Any] = {}
+        """Of which topic a position is, where others of its name may follow."""
         self._commits = 0
         self.process.spawn(self._run())
 
@@ -223,6 +235,7 @@ class Worker:
             found = await member.positions(missing)
             if found is not None:
                 self.positions.update(found)
+                self._read_ids.update({place: self._topic_id(place) for place in found})
         if self.positions and member.is_member and not member.has_changed:
             await self._work()
         await self._perhaps_goes()
@@ -242,6 +255,9 @@ class Worker:
             if position > self.positions[place]:
                 read[place] = [offset for offset, _value in found]
                 after[place] = position
+        for place in [each for each in self.positions if self._is_replaced(each)]:
+            del self.positions[place]
+            after.pop(place, None)
         if not after:
             return
         if self.client is None:
@@ -258,10 +274,17 @@ class Worker:
         else:
             self.positions = {}
 
+    def _topic_id(self, place: Place) -> Any:
+        return self.link.topic_ids.get(place[0]) if self.plan.topics else None
+
+    def _is_replaced(self, place: Place) -> bool:
+        return bool(self._read_ids.get(place) != self._topic_id(place))
+
     async def _transform(
         self, client: TransactionalClient, read: dict[Place, list[int]], after: dict[Place, int]
     ) -> bool:
         """One transaction; whether it was committed. Raises Fenced."""
+        await client.adopt_level()
         transaction = client.begin()
         group = self.plan.name
         count = self.world.partition_count(OUTPUT)

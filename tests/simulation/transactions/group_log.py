@@ -16,7 +16,7 @@ from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtoc
 from moldau.protocol.records import Record
 from tests.simulation.scheduler import Violation
 
-OFFSET, GROUP, EPOCH, TARGET_EPOCH, TARGET, CURRENT = 1, 2, 3, 6, 7, 8
+OFFSET, GROUP, EPOCH, MEMBER, TARGET_EPOCH, TARGET, CURRENT = 1, 2, 3, 5, 6, 7, 8
 
 OffsetKey = tuple[str, str, int]
 """Group, topic, partition."""
@@ -36,13 +36,15 @@ class Author(NamedTuple):
 
     member_id: str
     epoch: int
+    instance_id: str | None = None
 
 
 class GroupLog:
     """All partitions of the topic together."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], topic_id_of: Callable[[str], Any]) -> None:
         self._now = now
+        self.topic_id_of = topic_id_of
         self.commits: dict[OffsetKey, list[Commit]] = {}
         self.asked_again: dict[OffsetKey, set[int]] = {}
         """Offsets that were sent to be committed and not answered: they may arrive at any time."""
@@ -57,6 +59,18 @@ class GroupLog:
         """Of classic groups, as the log says."""
         self.authors: dict[str, Author] = {}
         """By the metadata of their commits."""
+        self.instances: dict[str, dict[str, str]] = {}
+        """By group and instance id: whose the id is, as the log says."""
+        self.instance_ids: dict[str, dict[str, str]] = {}
+        """By consumer group and member: the instance id that it has."""
+        self.assigned: dict[str, frozenset[tuple[str, int]]] = {}
+        """What the members of classic groups have together, as the log says."""
+        self.seen_at: dict[str, float] = {}
+        """When the newest record of a group came that is there."""
+        self.removed_at: dict[OffsetKey, int] = {}
+        """Where the newest tombstone of an offset lies."""
+        self.forgotten: dict[str, None] = {}
+        """Groups that have lost offsets while they had no use for them."""
         self.authors_checked = 0
         self.wents_back = 0
 
@@ -74,7 +88,7 @@ class GroupLog:
         """Whether the members of a group are those of a classic one."""
         return bool(self.classic_members.get(group))
 
-    def check_authors(self, records: Iterable[Record], topic_id_of: Callable[[str], Any]) -> None:
+    def check_authors(self, records: Iterable[Record]) -> None:
         """Offsets as they come to lie in the log, of transactions too: whoever commits is a member
         then, of the generation that is in force, or (KIP-848) still has what it commits.
         """
@@ -87,6 +101,7 @@ class GroupLog:
             if author is None:
                 continue
             self.authors_checked += 1
+            self._check_instance(key, author)
             members = self.member_epochs.get(key.group)
             if members is None:
                 generation = self.generations.get(key.group, author.epoch)
@@ -99,10 +114,19 @@ class GroupLog:
             if known is None or author.epoch > known:
                 raise Violation("committed-by-no-member", f"{key}: {author}, members {members}")
             mine = self.current[key.group][author.member_id]
-            if author.epoch < known and (topic_id_of(key.topic), key.partition) not in mine:
+            is_mine = (self.topic_id_of(key.topic), key.partition) in mine
+            if author.epoch < known and not is_mine and topic_mark(value.metadata) is None:
                 raise Violation(
                     "stale-member-committed", f"{key}: {author}, in epoch {known} it has {mine}"
                 )
+
+    def _check_instance(self, key: Any, author: Author) -> None:
+        """A static member that another one has replaced commits nothing any more."""
+        if author.instance_id is None:
+            return
+        holder = self.instances.get(key.group, {}).get(author.instance_id)
+        if holder is not None and holder != author.member_id:
+            raise Violation("replaced-member-committed", f"{key}: {author}, it is {holder}")
 
     def feed(self, placed: Iterable[tuple[int, Record]]) -> None:
         """Records that are in force from now on, with their offsets: not of a transaction, or of
@@ -115,11 +139,12 @@ class GroupLog:
             if record.value is not None:
                 value = CONSUMER_OFFSETS.decode_value(key, record.value)[0]
             self._take(key, value, place)
-            if key.API_KEY in (TARGET, TARGET_EPOCH, CURRENT):
+            if key.API_KEY in (MEMBER, TARGET, TARGET_EPOCH, CURRENT):
                 changed[key.group_id] = None
         for group in changed:
             self._check_disjoint(group, self.targets.get(group, {}), "assigned-twice")
             self._check_disjoint(group, self.current.get(group, {}), "two-owners")
+            self._check_instances(group)
 
     def _take(self, key: Any, value: Any, place: int) -> None:
         kind = key.API_KEY
@@ -131,8 +156,12 @@ class GroupLog:
             if value is None:
                 for known in (self.generations, self.targets, self.current, self.member_epochs):
                     known.pop(key.group_id, None)
+                self._end(key.group_id)
             else:
+                self.seen_at[key.group_id] = self._now()
                 self._advance(key.group_id, value.epoch)
+        elif kind == MEMBER:
+            self._instance(key.group_id, key.member_id, value)
         elif kind == TARGET:
             members = self.targets.setdefault(key.group_id, {})
             self._assign(members, key.member_id, value, "topic_partitions")
@@ -149,8 +178,10 @@ class GroupLog:
     def _commit(self, key: OffsetKey, value: Any, place: int) -> None:
         commits = self.commits.setdefault(key, [])
         if value is None:
-            commits.clear()
+            self._remove(key, commits, place)
             return
+        if self.removed_at.get(key, -1) > place:
+            return  # a transaction's, which the tombstone took as well
         if commits and commits[-1].place > place:
             return  # an older one whose transaction took longer
         if commits and commits[-1].offset > value.offset:
@@ -159,11 +190,57 @@ class GroupLog:
             self.wents_back += 1
         commits.append(Commit(value.offset, value.metadata, place, self._now()))
 
+    def _remove(self, key: OffsetKey, commits: list[Commit], place: int) -> None:
+        """Offsets go because somebody asked, in time, or with their topic; never from under a
+        member that has the partition.
+        """
+        mark = topic_mark(commits[-1].metadata) if commits else ""
+        is_in_use = mark in (None, str(self.topic_id_of(key[1]))) and self._is_owned(*key)
+        if is_in_use:
+            raise Violation("living-group-lost-offset", f"{key}: {commits[-1]}")
+        self.removed_at[key] = place
+        self.forgotten[key[0]] = None
+        commits.clear()
+
+    def _is_owned(self, group: str, topic: str, index: int) -> bool:
+        if group in self.member_epochs:
+            place = (self.topic_id_of(topic), index)
+            return any(place in mine for mine in self.current.get(group, {}).values())
+        return (topic, index) in self.assigned.get(group, ())
+
+    def _end(self, group: str) -> None:
+        """Nothing but offsets is left of a group."""
+        for known in (self.seen_at, self.instances, self.instance_ids, self.assigned):
+            known.pop(group, None)  # type: ignore[attr-defined]
+
+    def _instance(self, group: str, member_id: str, value: Any) -> None:
+        instances = self.instances.setdefault(group, {})
+        before = self.instance_ids.setdefault(group, {}).pop(member_id, None)
+        if value is not None and value.instance_id is not None:
+            self.instance_ids[group][member_id] = value.instance_id
+            instances[value.instance_id] = member_id
+        elif before is not None and instances.get(before) == member_id:
+            del instances[before]
+
+    def _check_instances(self, group: str) -> None:
+        """Of the members that are there no two have one instance id."""
+        epochs = self.member_epochs.get(group, {})
+        there = [
+            instance_id
+            for member_id, instance_id in self.instance_ids.get(group, {}).items()
+            if epochs.get(member_id, -1) >= 0
+        ]
+        if len(there) != len(set(there)):
+            raise Violation("static-id-twice", f"{group}: {self.instance_ids[group]}, {epochs}")
+
     def _generation(self, group: str, value: Any) -> None:
         if value is None:
             self.generations.pop(group, None)
             self.classic_members.pop(group, None)
+            self._end(group)
             return
+        self.seen_at[group] = self._now()
+        self._classic_instances(group, value)
         self.classic_members[group] = frozenset(each.member_id for each in value.members)
         self._advance(group, value.generation)
         owners: dict[tuple[str, int], str] = {}
@@ -172,6 +249,17 @@ class GroupLog:
                 other = owners.setdefault(partition, member.member_id)
                 if other != member.member_id:
                     raise Violation("assigned-twice", f"{group}: {partition} in {value}")
+        self.assigned[group] = frozenset(owners)
+
+    def _classic_instances(self, group: str, value: Any) -> None:
+        instances: dict[str, str] = {}
+        for member in value.members:
+            if member.group_instance_id is None:
+                continue
+            other = instances.setdefault(member.group_instance_id, member.member_id)
+            if other != member.member_id:
+                raise Violation("static-id-twice", f"{group}: {value}")
+        self.instances[group] = instances
 
     def _advance(self, group: str, generation: int) -> None:
         if generation < self.generations.get(group, generation):
@@ -194,6 +282,16 @@ class GroupLog:
         total = sum(len(each) for each in members.values())
         if total != len(frozenset().union(*members.values())):
             raise Violation(what, f"{group}: {members}")
+
+
+def marked(metadata: str, topic_id: Any) -> str:
+    """Metadata that say of which topic their offset is."""
+    return f"{metadata}@{topic_id}"
+
+
+def topic_mark(metadata: str) -> str | None:
+    """The id of the topic that an offset is of, when its metadata say so."""
+    return metadata.rpartition("@")[2] if "@" in metadata else None
 
 
 def assigned(assignment: bytes) -> list[tuple[str, int]]:

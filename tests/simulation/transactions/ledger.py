@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from tests.simulation.replication.ledger import DataLedger, Key, PartitionTruth
@@ -25,7 +26,13 @@ from tests.simulation.transactions.compaction import (
     restored_mirror,
 )
 from tests.simulation.transactions.contents import Content, contents_of
-from tests.simulation.transactions.group_log import EPOCH, GROUP, GroupLog, OffsetKey
+from tests.simulation.transactions.group_log import (
+    EPOCH,
+    GROUP,
+    GroupLog,
+    OffsetKey,
+    topic_mark,
+)
 from tests.simulation.transactions.streams import Placed, Stream
 from tests.simulation.transactions.transaction_log import EPOCH_BUMP_VERSION, TransactionLog
 
@@ -49,17 +56,35 @@ class ClientTransaction:
     acknowledged: dict[str, set[bytes]] = field(default_factory=dict)
     offsets: dict[OffsetKey, int] = field(default_factory=dict)
     outcomes: dict[str, bool] = field(default_factory=dict)
+    is_two_phase: bool = False
+    decided: bool | None = None
+    """What an outside coordinator has decided once everything was acknowledged (KIP-939)."""
 
 
 @dataclass(slots=True)
 class Ownership:
     """Who reads a partition for its group. `heard_at`: when it sent the last heartbeat (or join)
     that was answered well; `limit_s`: after so long in silence its coordinator may give it up.
+    `instance_id`: of a static member; `is_classic`: whether it speaks the classic protocol;
+    `topic_id`: of the topic, of which a member of the classic protocol knows only the name.
     """
 
     member: str
     heard_at: float
     limit_s: float
+    instance_id: str | None = None
+    is_classic: bool = False
+    topic_id: UUID | None = None
+
+    def may_be_replaced_by(self, other: Ownership) -> bool:
+        """Whether another process may have its place at once: one that joins as the same static
+        member does, in the classic protocol; members of KIP-848 have to leave first. A topic that
+        is no more is nobody's.
+        """
+        if self.topic_id != other.topic_id:
+            return True
+        is_same = self.instance_id is not None and self.instance_id == other.instance_id
+        return is_same and (self.is_classic or other.is_classic)
 
 
 class TransactionLedger(DataLedger):
@@ -75,11 +100,15 @@ class TransactionLedger(DataLedger):
         super().__init__(counts, note)
         self.now = now
         self.topic_id_of = topic_id_of
+        self.recreated: set[str] = set()
+        """Topics that are deleted and created again."""
+        self.topic_names: dict[UUID, str] = {}
+        """Every topic that there has been."""
         self.is_spoilt = False
         self.streams: dict[str, Stream] = {}
         self.transactions: dict[str, ClientTransaction] = {}
         self.transaction_log = TransactionLog()
-        self.group_log = GroupLog(now)
+        self.group_log = GroupLog(now, topic_id_of)
         self.given: set[tuple[int, int]] = set()
         """Producer ids and epochs that instances were told."""
         self.fences: dict[int, tuple[int, float]] = {}
@@ -96,6 +125,40 @@ class TransactionLedger(DataLedger):
         """By process, partition and leader epoch: where the log ended when it began to lead."""
         self._contents: dict[tuple[str, int, int], Content] = {}
         self.compacted = CompactedLogs()
+
+    def truth(self, key: Key) -> PartitionTruth:
+        is_new = key not in self.partitions
+        truth = super().truth(key)
+        if is_new:
+            self._name(key, truth)
+        return truth
+
+    def _name(self, key: Key, truth: PartitionTruth) -> None:
+        """A topic that follows another of its name has partitions of its own."""
+        topic, _, index = truth.name.rpartition("-")
+        if topic in self.recreated:
+            self.topic_names.setdefault(key[0], topic)
+            earlier = [each for each, name in self.topic_names.items() if name == topic]
+            number = earlier.index(key[0])
+            truth.name = f"{topic}~{number}-{index}" if number else truth.name
+        elif topic != "?":
+            self.topic_names.setdefault(key[0], topic)
+
+    def on_topic_removed(self, topic_id: UUID) -> None:
+        super().on_topic_removed(topic_id)
+        for key, truth in self.partitions.items():
+            if key[0] == topic_id and truth.name in self.streams:
+                # Whatever is open there, nothing ends it any more.
+                self.streams[truth.name].open.clear()
+
+    def offsets_of_old_topics(self) -> list[OffsetKey]:
+        """Committed offsets of topics that are deleted, whether there are others of their names."""
+        found = []
+        for key, commits in self.group_log.commits.items():
+            mark = topic_mark(commits[-1].metadata) if commits else None
+            if mark is not None and mark != str(self.topic_id_of(key[1])):
+                found.append(key)
+        return found
 
     def stream(self, name: str) -> Stream:
         """The committed records of a partition."""
@@ -207,6 +270,14 @@ class TransactionLedger(DataLedger):
             content = self._contents.pop((truth.name, batch.base_offset, batch.leader_epoch))
             self._feed(truth.name, content)
 
+    def _check_sequence(self, truth: PartitionTruth, batch: Batch) -> None:
+        """Who writes on in a topic that has taken another's place begins there in its middle."""
+        topic = truth.name.rpartition("-")[0].partition("~")[0]
+        if topic in self.recreated and batch.producer_id not in truth.sequences:
+            truth.sequences[batch.producer_id] = (batch.producer_epoch, batch.last_sequence)
+            return
+        super()._check_sequence(truth, batch)
+
     def _feed(self, name: str, content: Content) -> None:
         topic = name.rpartition("-")[0]
         if topic == TRANSACTION_STATE.topic:
@@ -224,7 +295,7 @@ class TransactionLedger(DataLedger):
         placed = stream.add(content)
         if topic != CONSUMER_OFFSETS.topic:
             return
-        self.group_log.check_authors((each.record for each in placed), self.topic_id_of)
+        self.group_log.check_authors(each.record for each in placed)
         if not content.is_transactional:
             self.group_log.feed((each.offset, each.record) for each in placed)
             self._forget_claims(placed)
@@ -267,6 +338,10 @@ class TransactionLedger(DataLedger):
             raise Violation("torn-transaction", f"{transaction}")
         if is_commit and True not in transaction.asked:
             raise Violation("committed-unasked", f"{transaction} in {where}")
+        if transaction.is_two_phase and is_commit not in transaction.asked:
+            raise Violation("two-phase-decided-unasked", f"{transaction} in {where}: {is_commit}")
+        if transaction.decided is not None and transaction.decided is not is_commit:
+            raise Violation("decided-otherwise", f"{transaction} in {where}: {is_commit}")
         if transaction.told is not None and transaction.told is not is_commit:
             raise Violation("outcome-is-another", f"{transaction} in {where}")
 
@@ -287,7 +362,7 @@ class TransactionLedger(DataLedger):
         self, key: Key, who: str, last_stable_offset: int, log_end_offset: int
     ) -> None:
         """A replica shows readers of committed records what is below."""
-        if self.is_spoilt:
+        if self.is_spoilt or self.truth(key).allows_unclean:
             return
         # Told of for the first time when it has been loaded.
         loaded_end = self._loaded_ends.setdefault((who, key), log_end_offset)
@@ -301,8 +376,12 @@ class TransactionLedger(DataLedger):
 
     # -- producers -------------------------------------------------------------------------------
 
-    def initialized(self, name: str, producer_id: int, producer_epoch: int) -> None:
-        """An instance was told who it is: those before it can write no more."""
+    def initialized(
+        self, name: str, producer_id: int, producer_epoch: int, *, keeps: bool = False
+    ) -> None:
+        """An instance was told who it is: those before it can write no more, unless it `keeps` an
+        open transaction, which they may still write.
+        """
         self.id_of_producer[producer_id] = name
         self.counts["instances"] += 1
         if self.is_spoilt:
@@ -313,6 +392,8 @@ class TransactionLedger(DataLedger):
         if pair in self.given:
             raise Violation("pair-given-twice", f"{name} is {pair}")
         self.given.add(pair)
+        if keeps:
+            return
         for known, whose in self.id_of_producer.items():
             if whose == name:
                 epoch = producer_epoch if known == producer_id else 2**15
@@ -364,15 +445,26 @@ class TransactionLedger(DataLedger):
             raise Violation("answered-uncommitted", f"{group}, {topic}-{index}: {metadata}")
 
     def offset_fetched(
-        self, key: OffsetKey, offset: int, metadata: str, asked_at: float, *, is_leader: bool
+        self,
+        key: OffsetKey,
+        offset: int,
+        metadata: str,
+        asked_at: float,
+        *,
+        is_leader: bool,
+        topic_id: UUID | None = None,
     ) -> None:
         """A coordinator said what is committed. One that does not know that it is none any more may
-        say what was.
+        say what was. `topic_id`: the topic that it was asked for, where others had its name.
         """
         self.counts["offset_fetches"] += 1
         if self.is_spoilt:
             return
         commits = self.group_log.commits.get(key, [])
+        if topic_id is not None:
+            if topic_mark(metadata) not in (None, str(topic_id)):
+                raise Violation("offset-of-another-topic", f"{key} of {topic_id}: {metadata!r}")
+            commits = [each for each in commits if topic_mark(each.metadata) == str(topic_id)]
         lawful = [(-1, "")] if not commits else []
         for number, each in enumerate(commits):
             is_replaced = number + 1 < len(commits) and commits[number + 1].since < asked_at
@@ -404,22 +496,27 @@ class TransactionLedger(DataLedger):
         self,
         group: str,
         member: str,
-        mine: Iterable[tuple[str, int]],
+        mine: dict[tuple[str, int], Any],
         heard_at: float,
         limit_ms: float,
+        instance_id: str | None,
+        *,
+        is_classic: bool,
     ) -> None:
-        """A member reads these from now on."""
-        for topic, index in mine:
+        """A member reads these from now on: partitions, and the ids of their topics."""
+        for (topic, index), topic_id in mine.items():
+            new = Ownership(member, heard_at, limit_ms / 1000, instance_id, is_classic, topic_id)
             place = (group, topic, index)
             known = self.owners.get(place)
             is_other = known is not None and known.member != member
             if is_other and known is not None and not self.is_spoilt:
-                if self.now() < known.heard_at + known.limit_s:
+                is_due = self.now() >= known.heard_at + known.limit_s
+                if not is_due and not known.may_be_replaced_by(new):
                     raise Violation(
                         "two-owners", f"{place}: {member} and {known} at {self.now() * 1000:.3f}"
                     )
                 self.counts["owners_given_up"] += 1
-            self.owners[place] = Ownership(member, heard_at, limit_ms / 1000)
+            self.owners[place] = new
 
     def released(
         self, group: str, member: str, others_than: Iterable[tuple[str, int]] = ()
@@ -435,6 +532,30 @@ class TransactionLedger(DataLedger):
         for place, known in self.owners.items():
             if place[0] == group and known.member == member:
                 known.heard_at = max(known.heard_at, sent_at)
+
+    # -- deletions -------------------------------------------------------------------------------
+
+    def group_deleted(self, group: str, asked_at: float) -> None:
+        """DeleteGroups was answered well: what there is was made since."""
+        self.counts["groups_deleted"] += 1
+        if self.is_spoilt:
+            return
+        if self.group_log.seen_at.get(group, asked_at) < asked_at:
+            raise Violation("deleted-group-lives", f"{group}, deleted since {asked_at * 1000:.3f}")
+        for key in self.group_log.commits:
+            if key[0] == group:
+                self._check_deleted(key, asked_at)
+
+    def offset_deleted(self, key: OffsetKey, asked_at: float) -> None:
+        """OffsetDelete was answered well."""
+        self.counts["offsets_deleted"] += 1
+        if not self.is_spoilt:
+            self._check_deleted(key, asked_at)
+
+    def _check_deleted(self, key: OffsetKey, asked_at: float) -> None:
+        last = self.group_log.last(key)
+        if last is not None and last.since < asked_at:
+            raise Violation("deleted-offset-lives", f"{key}: {last}, asked {asked_at * 1000:.3f}")
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -453,15 +574,22 @@ class TransactionLedger(DataLedger):
             if transaction.told is not True and True not in outcomes:
                 continue
             for where, values in transaction.acknowledged.items():
+                if where in self._gone():
+                    continue
                 missing = values - committed.get(where, set())
                 if missing:
                     raise Violation("committed-missing", f"{transaction}: {missing} in {where}")
             for key, offset in transaction.offsets.items():
-                if not any(
+                if key[0] not in self.group_log.forgotten and not any(
                     (each.offset, each.metadata) == (offset, transaction.name)
                     for each in self.group_log.commits.get(key, ())
                 ):
                     raise Violation("committed-offset-missing", f"{transaction}: {key}")
+
+    def _gone(self) -> set[str]:
+        """Partitions of topics that were deleted."""
+        topics = self.metadata.image.topics.topics_by_id
+        return {truth.name for key, truth in self.partitions.items() if key[0] not in topics}
 
 
 def is_compacted(name: str) -> bool:

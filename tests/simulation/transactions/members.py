@@ -7,6 +7,7 @@ what it owns is what its last generation gave it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,10 @@ from moldau.protocol.messages.consumer_protocol_subscription import (
     TopicPartition as OwnedPartitions,
 )
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
+from moldau.protocol.types import ZERO_UUID
 from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.coordinator_link import ELSEWHERE, GROUP, CoordinatorLink
-from tests.simulation.transactions.group_log import Author, assigned
+from tests.simulation.transactions.group_log import Author, assigned, marked
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 Place = tuple[str, int]
 
 VERSION = 2
+FIRST_WITH_TOPIC_IDS = 10
 _VERSION = Struct(">h")
 
 RETRIED = ELSEWHERE | {
@@ -70,12 +73,18 @@ class Membership:
         group: str,
         instance_id: str | None,
         topics: list[str],
+        *,
+        has_topic_ids: bool = False,
     ) -> None:
+        """`has_topic_ids`: offsets are committed and fetched by the ids of topics."""
         self.world = world
         self.link = link
         self.group = group
         self.instance_id = instance_id
         self.topics = topics
+        self.has_topic_ids = has_topic_ids
+        if has_topic_ids:
+            self.offset_commit_version = self.offset_fetch_version = FIRST_WITH_TOPIC_IDS
         self.member_id = ""
         self.epoch = -1
         self.mine: list[Place] = []
@@ -100,7 +109,8 @@ class Membership:
 
     def signs(self, metadata: str) -> None:
         """Commits with these metadata are this member's, of the epoch it is in."""
-        self.world.data.group_log.authors[metadata] = Author(self.member_id, self.epoch)
+        author = Author(self.member_id, self.epoch, self.instance_id)
+        self.world.data.group_log.authors[metadata] = author
 
     async def join(self) -> None:
         """Until it is a member. Raises Violation."""
@@ -113,6 +123,23 @@ class Membership:
     async def leave(self) -> None:
         """Leave in good order."""
         raise NotImplementedError
+
+    def owns(
+        self, places: dict[Place, Any], sent_at: float, limit_ms: float, *, is_classic: bool
+    ) -> None:
+        """Tell the ledger what it reads from now on. Raises Violation."""
+        data = self.world.data
+        self.world.guard(
+            lambda: data.owned(
+                self.group,
+                self.label,
+                places,
+                sent_at,
+                limit_ms,
+                self.instance_id,
+                is_classic=is_classic,
+            )
+        )
 
     def drop(self) -> None:
         """It is a member no more, as far as it knows."""
@@ -145,9 +172,12 @@ class Membership:
             error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             and self.group in self.world.changing_groups
         )
+        is_refused |= error is ErrorCode.UNKNOWN_TOPIC_ID and self.has_topic_ids
+        is_refused |= error is ErrorCode.UNSUPPORTED_VERSION and self.world.draws.levels
         if error not in RETRIED | OUT | {ErrorCode.NONE} and not is_refused:
             raise Violation("unexpected-error", f"{self.label}: {what}: {error.name}")
         may_refuse = self.world.data.is_spoilt or self.group in self.world.changing_groups
+        may_refuse |= self.world.draws.groups or self.world.draws.levels
         if error is ErrorCode.GROUP_ID_NOT_FOUND and not may_refuse:
             raise Violation("group-lost", f"{self.label}: {what} in {self.group}")
         if error is not ErrorCode.NONE:
@@ -163,12 +193,18 @@ class Membership:
         topics: dict[str, list[int]] = {}
         for topic, index in places:
             topics.setdefault(topic, []).append(index)
+        ids = await self._topic_ids(topics)
+        if ids is None:
+            return None
+        names = {ids[name]: name for name in topics}
         request = fetching.OffsetFetchRequest(
             groups=[
                 fetching.OffsetFetchRequestGroup(
                     group_id=self.group,
                     topics=[
-                        fetching.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
+                        fetching.OffsetFetchRequestTopics(
+                            name=name, topic_id=ids[name], partition_indexes=indexes
+                        )
                         for name, indexes in topics.items()
                     ],
                 )
@@ -187,11 +223,14 @@ class Membership:
         is_leader = was_leader and self.world.is_coordinator(self.group, broker_id)
         result = {}
         for topic in found.topics:
+            name = names[topic.topic_id] if self.has_topic_ids else topic.name
             for partition in topic.partitions:
                 error = self.judge(ErrorCode.of(partition.error_code), "offset_fetch")
+                if error is ErrorCode.UNKNOWN_TOPIC_ID:
+                    await self.link.refresh(name)
                 if error is not ErrorCode.NONE:
                     return None
-                key = (self.group, topic.name, partition.partition_index)
+                key = (self.group, name, partition.partition_index)
                 self.world.guard(
                     lambda key=key, partition=partition: self.world.data.offset_fetched(
                         key,
@@ -199,15 +238,34 @@ class Membership:
                         partition.metadata or "",
                         asked_at,
                         is_leader=is_leader,
+                        topic_id=ids[key[1]] if self.has_topic_ids else None,
                     )
                 )
-                place = (topic.name, partition.partition_index)
+                place = (name, partition.partition_index)
                 result[place] = max(partition.committed_offset, 0)
         return result
 
+    async def _topic_ids(self, topics: Iterable[str]) -> dict[str, Any] | None:
+        """What this client takes for the topics of those names; None when it has to ask again."""
+        if not self.has_topic_ids:
+            return dict.fromkeys(topics, ZERO_UUID)
+        for name in topics:
+            if name not in self.link.topic_ids:
+                await self.link.refresh(name)
+        ids = {name: self.link.topic_ids.get(name) for name in topics}
+        return None if None in ids.values() else ids
+
     async def commit(self, positions: dict[Place, int], metadata: str) -> bool:
         """OffsetCommit of this generation, until its outcome is known; whether it was taken."""
-        self.signs(metadata)
+        ids = await self._topic_ids({topic for topic, _index in positions})
+        if ids is None:
+            return False
+        marks = {
+            topic: marked(metadata, topic_id) if self.has_topic_ids else metadata
+            for topic, topic_id in ids.items()
+        }
+        for mark in marks.values():
+            self.signs(mark)
         request = committing.OffsetCommitRequest(
             group_id=self.group,
             generation_id_or_member_epoch=self.epoch,
@@ -216,11 +274,12 @@ class Membership:
             topics=[
                 committing.OffsetCommitRequestTopic(
                     name=topic,
+                    topic_id=ids[topic],
                     partitions=[
                         committing.OffsetCommitRequestPartition(
                             partition_index=index,
                             committed_offset=offset,
-                            committed_metadata=metadata,
+                            committed_metadata=marks[topic],
                         )
                     ],
                 )
@@ -244,8 +303,13 @@ class Membership:
             if all(error is ErrorCode.NONE for error in found):
                 for topic, index in positions:
                     data = self.world.data
-                    self.world.guard(data.offset_answered, self.group, topic, index, metadata)
+                    mark = marks[topic]
+                    self.world.guard(data.offset_answered, self.group, topic, index, mark)
                 return True
+            if ErrorCode.UNKNOWN_TOPIC_ID in found:
+                for topic in ids:
+                    await self.link.refresh(topic)
+                return False
             if OUT.intersection(found):
                 if ErrorCode.REBALANCE_IN_PROGRESS in found:
                     self.rebalances()
@@ -262,6 +326,7 @@ class ClassicMembership(Membership):
     protocol = "range"
     session_ms = 3_000
     rebalance_ms = 2_000
+    is_leader = False
 
     async def join(self) -> None:
         self.rebalances()
@@ -296,9 +361,11 @@ class ClassicMembership(Membership):
 
     async def _sync(self, joined: Any) -> bool:
         given: list[syncing.SyncGroupRequestAssignment] = []
+        self.is_leader = bool(joined.leader == self.member_id)
         if joined.leader == self.member_id and not joined.skip_assignment:
             if self.link.random.random() < self.world.slow_assignments:
                 await self.world.loop.elapse(self.link.random.uniform(50.0, 1_500.0))
+            self.world.assigned_shapes[self.group] = self.world.shape(self.topics)
             given = [
                 syncing.SyncGroupRequestAssignment(member_id=member, assignment=assignment(share))
                 for member, share in self.assign(joined.members).items()
@@ -330,7 +397,8 @@ class ClassicMembership(Membership):
         # A static member that comes back has the assignment that it had (KIP-345).
         who = self.instance_id or self.label
         self.world.guard(data.claimed, self.group, self.epoch, who, self.mine)
-        self.world.guard(data.owned, self.group, self.label, self.mine, sent_at, limit_ms)
+        ids = {(topic, index): data.topic_id_of(topic) for topic, index in self.mine}
+        self.owns(ids, sent_at, limit_ms, is_classic=True)
         return True
 
     async def take(self, given: list[Place]) -> None:
@@ -349,6 +417,10 @@ class ClassicMembership(Membership):
         return shares
 
     async def heartbeat(self) -> None:
+        if self.is_leader and self._is_outdated():
+            self.world.counts["reassigned_topics"] += 1
+            self.rebalances()
+            return
         sent_at = self.world.loop.time()
         request = HeartbeatRequest(
             group_id=self.group,
@@ -364,6 +436,11 @@ class ClassicMembership(Membership):
         elif error in OUT:
             self.member_id = ""
             self.drop()
+
+    def _is_outdated(self) -> bool:
+        """Whether topics are not what they were when the leader assigned them."""
+        known = self.world.assigned_shapes.get(self.group)
+        return known is not None and known != self.world.shape(self.topics)
 
     async def leave(self) -> None:
         self.drop()

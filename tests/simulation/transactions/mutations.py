@@ -39,7 +39,7 @@ from moldau.storage.log import Log
 from moldau.storage.producer_append import ProducerUpdate
 from moldau.storage.producer_state import ProducerState
 from tests.simulation.replication.mutations import Undo, _both, _replaced
-from tests.simulation.transactions import group_mutations
+from tests.simulation.transactions import group_mutations, upheaval_mutations
 
 # -- partitions ------------------------------------------------------------------------------------
 
@@ -309,37 +309,41 @@ def _commits_for_any_partition() -> Undo:
     return _replaced(ConsumerGroup, "partition_commit_error", lambda *_, **__: ErrorCode.NONE)
 
 
-MUTATIONS: dict[str, Callable[[], Undo]] = {
-    mutation.__name__.replace("_", "-"): mutation
-    for mutation in (
-        marker_epoch_not_checked,
-        coordinator_epoch_ignored,
-        verification_skipped,
-        producer_epoch_not_checked,
-        fenced_producer_writes,
-        aborted_index_dropped,
-        aborted_in_order_of_end,
-        stable_offset_is_high_watermark,
-        offsets_wait_for_transactions,
-        offsets_named_too_early,
-        group_answers_before_commit,
-        markers_before_commit,
-        loading_skips_tail,
-        compaction_passes_stable_offset,
-        aborted_records_supersede,
-        compaction_drops_the_newest,
-        producers_of_cut_batches_kept,
-        stale_snapshots_kept,
-        epoch_not_bumped,
-        late_end_ends_the_next,
-        instances_share_an_epoch,
-        markers_lost,
-        offsets_visible_before_marker,
-        pending_offsets_taken_for_stable,
-        generation_not_checked,
-        unreleased_partitions_given,
-        revocation_not_awaited,
-        member_epoch_not_checked,
-        assignments_stop_with_the_clock,
-    )
-} | group_mutations.MUTATIONS
+MUTATIONS: dict[str, Callable[[], Undo]] = (
+    {
+        mutation.__name__.replace("_", "-"): mutation
+        for mutation in (
+            marker_epoch_not_checked,
+            coordinator_epoch_ignored,
+            verification_skipped,
+            producer_epoch_not_checked,
+            fenced_producer_writes,
+            aborted_index_dropped,
+            aborted_in_order_of_end,
+            stable_offset_is_high_watermark,
+            offsets_wait_for_transactions,
+            offsets_named_too_early,
+            group_answers_before_commit,
+            markers_before_commit,
+            loading_skips_tail,
+            compaction_passes_stable_offset,
+            aborted_records_supersede,
+            compaction_drops_the_newest,
+            producers_of_cut_batches_kept,
+            stale_snapshots_kept,
+            epoch_not_bumped,
+            late_end_ends_the_next,
+            instances_share_an_epoch,
+            markers_lost,
+            offsets_visible_before_marker,
+            pending_offsets_taken_for_stable,
+            generation_not_checked,
+            unreleased_partitions_given,
+            revocation_not_awaited,
+            member_epoch_not_checked,
+            assignments_stop_with_the_clock,
+        )
+    }
+    | group_mutations.MUTATIONS
+    | upheaval_mutations.MUTATIONS
+)

@@ -28,13 +28,16 @@ ZOMBIE_STEPS = 3
 class Application:
     """One transactional id, and its instances one after the other (or at the same time)."""
 
+    name = "application"
+    id_prefix = "txn"
+
     def __init__(
         self, world: TransactionWorld, number: int, random: Random, places: list[tuple[str, int]]
     ) -> None:
         self.world = world
         self.random = random
-        self.host = f"application-{number}"
-        self.transactional_id = f"txn-{number}"
+        self.host = f"{self.name}-{number}"
+        self.transactional_id = f"{self.id_prefix}-{number}"
         self.places = places
         self.version = world.choose_version(random)
         self.pause_ms = random.choice((40.0, 150.0, 500.0))
@@ -51,7 +54,10 @@ class Application:
 
     def start(self) -> None:
         """One more instance; those before it are fenced when it has its producer id."""
-        self.instances.append(Instance(self, len(self.instances) + 1))
+        self.instances.append(self._make_instance(len(self.instances) + 1))
+
+    def _make_instance(self, number: int) -> Instance:
+        return Instance(self, number)
 
     def restart_later(self) -> None:
         """Another instance after a while, as long as there is something to do."""
@@ -67,6 +73,8 @@ class Application:
 class Instance:
     """One process of an application."""
 
+    make_client = TransactionalClient
+
     def __init__(self, application: Application, number: int) -> None:
         self.application = application
         self.world = world = application.world
@@ -75,7 +83,7 @@ class Instance:
         self.is_idle = False
         network = world.fabric.port_of(self.process, application.host)
         link = CoordinatorLink(world.loop, self.process, network, random, world.broker_addresses)
-        self.client = TransactionalClient(
+        self.client = self.make_client(
             world,
             link,
             application.transactional_id,
@@ -108,6 +116,7 @@ class Instance:
     async def _one(self) -> None:
         """One transaction. Raises Fenced."""
         client, random = self.client, self.random
+        await client.adopt_level()
         transaction = client.begin()
         is_commit = random.random() < 0.75
         try:

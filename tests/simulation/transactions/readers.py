@@ -24,6 +24,7 @@ from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.coordinator_link import CoordinatorLink
 
 if TYPE_CHECKING:
+    from tests.simulation.replication.ledger import Key
     from tests.simulation.transactions.world import TransactionWorld
 
 READ_COMMITTED = 1
@@ -52,6 +53,7 @@ async def read_committed(
         await link.pause()
         await link.refresh(topic)
         return [], position
+    topic_id = link.topic_ids[topic]
     source = view.leader_id
     if may_follow and random.random() < 0.2:
         source = random.choice(sorted(view.replicas))
@@ -76,7 +78,7 @@ async def read_committed(
         await link.pause()
         await link.refresh(topic)
         return [], position
-    return _take(world, link.process.name, place, position, data)
+    return _take(world, link.process.name, (topic_id, index), position, data)
 
 
 def _request(
@@ -106,14 +108,15 @@ def _request(
 
 
 def _take(
-    world: TransactionWorld, who: str, place: tuple[str, int], position: int, data: Any
+    world: TransactionWorld, who: str, key: Key, position: int, data: Any
 ) -> tuple[list[tuple[int, bytes]], int]:
-    name = f"{place[0]}-{place[1]}"
+    truth = world.data.truth(key)
+    name = truth.name
     pairs = [(each.first_offset, each.producer_id) for each in data.aborted_transactions or ()]
     if pairs != sorted(pairs, key=lambda pair: pair[0]):
         raise Violation("aborted-out-of-order", f"{who}, {name}: {pairs}")
     found, end = _filtered(bytes(data.records or b""), pairs, position)
-    if world.data.is_spoilt:
+    if world.data.is_spoilt or truth.allows_unclean:
         return [(offset, record.value or b"") for offset, record in found], end
     if end > max(position, data.last_stable_offset):
         raise Violation(

@@ -13,17 +13,23 @@ from typing import cast
 from tests.simulation.cluster.base_nemesis import BaseNemesis
 from tests.simulation.cluster.base_world import BaseWorld
 from tests.simulation.cluster.runner import Choice, Simulation
+from tests.simulation.transactions.draws import Draws
 from tests.simulation.transactions.mutations import MUTATIONS
-from tests.simulation.transactions.nemesis import TransactionNemesis
 from tests.simulation.transactions.taps import transaction_taps
+from tests.simulation.transactions.upheavals import UpheavalNemesis
 from tests.simulation.transactions.world import TransactionWorld
 
 MIN_MEDIAN_EVENTS = 2_000
 
 
 def _make(seed: str, choice: Choice, print_trace: bool) -> tuple[BaseWorld, BaseNemesis]:
-    world = TransactionWorld(seed, controllers=choice.controllers, print_trace=print_trace)
-    nemesis = TransactionNemesis(world, Random(f"nemesis {seed}"), choice.faults)
+    world = TransactionWorld(
+        seed,
+        controllers=choice.controllers,
+        print_trace=print_trace,
+        draws=Draws.of_seed(seed, choice.faults),
+    )
+    nemesis = UpheavalNemesis(world, Random(f"nemesis {seed}"), choice.faults)
     world.on_broker_death = nemesis.broker_died
     return world, nemesis
 

@@ -7,19 +7,15 @@ Invariant: everything follows from the seed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
-from moldau.broker.controller_channel import ControllerUnavailable
 from moldau.broker.coordinator.key_partitions import partition_for
+from moldau.metadata.features import GROUP_VERSION, TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
-from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p37_create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
-from tests.simulation.replication.administrator import Administrator, TopicPlan
-from tests.simulation.replication.cluster_link import NO_ANSWER
+from tests.simulation.replication.administrator import TopicPlan
 from tests.simulation.replication.consumers import SimulatedConsumer
 from tests.simulation.replication.data_broker import DataBroker
 from tests.simulation.replication.ledger import Key
@@ -30,7 +26,8 @@ from tests.simulation.replication.world import (
     ReplicationWorld,
 )
 from tests.simulation.scheduler import Violation
-from tests.simulation.transactions.coordinator_link import GROUP, TRANSACTION, CoordinatorLink
+from tests.simulation.transactions.administrator import TransactionAdministrator
+from tests.simulation.transactions.draws import PASSING, VISITORS, Draws
 from tests.simulation.transactions.faulty_clients import HOARD
 from tests.simulation.transactions.group_applications import (
     OUTPUT,
@@ -40,6 +37,7 @@ from tests.simulation.transactions.group_applications import (
 )
 from tests.simulation.transactions.ledger import COMPACTED, TransactionLedger, is_compacted
 from tests.simulation.transactions.offset_readers import OffsetReader
+from tests.simulation.transactions.prepared_application import PreparedApplication
 from tests.simulation.transactions.producers import Application
 from tests.simulation.transactions.readers import CommittedReader
 from tests.simulation.transactions.tamperer import Tamperer
@@ -58,47 +56,6 @@ STUCK_AFTER_MS = 60_000.0
 convergence limit."""
 
 
-class TransactionAdministrator(Administrator):
-    """Moves partitions and leaders about, the coordinators' too; deletes nothing."""
-
-    def actions(self) -> Any:
-        return (self._reassign, self._elect)
-
-    async def grow_internal_topic(self) -> None:
-        """Ask for more partitions where keys are placed by their number. Raises Violation when it
-        is granted.
-        """
-        topic = self.random.choice((CONSUMER_OFFSETS.topic, TRANSACTION_STATE.topic))
-        request = CreatePartitionsRequest(
-            topics=[
-                CreatePartitionsTopic(name=topic, count=INTERNAL_PARTITIONS + 1, assignments=None)
-            ],
-            timeout_ms=1_500,
-        )
-        try:
-            result = (await self._ask(request)).results[0]
-        except (ControllerUnavailable, *NO_ANSWER):
-            self.world.counts["undecided"] += 1
-            return
-        self._expect(result.error_code)
-        if result.error_code == ErrorCode.NONE:
-            raise Violation("internal-topic-grew", f"{topic}: {request}")
-        self.world.counts[f"grow {ErrorCode.of(result.error_code).name}"] += 1
-
-    async def make_internal_topics(self) -> None:
-        """As clients do: by asking for coordinators until there are some."""
-        link = CoordinatorLink(
-            self.world.loop,
-            self.process,
-            self.world.fabric.port_of(self.process, self.host),
-            self.random,
-            self.world.broker_addresses,
-        )
-        for kind in (GROUP, TRANSACTION):
-            while await link.find(kind, "any") is None:
-                await self.world.loop.elapse(100.0)
-
-
 class TransactionWorld(ReplicationWorld):
     """See the module."""
 
@@ -106,8 +63,16 @@ class TransactionWorld(ReplicationWorld):
     administrator: TransactionAdministrator
 
     def __init__(
-        self, seed: str, *, controllers: int | None = None, print_trace: bool = False
+        self,
+        seed: str,
+        *,
+        controllers: int | None = None,
+        print_trace: bool = False,
+        draws: Draws | None = None,
     ) -> None:
+        self.draws = Draws.of_seed(seed) if draws is None else draws
+        self.drawn = Random(f"drawn {seed}")
+        """Of what is drawn besides, so that the rest of the seed stays what it was."""
         super().__init__(seed, controllers=controllers, print_trace=print_trace)
         self.group_plans = self._choose_groups()
         self.groups: list[GroupApplication] = []
@@ -116,19 +81,30 @@ class TransactionWorld(ReplicationWorld):
         """Whether groups have members; whether these die, leave and take their time."""
         self.slow_assignments = SLOW_ASSIGNMENTS
         """How many leaders of classic groups take their time to assign partitions."""
+        self.rivals: list[GroupApplication] = []
+        self.assigned_shapes: dict[str, Any] = {}
+        """By group: the topics and partitions that the leader of a classic group has assigned."""
         self.readers: list[CommittedReader] = []
         self.offset_readers: list[OffsetReader] = []
         self.chaos_ms = self.random.uniform(1_500, 6_000)
         self.tamperer = Tamperer(self, self._new_random())
         self.faulty_clients = 0
+        self.prepared: list[PreparedApplication] = []
+        self.first_levels: dict[str, int] = {}
+        self.places: list[tuple[str, int]] = []
+        """What applications write to."""
         self.input_topics = [INPUT]
         self._gives_up_at: float | None = None
 
     def _make_data_ledger(self) -> TransactionLedger:
-        return TransactionLedger(self.counts, self.note, self.loop.time, self._topic_id_of)
+        data = TransactionLedger(self.counts, self.note, self.loop.time, self._topic_id_of)
+        if self.draws.has_visitors:
+            data.recreated.add(PASSING)
+        return data
 
     def _topic_id_of(self, name: str) -> Any:
-        return self.ledger.image.topics.topics_by_name[name].topic_id
+        known = self.ledger.image.topics.topics_by_name.get(name)
+        return None if known is None else known.topic_id
 
     def _make_administrator(self) -> TransactionAdministrator:
         return TransactionAdministrator(self, self._new_random())
@@ -183,17 +159,23 @@ class TransactionWorld(ReplicationWorld):
                 "group.consumer.migration.policy": "bidirectional",
                 # Clients tell true time while a leader may be an hour behind.
                 "log.message.timestamp.after.max.ms": "86400000",
+                "transaction.two.phase.commit.enable": "true",
+                # An hour that a clock jumps is longer, all else shorter.
+                "offsets.retention.minutes": "30" if self.draws.groups else "10080",
             }
         )
 
     def _choose_topics(self) -> list[TopicPlan]:
         random = self.random
         segment_ms = random.choice((700, 604_800_000))
-        return [
+        topics = [
             TopicPlan(INPUT, random.choice((2, 3)), 3, 2, segment_ms=segment_ms),
             TopicPlan("side", 1, 3, 2),
             TopicPlan(OUTPUT, 2, 3, 2),
         ]
+        if self.draws.has_visitors:
+            topics.append(TopicPlan(PASSING, self.drawn.choice((1, 2)), 3, 2, is_recreated=True))
+        return topics
 
     def new_faulty_client(self) -> int:
         """The number of the next one."""
@@ -202,10 +184,17 @@ class TransactionWorld(ReplicationWorld):
 
     def _choose_groups(self) -> list[GroupPlan]:
         random = self.random
-        return [
+        plans = [
             plan_group(random, f"group-{number}", self.choose_version(random))
             for number in range(1, 1 + random.choice((0, 1, 1, 2)))
         ]
+        if self.draws.rivals:
+            plans = [replace(plan, static=True) for plan in plans]
+            plans = plans or [replace(plan_group(self.drawn, "group-1", 0), static=True)]
+        if self.draws.has_visitors:
+            plan = replace(plan_group(self.drawn, VISITORS, 0), topics=(PASSING,))
+            plans.append(plan)
+        return plans
 
     def choose_version(self, random: Random) -> int:
         """Of a producer's transactions."""
@@ -228,13 +217,51 @@ class TransactionWorld(ReplicationWorld):
         ]
         for number in range(1, 1 + random.choice((1, 2, 2, 3))):
             self.producers.append(Application(self, number, self._new_random(), places))  # type: ignore[arg-type]
+        self._take_places(places)
         for plan in self.group_plans:
             for member in range(1, 1 + plan.members):
-                self.data.group_of_id[f"txn-{plan.name}-member-{member}"] = plan.name
-                application = GroupApplication(self, plan, member, self._new_random())
-                self.producers.append(application)  # type: ignore[arg-type]
-                self.groups.append(application)
+                random = self.drawn if plan.topics else self.random
+                self.add_member(plan, f"{plan.name}-member-{member}", random)
         self._make_readers()
+
+    def _take_places(self, places: list[tuple[str, int]]) -> None:
+        """Who writes to what there is besides: to all the places that there are, and will be."""
+        self.places = places
+        if self.draws.has_visitors:
+            places += [(PASSING, index) for index in range(self.partition_count(PASSING))]
+        if self.draws.two_phase and not self.feature_levels:
+            self.prepared.append(PreparedApplication(self, 1, Random(self.drawn.random()), places))
+        self.producers += self.prepared  # type: ignore[arg-type]
+        self.first_levels = {
+            feature: self.level_of(feature) for feature in (TRANSACTION_VERSION, GROUP_VERSION)
+        }
+
+    def add_member(
+        self, plan: GroupPlan, host: str, random: Random, **options: float
+    ) -> GroupApplication:
+        """One more application of a group."""
+        self.data.group_of_id[f"txn-{host}"] = plan.name
+        application = GroupApplication(self, plan, host, Random(random.getrandbits(64)), **options)
+        self.producers.append(application)  # type: ignore[arg-type]
+        self.groups.append(application)
+        return application
+
+    def level_of(self, feature: str) -> int:
+        """The level that is finalized now."""
+        return int(self.ledger.image.features.level(feature))
+
+    def shape(self, topics: Sequence[str]) -> dict[str, Any]:
+        """What a client's metadata would say of these topics: their ids and sizes."""
+        return {topic: (self._topic_id_of(topic), self.partition_count(topic)) for topic in topics}
+
+    def note_partitions(self) -> None:
+        """Topics have grown: from now on everybody knows."""
+        for number, plan in enumerate(self.topics):
+            count = max(self.partition_count(plan.name), plan.partitions)
+            if count > plan.partitions:
+                self.topics[number] = replace(plan, partitions=count)
+                if plan.name in (INPUT, PASSING):
+                    self.places += [(plan.name, each) for each in range(plan.partitions, count)]
 
     def _make_readers(self) -> None:
         random = self.random
@@ -253,8 +280,9 @@ class TransactionWorld(ReplicationWorld):
         return not (self.cleans and topic in COMPACTED)
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic of the run has."""
-        return next(plan.partitions for plan in self.topics if plan.name == topic)
+        """How many partitions a topic of the run has; one that was just deleted has none."""
+        known = self.ledger.image.topics.topics_by_name.get(topic)
+        return 0 if known is None else len(known.partitions)
 
     def is_coordinator(self, group: str, broker_id: int | None) -> bool:
         """Whether that broker leads the group's partition, as far as the controllers say."""
@@ -283,6 +311,15 @@ class TransactionWorld(ReplicationWorld):
         # go on until all they read has an owner.
         await self.loop.elapse(self.random.choice((0.0, 300.0, 1_500.0)))
         self.producers_may_act = False
+        for application in self.rivals:
+            application.is_away = True
+            application.go(leaves=False)
+        administrator = self.administrator
+        await self._until(
+            lambda: not administrator.is_changing, "topics are changing", CONVERGENCE_LIMIT_MS
+        )
+        self.note_partitions()
+        await administrator.process.spawn(administrator.restore_levels())
         await super()._converge()
         if self.cleans:
             await self._move_coordinators()
@@ -291,6 +328,10 @@ class TransactionWorld(ReplicationWorld):
         await self._until(self._are_groups_settled, "groups are not settled", SETTLE_LIMIT_MS)
         self.members_may_act = False
         await self._until(self._has_expired, "not expired", SETTLE_LIMIT_MS)
+        await self._until(self._has_forgotten, "old topics' offsets", SETTLE_LIMIT_MS)
+
+    def _has_forgotten(self) -> bool:
+        return self.data.is_spoilt or not self.data.offsets_of_old_topics()
 
     def _are_groups_settled(self) -> bool:
         return self.data.is_spoilt or not self._unsettled()
@@ -324,7 +365,7 @@ class TransactionWorld(ReplicationWorld):
             }
             places = {
                 (topic, index)
-                for topic in self.input_topics
+                for topic in plan.topics or self.input_topics
                 for index in range(self.partition_count(topic))
             }
             if not all(each.is_away for each in applications):
@@ -401,7 +442,7 @@ class TransactionWorld(ReplicationWorld):
 
     def _check_exactly_once(self, group: str) -> None:
         """What a group has made is what it has read up to its committed offsets, once each."""
-        if group in self.data.group_log.may_go_back:
+        if group in self.data.group_log.may_go_back | self.data.group_log.forgotten.keys():
             return
         made: dict[tuple[str, int], list[int]] = {}
         for index in range(self.partition_count(OUTPUT)):
