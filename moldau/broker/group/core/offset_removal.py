@@ -7,7 +7,7 @@ so that neither the loop nor a batch is taken up by it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from moldau.broker.coordinator.core.portion import Portion
@@ -185,6 +185,14 @@ class OffsetRemoval:
             end_offset: where the log ends now.
         """
         self._deleted += [_Deleted(key, end_offset) for key in self._offsets.partitions_of(topics)]
+        return self._remove_deleted()
+
+    def remove_outlived(self, keys: Iterable[PartitionKey]) -> CoordinatorResult:
+        """Remove the offsets that are committed now for these, but nothing newer."""
+        for key in keys:
+            stored = self._offsets.get(*key)
+            if stored is not None:
+                self._deleted.append(_Deleted(key, stored.log_offset + 1))
         return self._remove_deleted()
 
     def _remove_deleted(self) -> CoordinatorResult:

@@ -35,8 +35,11 @@ from moldau.protocol.coordinator_records.legacy_offset_commit import (
 )
 from moldau.protocol.coordinator_records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from moldau.broker.group.core.consumer_settings import ConsumerGroupSettings
     from moldau.broker.group.core.settings import GroupSettings
     from moldau.metadata.image import MetadataDelta, MetadataImage
@@ -74,6 +77,9 @@ class GroupState:
         deleted_topics: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self.partition_index = partition_index
+        self._metadata = metadata
+        self._outlived: set[PartitionKey] = set()
+        """Partitions with an offset of a topic that is not there, as the log is replayed."""
         self._deleted_topics = deleted_topics
         self.groups: dict[str, Any] = {}
         self.offsets = OffsetStore()
@@ -232,6 +238,25 @@ class GroupState:
             )
         self.offsets.put(where, stored, None if producer is None else producer.producer_id)
         self._keep(where.group_id)
+        if not self._is_live and self._is_of_deleted_topic(where.topic, stored.topic_id):
+            self._outlived.add(where)
+
+    def _is_of_deleted_topic(self, topic: str, topic_id: UUID) -> bool:
+        """Whether an offset that says of which topic it is has outlived it. Metadata are not behind
+        the log here: whoever wrote the offset knew the topic before this broker was made leader.
+        """
+        known = self._metadata().topics.topics_by_name.get(topic)
+        return topic_id not in (ZERO_UUID, None if known is None else known.topic_id)
+
+    def _remove_outlived(self) -> CoordinatorResult:
+        """Topics were deleted while their groups had no coordinator."""
+        outlived = []
+        for key in self._outlived:
+            stored = self.offsets.get(*key)
+            if stored is not None and self._is_of_deleted_topic(key.topic, stored.topic_id):
+                outlived.append(key)
+        self._outlived.clear()
+        return self.removal.remove_outlived(outlived)
 
     def _keep(self, group_id: str) -> None:
         """Offsets always have a group, if only a simple one without members."""
@@ -256,6 +281,8 @@ class GroupState:
         deleted = self._deleted_topics()
         if deleted:
             merge(result, self.removal.topics_deleted(deleted, self._end_offset))
+        if self._outlived:
+            merge(result, self._remove_outlived())
         return whatever_happens(result, lambda: self._replayed_count)
 
     def on_timer(self, key: Hashable, now_ms: float) -> CoordinatorResult:

@@ -390,6 +390,37 @@ def test_a_topic_deleted_while_the_partition_is_loaded_takes_its_offsets_along()
     assert groups.offset("other", 0) == 6
 
 
+def test_a_topic_deleted_while_no_broker_coordinates_takes_its_offsets_along() -> None:
+    groups = Groups()
+    groups.create_topic("events")
+    groups.create_topic("other")
+    groups.commit({("events", 0): 4, ("events", 1): 5}, topic_id=topic_id_of("events"))
+    groups.commit({("events", 1): 6})  # of which it is not known which topic it is of
+    groups.commit({("other", 0): 7}, topic_id=topic_id_of("other"))
+    groups.broker.depose(0)
+    groups.delete_topic("events")
+    groups.broker.elect(0)
+    assert groups.offset("events", 0) == -1
+    assert groups.offset("events", 1) == 6
+    assert groups.offset("other", 0) == 7
+
+
+def test_an_outlived_offset_waits_for_a_transaction_of_the_next_topic() -> None:
+    groups = Groups()
+    groups.create_topic("events")
+    groups.commit({("events", 0): 4, ("events", 1): 5}, topic_id=topic_id_of("events"))
+    groups.commit_transactional({("events", 0): 1, ("events", 1): 2})
+    groups.broker.depose(0)
+    groups.delete_topic("events")
+    groups.broker.elect(0)
+    assert groups.offset("events", 0) == 4
+    groups.commit({("events", 1): 3})
+    groups.end_transaction(is_commit=False)
+    groups.advance(1_000)
+    assert groups.offset("events", 0) == -1
+    assert groups.offset("events", 1) == 3
+
+
 @pytest.mark.parametrize("is_loading", [False, True])
 def test_a_deleted_topic_takes_its_offsets_along_when_the_log_takes_them_later(
     is_loading: bool,
