@@ -73,7 +73,11 @@ class BaseNemesis:
             if world.loop.time() >= until:
                 break
             self.random.choices(acts, weights)[0]()
+        await self.end_what_is_under_way()
         self._repair()
+
+    async def end_what_is_under_way(self) -> None:
+        """Wait for acts of several steps that have begun."""
 
     def _repair(self) -> None:
         """Everything whole again."""

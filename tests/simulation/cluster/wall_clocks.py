@@ -71,9 +71,12 @@ class WallClocks:
         """Every clock that is off by an hour is set right; which, and by how much."""
         return [self._set_right(host) for host in self._wrong()]
 
+    def is_wrong(self, host: str) -> bool:
+        """Whether that machine's clock is off by an hour."""
+        return abs(self.of(host).offset_ms) > HOUR_MS // 2
+
     def _wrong(self) -> list[str]:
-        hosts = sorted(self._clocks)
-        return [host for host in hosts if abs(self._clocks[host].offset_ms) > HOUR_MS // 2]
+        return [host for host in sorted(self._clocks) if self.is_wrong(host)]
 
     def _set_right(self, host: str) -> str:
         return self.move(host, -self._clocks[host].offset_ms)

@@ -20,6 +20,9 @@ SESSION_MS = 3_000
 """As the brokers are configured."""
 
 SLOW_REVOCATIONS = 0.5
+REVOKING_BEAT_MS = 150.0
+"""Between heartbeats while a member finishes its work before it gives partitions back."""
+
 EXPRESSIONS = 0.2
 
 OUT = frozenset(
@@ -75,8 +78,21 @@ class ConsumerMembership(Membership):
 
     async def _beat(self, epoch: int) -> None:
         sent_at = self.world.loop.time()
-        is_joining = epoch == JOIN_EPOCH
-        request = ConsumerGroupHeartbeatRequest(
+        error, response = await self.ask(self._request(epoch), "beat", 1)
+        if response is None or error is not ErrorCode.NONE:
+            if error in OUT:
+                self.drop()
+            return
+        self.epoch = response.member_epoch
+        if epoch == JOIN_EPOCH:
+            self.is_member = True
+        self.world.data.heard(self.group, self.label, sent_at)
+        if response.assignment is not None:
+            await self._take(response.assignment, sent_at)
+
+    def _request(self, epoch: int) -> ConsumerGroupHeartbeatRequest:
+        """A heartbeat that tells everything."""
+        return ConsumerGroupHeartbeatRequest(
             group_id=self.group,
             member_id=self.member_id,
             member_epoch=epoch,
@@ -84,19 +100,8 @@ class ConsumerMembership(Membership):
             rebalance_timeout_ms=self.rebalance_ms,
             subscribed_topic_names=[] if self.expression else self.topics,
             subscribed_topic_regex=self.expression,
-            topic_partitions=[] if is_joining else self._owned(),
+            topic_partitions=[] if epoch == JOIN_EPOCH else self._owned(),
         )
-        error, response = await self.ask(request, "beat", 1)
-        if response is None or error is not ErrorCode.NONE:
-            if error in OUT:
-                self.drop()
-            return
-        self.epoch = response.member_epoch
-        if is_joining:
-            self.is_member = True
-        self.world.data.heard(self.group, self.label, sent_at)
-        if response.assignment is not None:
-            await self._take(response.assignment, sent_at)
 
     async def _take(self, assignment: Any, sent_at: float) -> None:
         names = self.world.data.topic_names
@@ -109,9 +114,10 @@ class ConsumerMembership(Membership):
         if given == self.mine and all(self._ids[each] == ids[each] for each in given):
             return
         if not set(self.mine).issubset(given) and self.link.random.random() < SLOW_REVOCATIONS:
-            # What it has to give back it still reads, while it finishes what it has begun.
             self.world.counts["slow_revocations"] += 1
-            await self.world.loop.elapse(self.link.random.uniform(100.0, 1_200.0))
+            await self._finish_work(self.link.random.uniform(100.0, 1_200.0))
+            if not self.is_member:
+                return
         data = self.world.data
         data.counts["assignments"] += 1
         data.released(self.group, self.label, given)
@@ -119,6 +125,20 @@ class ConsumerMembership(Membership):
         self.owns(ids, sent_at, limit_ms, is_classic=False)
         self.mine, self._ids = given, ids
         self.has_changed = True
+
+    async def _finish_work(self, duration_ms: float) -> None:
+        """What it has to give back it still reads, and says so in its heartbeats. These do not
+        count as heard: the time that it has for giving back runs on. What they bring of a newer
+        assignment the next one brings again.
+        """
+        until = self.world.loop.time() + duration_ms / 1000
+        while self.is_member and (left_s := until - self.world.loop.time()) > 0:
+            await self.world.loop.elapse(min(left_s * 1000, REVOKING_BEAT_MS))
+            error, response = await self.ask(self._request(self.epoch), "beat", 1)
+            if error in OUT:
+                self.drop()
+            elif response is not None and error is ErrorCode.NONE:
+                self.epoch = response.member_epoch
 
     def _owned(self) -> list[TopicPartitions]:
         by_topic: dict[tuple[str, Any], list[int]] = {}

@@ -231,14 +231,16 @@ class Hoarder(FaultyClient):
 
     may_not_fit = True
 
-    def name(self, number: int, size: int) -> str:
-        """One that is long, and longer in bytes than in characters."""
-        return f"{HOARD}-{self.process.name}-{number}-" + self.random.choice("xé語") * size
+    def name(self, number: int, size_bytes: int) -> str:
+        """One that is long, perhaps longer in bytes than in characters."""
+        letter = self.random.choice("xé語")
+        size = size_bytes // len(letter.encode())
+        return f"{HOARD}-{self.process.name}-{number}-{letter * size}"
 
-    async def hoard_ids(self, count: int, size: int) -> None:
+    async def hoard_ids(self, count: int, size_bytes: int) -> None:
         """InitProducerId of so many ids."""
         for number in range(count):
-            name = self.name(number, size)
+            name = self.name(number, size_bytes)
             request = InitProducerIdRequest(
                 transactional_id=name,
                 transaction_timeout_ms=1_000,
@@ -247,10 +249,12 @@ class Hoarder(FaultyClient):
             )
             await self._insist(TRANSACTION, name, request, 5)
 
-    async def hoard_offsets(self, count: int, size: int, places: list[tuple[str, int]]) -> None:
+    async def hoard_offsets(
+        self, count: int, size_bytes: int, places: list[tuple[str, int]]
+    ) -> None:
         """Offsets of so many groups, to be kept for a second."""
         for number in range(count):
-            name = self.name(number, size)
+            name = self.name(number, size_bytes)
             request = committing.OffsetCommitRequest(
                 group_id=name,
                 generation_id_or_member_epoch=-1,
@@ -284,9 +288,17 @@ class Hoarder(FaultyClient):
             if brimful and await self._begin(name, topic):
                 self.world.counts["filled_to_the_brim"] += 1
 
-    async def _begin(self, name: str, topic: str) -> bool:
+    async def begin_and_go(self, name: str, topic: str) -> None:
+        """A transaction that is to be aborted in its time."""
+        if await self._begin(name, topic, timeout_ms=2_000):
+            self.world.counts["abandoned"] += 1
+
+    async def _begin(self, name: str, topic: str, timeout_ms: int = 1_000) -> bool:
         request = InitProducerIdRequest(
-            transactional_id=name, transaction_timeout_ms=1_000, producer_id=-1, producer_epoch=-1
+            transactional_id=name,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
         )
         error, made = await self._insist(TRANSACTION, name, request, 5)
         if error is not ErrorCode.NONE:

@@ -96,6 +96,8 @@ class GroupApplication:
         self.back_ms: float | None = None
         self.is_away = False
         """Whether it stays away when it has gone."""
+        self.is_steady = False
+        """Whether its member stays, and does not dawdle, unless it is told to go."""
         self.world.loop.call_outside(random.uniform(0.0, starts_within_ms), self.start)
 
     def __repr__(self) -> str:
@@ -124,12 +126,14 @@ class GroupApplication:
                 back_ms = self.random.uniform(1.0, 3_000.0)
             self.world.loop.call_outside(back_ms, self.start)
 
-    def change_to(self, protocol: type[Membership], *, leaves: bool) -> None:
+    def change_to(
+        self, protocol: type[Membership], *, leaves: bool, back_ms: float | None = None
+    ) -> None:
         """Its process ends, in good order or not, and the next one has this protocol."""
         if self.member is not None and not isinstance(self.member, protocol):
             self.next_protocol = protocol
             self.world.counts["changes_of_protocol"] += 1
-            self.go(leaves=leaves)
+            self.go(leaves=leaves, back_ms=back_ms)
 
     def go(self, *, leaves: bool, back_ms: float | None = None) -> None:
         """Its process ends; the next one begins so much later, or whenever it likes."""
@@ -317,16 +321,20 @@ class Worker:
             await self.member.heartbeat()
         return False
 
+    @property
+    def _may_go(self) -> bool:
+        return self.world.members_may_go and not self.application.is_steady
+
     async def _dawdle(self) -> None:
         """Now and then long enough for its group to go on without it."""
-        if self.random.random() < DAWDLES and self.world.members_may_go:
+        if self.random.random() < DAWDLES and self._may_go:
             self.world.counts["dawdles"] += 1
             await self.world.loop.elapse(self.random.uniform(3_500.0, 6_000.0))
 
     async def _perhaps_goes(self) -> None:
         """Die, or leave in good order and come back."""
         chance = self.random.random()
-        if not self.world.members_may_go:
+        if not self._may_go:
             return
         if chance < 0.02:
             self.die()

@@ -57,6 +57,10 @@ class GroupLog:
         """Of consumer groups, as the log says."""
         self.classic_members: dict[str, frozenset[str]] = {}
         """Of classic groups, as the log says."""
+        self.heard_until: dict[tuple[str, str], float] = {}
+        """By group and member id: when the coordinator may put a classic member out that it has
+        just told that all is well; virtual seconds. Static ones may lose their place at any time.
+        """
         self.authors: dict[str, Author] = {}
         """By the metadata of their commits."""
         self.instances: dict[str, dict[str, str]] = {}
@@ -133,6 +137,7 @@ class GroupLog:
         one that was committed.
         """
         changed: dict[str, None] = {}
+        changed_members: set[str] = set()
         for place, record in placed:
             key: Any = CONSUMER_OFFSETS.decode_key(record.key or b"")
             value: Any = None
@@ -141,10 +146,25 @@ class GroupLog:
             self._take(key, value, place)
             if key.API_KEY in (MEMBER, TARGET, TARGET_EPOCH, CURRENT):
                 changed[key.group_id] = None
+            if key.API_KEY in (GROUP, EPOCH, CURRENT):
+                changed_members.add(key.group if key.API_KEY == GROUP else key.group_id)
         for group in changed:
             self._check_disjoint(group, self.targets.get(group, {}), "assigned-twice")
             self._check_disjoint(group, self.current.get(group, {}), "two-owners")
             self._check_instances(group)
+        if changed_members:
+            self._check_heard(changed_members)
+
+    def _check_heard(self, groups: set[str]) -> None:
+        """A member that is heard is put out of no group."""
+        for (group, member_id), until in list(self.heard_until.items()):
+            if group in groups and member_id not in self.member_ids(group):
+                if self._now() < until:
+                    raise Violation(
+                        "expelled-though-heard",
+                        f"{group}: {member_id} has until {until * 1000:.3f}",
+                    )
+                del self.heard_until[(group, member_id)]
 
     def _take(self, key: Any, value: Any, place: int) -> None:
         kind = key.API_KEY

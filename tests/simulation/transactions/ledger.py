@@ -533,6 +533,16 @@ class TransactionLedger(DataLedger):
             if place[0] == group and known.member == member:
                 known.heard_at = max(known.heard_at, sent_at)
 
+    def may_stay(self, group: str, member_id: str, heard_at: float, limit_ms: float) -> None:
+        """A classic member was told that all is well, when it had sent its heartbeat then."""
+        until = heard_at + limit_ms / 1000
+        known = self.group_log.heard_until
+        known[(group, member_id)] = max(until, known.get((group, member_id), until))
+
+    def may_go(self, group: str, member_id: str) -> None:
+        """A member has left, died, or has to join again."""
+        self.group_log.heard_until.pop((group, member_id), None)
+
     # -- deletions -------------------------------------------------------------------------------
 
     def group_deleted(self, group: str, asked_at: float) -> None:

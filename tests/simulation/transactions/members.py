@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int]
 
+LONGEST_THOUGHT_MS = 1_500.0
+"""Less than the rebalance timeout."""
+
 VERSION = 2
 FIRST_WITH_TOPIC_IDS = 10
 _VERSION = Struct(">h")
@@ -146,6 +149,7 @@ class Membership:
         self.is_member = self.must_join = False
         self.mine = []
         self.world.data.released(self.group, self.label)
+        self.world.data.may_go(self.group, self.member_id)
 
     def rebalances(self) -> None:
         """Its group rebalances: an eager member gives up what it has at once."""
@@ -355,16 +359,15 @@ class ClassicMembership(Membership):
                 self.member_id = response.member_id
                 continue
             if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
-                self.member_id = ""
                 self.drop()
+                self.member_id = ""
             await self.link.pause()
 
     async def _sync(self, joined: Any) -> bool:
         given: list[syncing.SyncGroupRequestAssignment] = []
         self.is_leader = bool(joined.leader == self.member_id)
         if joined.leader == self.member_id and not joined.skip_assignment:
-            if self.link.random.random() < self.world.slow_assignments:
-                await self.world.loop.elapse(self.link.random.uniform(50.0, 1_500.0))
+            await self._think()
             self.world.assigned_shapes[self.group] = self.world.shape(self.topics)
             given = [
                 syncing.SyncGroupRequestAssignment(member_id=member, assignment=assignment(share))
@@ -387,8 +390,8 @@ class ClassicMembership(Membership):
         )
         if response is None or error is not ErrorCode.NONE:
             if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
-                self.member_id = ""
                 self.drop()
+                self.member_id = ""
             await self.link.pause()
             return False
         await self.take(assigned(response.assignment))
@@ -400,6 +403,20 @@ class ClassicMembership(Membership):
         ids = {(topic, index): data.topic_id_of(topic) for topic, index in self.mine}
         self.owns(ids, sent_at, limit_ms, is_classic=True)
         return True
+
+    async def _think(self) -> None:
+        """Some leaders take their time to assign partitions; one of a held group until it is let
+        go, or its time is over.
+        """
+        world, loop = self.world, self.world.loop
+        if self.group in world.held_groups:
+            world.thinking_groups.add(self.group)
+            until = loop.time() + LONGEST_THOUGHT_MS / 1000
+            while self.group in world.held_groups and loop.time() < until:
+                await loop.elapse(20.0)
+            world.thinking_groups.discard(self.group)
+        elif self.link.random.random() < world.slow_assignments:
+            await loop.elapse(self.link.random.uniform(50.0, LONGEST_THOUGHT_MS))
 
     async def take(self, given: list[Place]) -> None:
         """Own what its generation gives it."""
@@ -430,12 +447,15 @@ class ClassicMembership(Membership):
         )
         error, response = await self.ask(request, "heartbeat", 4)
         if response is not None and error is ErrorCode.NONE:
-            self.world.data.heard(self.group, self.label, sent_at)
+            data, limit_ms = self.world.data, min(self.session_ms, self.rebalance_ms)
+            data.heard(self.group, self.label, sent_at)
+            if self.instance_id is None:
+                data.may_stay(self.group, self.member_id, sent_at, limit_ms)
         elif error is ErrorCode.REBALANCE_IN_PROGRESS:
             self.rebalances()
         elif error in OUT:
-            self.member_id = ""
             self.drop()
+            self.member_id = ""
 
     def _is_outdated(self) -> bool:
         """Whether topics are not what they were when the leader assigned them."""

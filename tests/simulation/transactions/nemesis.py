@@ -8,8 +8,8 @@ from __future__ import annotations
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from tests.simulation.cluster.base_nemesis import Act
 from tests.simulation.replication.data_broker import DataBroker
-from tests.simulation.transactions.group_nemesis import GroupNemesis
 from tests.simulation.transactions.offset_readers import OffsetReader
+from tests.simulation.transactions.story_nemesis import StoryNemesis
 from tests.simulation.transactions.world import TransactionWorld
 
 SCENARIOS = (
@@ -38,6 +38,7 @@ SCENARIOS = (
     ("change_over", "downgrade", "upgrade_within"),
     ("change_over", "join_unreadable", "join_for_ever", "kill_coordinator"),
     ("change_over", "lose_an_hour"),
+    ("abandon_in_the_future", "coordinator_leaves"),
     ("lose_an_hour", "late_requests", "coordinator_leaves"),
     ("flood", "change_over"),
     ("hoard_ids", "hoard_offsets", "fill_to_the_brim", "coordinator_leaves"),
@@ -48,7 +49,7 @@ UNHEARD_MS = 5_000.0
 """For so long a leader's death waits for the moment."""
 
 
-class TransactionNemesis(GroupNemesis):
+class TransactionNemesis(StoryNemesis):
     """See the module."""
 
     scenarios = SCENARIOS
@@ -68,6 +69,7 @@ class TransactionNemesis(GroupNemesis):
         return [
             *known,
             *self.group_acts(),
+            *self.story_acts(),
             (5, self._kill_coordinator),
             (3, self._coordinator_leaves),
             (3, self._stop_coordinator),

@@ -15,6 +15,7 @@ from typing import Any
 from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.metadata.features import GROUP_VERSION, TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
+from tests.simulation.cluster.wall_clocks import HOUR_MS
 from tests.simulation.replication.administrator import TopicPlan
 from tests.simulation.replication.consumers import SimulatedConsumer
 from tests.simulation.replication.data_broker import DataBroker
@@ -81,6 +82,10 @@ class TransactionWorld(ReplicationWorld):
         """Whether groups have members; whether these die, leave and take their time."""
         self.slow_assignments = SLOW_ASSIGNMENTS
         """How many leaders of classic groups take their time to assign partitions."""
+        self.held_groups: set[str] = set()
+        """Groups whose leaders wait until they are let go."""
+        self.thinking_groups: set[str] = set()
+        """Of these, those whose members wait for their assignment now."""
         self.rivals: list[GroupApplication] = []
         self.assigned_shapes: dict[str, Any] = {}
         """By group: the topics and partitions that the leader of a classic group has assigned."""
@@ -341,39 +346,39 @@ class TransactionWorld(ReplicationWorld):
 
     def _hoarded(self) -> list[str]:
         """Transactional ids and groups with offsets that are to be forgotten, and ids that are in a
-        transaction.
+        transaction. An id that was written when a clock was an hour ahead has that hour more.
         """
+        soon_ms = self.clock.now_ms() + HOUR_MS // 2
         groups = {key[0] for key, commits in self.data.group_log.commits.items() if commits}
         ids = [
             name
             for name, known in self.data.transaction_log.last.items()
-            if self.expires or known.transaction_status == ONGOING
+            if known.transaction_status == ONGOING
+            or (self.expires and known.transaction_last_update_timestamp_ms < soon_ms)
         ]
         return sorted(name for name in groups.union(ids) if name.startswith(HOARD))
 
     def _unsettled(self) -> list[str]:
-        """Partitions without an owner that lives, and members that live on in the log alone."""
+        """What keeps the groups from being settled."""
+        return [line for plan in self.group_plans for line in self.unsettled(plan)]
+
+    def unsettled(self, plan: GroupPlan) -> list[str]:
+        """A group's partitions without an owner that lives, and its members that live on in the log
+        alone.
+        """
+        applications = [each for each in self.groups if each.plan is plan]
+        living = [each.member for each in applications if each.member is not None]
+        owned = {place for member in living if member.is_member for place in member.mine}
+        places = {
+            (topic, index)
+            for topic in plan.topics or self.input_topics
+            for index in range(self.partition_count(topic))
+        }
         found = []
-        for plan in self.group_plans:
-            applications = [each for each in self.groups if each.plan is plan]
-            living = [each.member for each in applications]
-            owned = {
-                place
-                for member in living
-                if member is not None and member.is_member
-                for place in member.mine
-            }
-            places = {
-                (topic, index)
-                for topic in plan.topics or self.input_topics
-                for index in range(self.partition_count(topic))
-            }
-            if not all(each.is_away for each in applications):
-                found += [f"{plan.name}: no owner of {place}" for place in sorted(places - owned)]
-            known = {member.member_id for member in living if member is not None}
-            dead = self.data.group_log.member_ids(plan.name) - known
-            found += [f"{plan.name}: {member_id} lives on" for member_id in sorted(dead)]
-        return found
+        if not all(each.is_away for each in applications):
+            found = [f"{plan.name}: no owner of {place}" for place in sorted(places - owned)]
+        dead = self.data.group_log.member_ids(plan.name) - {each.member_id for each in living}
+        return found + [f"{plan.name}: {member_id} lives on" for member_id in sorted(dead)]
 
     async def _move_coordinators(self) -> None:
         """Leaders of coordinators' logs stop in order: others load what compaction has left."""
