@@ -43,6 +43,13 @@ MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
     "sessions-of-any-length": ("join_for_ever",),
     "internal-topics-grow": ("grow_internal_topics",),
     "epoch-of-markers-taken": ("claim_last_epoch",),
+    "revocation-not-awaited": (),
+    "upgrade-forgets-what-is-read": ("upgrade_within",),
+    "downgrade-is-complete": ("downgrade",),
+    "first-protocol-alone-is-read": ("join_unreadable",),
+    "members-wait-in-line": ("flood",),
+    "batches-are-not-cut": ("hoard_ids",),
+    "timeouts-follow-the-wall-clock": ("abandon_in_the_future",),
 }
 """Each with the faults that bring it to light; whatever the seed chooses without."""
 
