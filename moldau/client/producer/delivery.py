@@ -7,10 +7,25 @@ delivery may be dropped at any time, at no cost. Invariant: it never changes onc
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator
+from typing import Final, TypeAlias
 
 from moldau.client.producer.core.batch import Outcome
 from moldau.client.records import RecordMetadata
+
+OnDelivery: TypeAlias = Callable[[RecordMetadata | None, Exception | None], object]
+"""What `send_nowait` calls with a record's outcome: its metadata, or why it was not delivered."""
+
+_LOG: Final = logging.getLogger("moldau.client.producer")
+
+
+def tell(callback: OnDelivery, metadata: RecordMetadata | None, error: Exception | None) -> None:
+    """Call the application's function. What it raises is logged and changes nothing else."""
+    try:
+        callback(metadata, error)
+    except Exception:  # noqa: BLE001 - the application's
+        _LOG.exception("a delivery callback has failed")
 
 
 class Delivery:
@@ -76,17 +91,15 @@ class Delivery:
             self._value_size,
         )
 
-    def call_when_done(
-        self, callback: Callable[[RecordMetadata | None, Exception | None], object]
-    ) -> None:
+    def call_when_done(self, callback: OnDelivery) -> None:
         """Call `callback(metadata, None)` or `callback(None, error)`, on the producer's loop."""
 
         def report(_outcome: Outcome, _index: int) -> None:
             error = self.exception()
             if error is None:
-                callback(self.result(), None)
+                tell(callback, self.result(), None)
             else:
-                callback(None, error)
+                tell(callback, None, error)
 
         if self.done():
             report(self._outcome, self._index)

@@ -6,11 +6,16 @@ Invariant: records of one thread reach the producer in the order in which it han
 most `limit_bytes` and one record lie here; each delivery is settled exactly once, by the producer
 or here.
 
-A thread appends under a lock and wakes the loop only when nobody has since the loop last looked.
+A thread appends under a lock and wakes the loop unless it has been woken since it last looked.
 The loop takes everything there is at once. When the producer has no room the rest stays until it
 has, and the threads' own room runs out behind it: that is the back-pressure.
 
-The lock is held for a few assignments only, never while anything waits or calls the user.
+The lock is held for a few assignments and the wake-up, never while anything waits or calls the
+user. Ctrl-C may end `put` between any two of its steps, and none of them may leave a promise that
+the step behind it was to keep:
+  1. a record is put before it is counted; what is counted is counted again when the loop takes it
+  2. the loop is woken before it is said to be awake; one wake-up too many does no harm
+  3. a call that comes after records takes what lies here itself, woken or not
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.client.errors import BufferFull, DeliveryTimeout, KafkaError
+from moldau.client.producer.delivery import tell
 from moldau.client.records import RecordMetadata
 
 if TYPE_CHECKING:
@@ -48,6 +54,12 @@ class Delivery:
         self._handover = handover
         # The record as a tuple, then the producer's own delivery or an exception.
         self._state = state
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts while it lies in the handover."""
+        state = self._state
+        return size_of(state.record if isinstance(state, _Withdrawn) else state)
 
     def done(self) -> bool:
         """Whether the outcome is known."""
@@ -102,38 +114,40 @@ class Handover:
         self._lock = threading.Lock()
         # Shared, under the lock.
         self._records: list[Delivery] = []
-        self._held_bytes = 0
+        self._put_bytes = 0
         self._is_awake = False
         self._granted = threading.local()
-        # The loop's own.
+        # The loop's own; others read how many bytes these are.
         self._stalled: deque[Delivery] = deque()
+        self._taken_bytes = 0
         self._stall: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
 
     @property
     def has_room(self) -> bool:
         """Whether a record would be taken now."""
-        return self._held_bytes < self._limit_bytes
+        return self._put_bytes + self._taken_bytes < self._limit_bytes
 
     def put(self, record: tuple[Any, ...], size_bytes: int) -> Delivery:
-        """Take a record: the arguments of `_append_prepared`. From any thread.
+        """Take a record: topic, value, key, headers, partition, timestamp_ms, on_delivery. From any
+        thread.
 
         Raises:
             BufferFull: there is no room, and `grant` was not called before; `room` waits for some.
         """
         delivery = Delivery(self, record)
         with self._lock:
-            if self._held_bytes >= self._limit_bytes and not self._use_grant():
+            held_bytes = self._put_bytes + self._taken_bytes
+            if held_bytes >= self._limit_bytes and not self._use_grant():
                 raise BufferFull(
                     "there is no room for another record now: wait_for_room() waits until there "
                     "is, send() does so by itself"
                 )
-            self._held_bytes += size_bytes
             self._records.append(delivery)
-            if self._is_awake:
-                return delivery
-            self._is_awake = True
-        self._loop.post(self._take)
+            self._put_bytes += size_bytes
+            if not self._is_awake:
+                self._loop.post(self._take)
+                self._is_awake = True
         return delivery
 
     def grant(self) -> None:
@@ -170,8 +184,10 @@ class Handover:
     async def emptied(self) -> None:
         """Return when the producer has all that was put before this call began. On the loop.
 
-        What comes after it in the calling thread's order comes after these records, therefore.
+        What comes after it in the calling thread's order comes after these records, therefore:
+        also when the wake-up for them, another thread's perhaps, is still to come.
         """
+        self._take()
         for delivery in reversed(self._stalled):
             if type(delivery._state) is tuple:  # not withdrawn: the last of those
                 await self._passed_on(delivery)
@@ -185,9 +201,11 @@ class Handover:
     def _take(self) -> None:
         with self._lock:
             records, self._records = self._records, []
+            self._taken_bytes += self._put_bytes
+            self._put_bytes = 0
             self._is_awake = self._stall is not None
         if self._stall is None:
-            self._append(records)
+            self._append([*self._stalled, *records])
         else:
             self._stalled.extend(records)
 
@@ -195,7 +213,7 @@ class Handover:
         """Give the producer as many as it has room for; the rest waits for more."""
         producer = self._producer
         append = producer._appender.append
-        freed_bytes = count = 0
+        count = 0
         try:
             producer._check()  # once: nothing can happen in between
         except Exception as error:  # noqa: BLE001 - the sender's
@@ -208,19 +226,17 @@ class Handover:
                 topic, value, key, headers, partition, timestamp_ms, on_delivery = state
                 try:
                     placed = append(topic, value, key, headers, partition, timestamp_ms)
-                    if placed is None:
-                        break
-                    if on_delivery is not None:
-                        placed.call_when_done(on_delivery)
-                    delivery._state = placed
                 except Exception as error:  # noqa: BLE001 - the sender's; the others go on
                     self._fail(delivery, error)
-            else:
-                state = state.record
-            freed_bytes += size_of(state)
+                else:
+                    if placed is None:
+                        break
+                    delivery._state = placed
+                    if on_delivery is not None:
+                        placed.call_when_done(on_delivery)
             count += 1
         self._stalled = deque(records[count:] if count < len(records) else ())
-        self._free(freed_bytes)
+        self._room_changed()
         if self._stalled and self._stall is None:
             self._is_awake = True  # until the stall is over, nobody has to wake the loop
             self._stall = asyncio.get_running_loop().create_task(self._wait_out())
@@ -262,26 +278,21 @@ class Handover:
             return
 
     def _fail_stalled(self, error: Exception) -> None:
-        freed_bytes = 0
         while self._stalled:
             delivery = self._stalled.popleft()
-            state = delivery._state
-            if type(state) is tuple:
-                freed_bytes += size_of(state)
+            if type(delivery._state) is tuple:  # not withdrawn
                 self._fail(delivery, error)
-            else:
-                freed_bytes += size_of(state.record)
-        self._free(freed_bytes)
+        self._room_changed()
 
     def _fail(self, delivery: Delivery, error: Exception) -> None:
         on_delivery = delivery._state[-1]
         delivery._state = error
         if on_delivery is not None:
-            on_delivery(None, error)
+            tell(on_delivery, None, error)
 
-    def _free(self, freed_bytes: int) -> None:
-        with self._lock:
-            self._held_bytes -= freed_bytes
+    def _room_changed(self) -> None:
+        """Count what still lies here, and let those look who wait for room or for a record."""
+        self._taken_bytes = sum(each.size_bytes for each in self._stalled)
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 

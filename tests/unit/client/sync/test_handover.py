@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dis
+import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -321,3 +326,111 @@ def test_what_is_withdrawn_in_time_is_not_sent(setting: Setting):
     setting.handover.withdraw(kept)
     assert not kept.done()
     assert setting.handover.has_room
+
+
+def test_a_call_takes_records_whose_wake_up_is_still_to_come(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+):
+    """Another thread has said that it wakes the loop, and has not got so far."""
+    monkeypatch.setattr(setting.loop, "post", lambda *_: None)
+    setting.put("first")
+    setting.put("second")
+    monkeypatch.undo()
+    setting.emptied()
+    assert [value for _, value in setting.producer.taken] == ["first", "second"]
+
+
+@pytest.mark.parametrize("failing", ["appended", "refused", "stalled"])
+def test_a_callback_that_raises_costs_no_other_record(setting: Setting, failing: str):
+    def raising(*_: object) -> None:
+        raise ValueError("the application's")
+
+    producer = setting.producer
+    if failing == "refused":
+        producer.refuse = lambda value: KafkaError("refused") if value == 1 else None
+    elif failing == "stalled":
+        producer.room = 0
+    else:
+        producer.refuse = lambda value: KafkaError("refused") if value in (0, 1) else None
+    deliveries = [setting.put(each, raising if each == 1 else None) for each in range(4)]
+    if failing == "stalled":
+        setting.settled()
+        setting.on_loop(setting.handover.fail_all, ClientClosed("closed"))
+        assert all(isinstance(each.exception(), ClientClosed) for each in deliveries)
+    else:
+        setting.emptied()
+        assert [value for _, value in producer.taken] == [
+            each for each in range(4) if producer.refuse(each) is None
+        ]
+    assert has_all_room(setting)
+
+
+def has_all_room(setting: Setting) -> bool:
+    """Whether nothing counts any more: there is room beside a record of all bytes but one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setting.loop, "post", lambda *_: None)
+        record = ("t", Payload("large", 100 * SIZE_BYTES - 1), None, (), None, 0, None)
+        setting.handover.put(record, 100 * SIZE_BYTES - 1)
+    return setting.handover.has_room
+
+
+PLACES: dict[CodeType, frozenset[int]] = {}
+
+
+def interruptible(code: CodeType) -> frozenset[int]:
+    """Where CPython looks for signals: at the beginning of a function, and behind each call."""
+    if code not in PLACES:
+        instructions = list(dis.get_instructions(code))
+        PLACES[code] = frozenset(
+            after.offset
+            for each, after in pairwise(instructions)
+            if each.opname.startswith("CALL") or each.opname == "RESUME"
+        )
+    return PLACES[code]
+
+
+@contextlib.contextmanager
+def interrupted_at(place: int, roots: tuple[str, ...]) -> Iterator[list[str]]:
+    """Ctrl-C at the n-th such place below functions of these names."""
+    passed: list[str] = []
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if event == "call":
+            if frame.f_code.co_name not in roots:
+                return None
+            frame.f_trace_opcodes = True
+        elif event == "opcode" and frame.f_lasti in interruptible(frame.f_code):
+            passed.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+            if len(passed) == place:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield passed
+    finally:
+        sys.settrace(None)
+
+
+def test_an_interruption_at_any_place_of_put_leaves_the_handover_usable():
+    """The records before and after it arrive, in their order, and all room comes back."""
+    place = 0
+    while True:
+        place += 1
+        setting = Setting()
+        setting.put("before")
+        setting.settled()  # the next record is to wake the loop itself
+        was_interrupted = False
+        with interrupted_at(place, ("put", "__init__", "post", "check")) as passed:
+            try:
+                setting.put("interrupted")
+            except KeyboardInterrupt:
+                was_interrupted = True
+        setting.put("after")
+        setting.settled()
+        taken = [value for _, value in setting.producer.taken]
+        assert taken in (["before", "after"], ["before", "interrupted", "after"]), passed[-1]
+        assert has_all_room(setting), passed[-1]
+        if not was_interrupted:
+            break
+    assert place > 8
