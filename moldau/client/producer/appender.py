@@ -87,6 +87,7 @@ class Appender:
         self._used = used
         self._refused = refused
         self._room_waiters: deque[_RoomWaiter] = deque()
+        self._lets_pass = False
 
     # -- one record ------------------------------------------------------------------------------
 
@@ -403,10 +404,20 @@ class Appender:
             self._room_waiters.remove(waiter)
             self.room_changed()
 
+    def let_pass(self) -> None:
+        """The caller has waited for its turn: what it sends until it waits for something again
+        comes before those who still wait behind it.
+        """
+        self._lets_pass = True
+        asyncio.get_running_loop().call_soon(self._end_passing)
+
+    def _end_passing(self) -> None:
+        self._lets_pass = False
+
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody waits for room."""
-        return bool(self._room_waiters)
+        """Whether a record would overtake others that wait for room."""
+        return bool(self._room_waiters) and not self._lets_pass
 
     def room_changed(self) -> None:
         """Memory may have been given back: the first who waits goes on if it is enough."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.ports import ClientPorts
@@ -27,7 +27,7 @@ from moldau.client.errors import (
 from moldau.client.producer.appender import Appender
 from moldau.client.producer.core.accumulator import Accumulator
 from moldau.client.producer.core.topic_queues import TopicQueues
-from moldau.client.producer.delivery import Delivery
+from moldau.client.producer.delivery import Delivery, OnDelivery
 from moldau.client.producer.delivery_errors import ProducerErrors
 from moldau.client.producer.held_records import held_size_bytes
 from moldau.client.producer.partitioners import Partitioner, partitioner_of
@@ -55,9 +55,6 @@ if TYPE_CHECKING:
     from moldau.client.arrow.slices import ArrowData
 
 __all__ = ["HeadersLike", "OnDelivery", "Producer"]
-
-OnDelivery: TypeAlias = Callable[[RecordMetadata | None, Exception | None], object]
-"""Called on the loop with where the record is, or with why it failed."""
 
 ROOM_SHARE: Final = 8
 """`wait_for_room` waits until this part of `buffer.memory` is free."""
@@ -351,9 +348,12 @@ class Producer(TransactionCalls):
             value, key, pairs = self._prepared(topic, value, key, headers)
         if partition is not None:
             check_partition(partition)
-        delivery = self._appender.append(topic, value, key, pairs, partition, timestamp_ms)
+        appender = self._appender
+        delivery = None
+        if not appender.is_waited_for:  # else it would overtake what waits
+            delivery = appender.append(topic, value, key, pairs, partition, timestamp_ms)
         if delivery is None:
-            raise self._appender.buffer_full(None)
+            raise appender.buffer_full(None)
         if on_delivery is not None:
             delivery.call_when_done(on_delivery)
         return delivery
@@ -369,31 +369,6 @@ class Producer(TransactionCalls):
         check_bytes(key, value)
         checked = checked_headers(headers) if headers else ()
         return cast("bytes | None", value), cast("bytes | None", key), checked
-
-    def _append_prepared(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: RecordHeaders,
-        partition: int | None,
-        timestamp_ms: int | None,
-        on_delivery: OnDelivery | None,
-    ) -> Delivery:
-        """The rest of `send_nowait`, on the loop, for what `_prepared` has returned."""
-        self._check()
-        if timestamp_ms is None:
-            timestamp_ms = self._now_ms()
-        else:
-            check_timestamp(timestamp_ms)
-        if partition is not None:
-            check_partition(partition)
-        delivery = self._appender.append(topic, value, key, headers, partition, timestamp_ms)
-        if delivery is None:
-            raise self._appender.buffer_full(None)
-        if on_delivery is not None:
-            delivery.call_when_done(on_delivery)
-        return delivery
 
     async def send_arrow(
         self,
@@ -434,7 +409,8 @@ class Producer(TransactionCalls):
         return await self._arrow.send(topic, data, partition)
 
     async def wait_for_room(self) -> None:
-        """Until `send_nowait` has room again: an eighth of `buffer.memory`.
+        """Until `send_nowait` has room again: an eighth of `buffer.memory`. What the caller sends
+        before it awaits anything else is not refused because other calls wait behind it.
 
         Raises:
             BufferFull: not within `max.block.ms`.
@@ -443,6 +419,7 @@ class Producer(TransactionCalls):
         needed = max(self._accumulator.settings.buffer_memory_bytes // ROOM_SHARE, 1)
         deadline_ms = self._clock.monotonic_ms() + self.config.max_block_ms
         await self._appender.wait_for_bytes(needed, deadline_ms)
+        self._appender.let_pass()
 
     async def flush(self, timeout_ms: float | None = None) -> None:
         """Wait until all records handed over so far were acknowledged or have failed.

@@ -251,6 +251,49 @@ async def test_memory_has_a_limit_and_who_waited_first_goes_first() -> None:
         assert p._accumulator.free_bytes == 30_000
 
 
+async def test_a_record_without_waiting_does_not_overtake_one_that_waits_for_room() -> None:
+    settings = {"buffer_memory": 30_000, "batch_size": 5_000}
+    async with FakeCluster(1, topics={"t": 1}) as cluster, producer_of(cluster, **settings) as p:
+        await p.send("t", b"first")
+        stalled = cluster.fault(ApiKey.PRODUCE, Stall())
+        taken = [p.send_nowait("t", bytes(4_000)) for _ in range(5)]
+        waiting = asyncio.create_task(p.send("t", bytes(20_000)))
+        await ends(stalled.fired(), "a request")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert p._appender.is_waited_for
+        assert p._accumulator.free_bytes > 1_000
+        with pytest.raises(BufferFull):  # there is room for this one alone
+            p.send_nowait("t", b"later")
+        stalled.release()
+        await ends(waiting, "the one that waits")
+        await ends(asyncio.gather(*taken, p.send("t", b"later")), "the others")
+        sizes = [len(value or b"") for value in cluster.values("t")]
+        assert sizes == [5, *[4_000] * 5, 20_000, 5]
+
+
+async def test_who_has_waited_for_room_may_send_though_others_wait_behind() -> None:
+    settings = {"buffer_memory": 30_000, "batch_size": 5_000}
+    async with FakeCluster(1, topics={"t": 1}) as cluster, producer_of(cluster, **settings) as p:
+        await p.send("t", b"first")
+        stalled = cluster.fault(ApiKey.PRODUCE, Stall())
+        for _ in range(7):
+            p.send_nowait("t", bytes(4_000))
+
+        async def wait_and_send() -> None:
+            await p.wait_for_room()
+            p.send_nowait("t", b"mine")
+
+        mine = asyncio.create_task(wait_and_send())
+        await asyncio.sleep(0)
+        behind = [asyncio.create_task(p.send("t", bytes(20_000))) for _ in range(3)]
+        await ends(stalled.fired(), "a request")
+        stalled.release()
+        await ends(asyncio.gather(mine, *behind), "all")
+        sizes = [len(value or b"") for value in cluster.values("t")]
+        assert sizes == [5, *[4_000] * 7, 4, *[20_000] * 3]
+
+
 async def test_a_flush_that_takes_too_long_goes_on_behind() -> None:
     async with FakeCluster(1, topics={"t": 1}) as cluster, producer_of(cluster) as producer:
         stalled = cluster.fault(ApiKey.PRODUCE, Stall())
