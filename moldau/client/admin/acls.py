@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from moldau.client.admin.arguments import check_several
 from moldau.client.cluster.cluster_client import ClusterClient, raise_for
 from moldau.client.errors import InvalidRequest, KafkaError, error_for
 from moldau.protocol.errors import ErrorCode
@@ -154,6 +155,7 @@ class AclCalls:
         Raises:
             BrokerError: the first that could not be added; the others have been.
         """
+        check_several(bindings)
         wanted = list(bindings)
         for each in wanted:
             _refuse_open(each)
@@ -191,6 +193,7 @@ class AclCalls:
         Raises:
             BrokerError: of the first filter or ACL that failed; the others have been done.
         """
+        check_several(filters)
         request = DeleteAclsRequest(
             filters=[
                 DeleteAclsFilter(

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from moldau.client.admin.arguments import check_several
 from moldau.client.admin.types import (
     ClusterDescription,
     ConfigChange,
@@ -120,6 +121,7 @@ class ClusterCalls:
         timeout_ms: float | None = None,
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         """Effective configurations. Raises: UnknownTopicOrPartition, InvalidRequest, KafkaError"""
+        check_several(resources)
         wanted = list(resources)
 
         async def ask(
@@ -200,6 +202,7 @@ class ClusterCalls:
         timeout_ms: float | None = None,
     ) -> list[ConfigResource]:
         """Everything that can carry a configuration (KIP-1142); no types mean all of them."""
+        check_several(resource_types)
         request = ListConfigResourcesRequest(resource_types=[int(t) for t in resource_types])
 
         async def attempt() -> list[ConfigResource]:
@@ -216,6 +219,7 @@ class ClusterCalls:
         self, broker_ids: Collection[int], *, timeout_ms: float | None = None
     ) -> dict[int, list[LogDirectory]]:
         """What lies in each broker's log directories (KIP-113, KIP-827)."""
+        check_several(broker_ids)
 
         async def ask(broker_id: int) -> tuple[int, list[LogDirectory]]:
             response = await self._client.ask_node(broker_id, DescribeLogDirsRequest(topics=None))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+from moldau.client.admin.arguments import check_several
 from moldau.client.cluster.cluster_client import ClusterClient, raise_for
 from moldau.client.errors import BrokerError, InvalidRequest, KafkaError, error_for
 from moldau.protocol.errors import ErrorCode
@@ -102,6 +103,7 @@ class CredentialCalls:
         """Which SCRAM credentials users have (KIP-554): all users that have any, or these; for a
         user without one an error (RESOURCE_NOT_FOUND).
         """
+        check_several(users)
         request = describe.DescribeUserScramCredentialsRequest(
             users=None if users is None else [describe.UserName(name=name) for name in users]
         )
@@ -135,6 +137,7 @@ class CredentialCalls:
         Raises:
             InvalidRequest: iterations outside of 4096 to 16384, or an empty name or password.
         """
+        check_several(alterations)
         upsertions = [each for each in alterations if isinstance(each, ScramUpsertion)]
         for each in upsertions:
             if not LEAST_ITERATIONS <= each.iterations <= MOST_ITERATIONS:
@@ -184,6 +187,7 @@ class CredentialCalls:
             max_lifetime_ms: -1 for the brokers' `delegation.token.max.lifetime.ms`.
             owner: needs permission to create tokens for that user.
         """
+        check_several(renewers)
         owner_type, owner_name = (None, None) if owner is None else _principal(owner)
         pairs = [_principal(each) for each in renewers]
         request = CreateDelegationTokenRequest(
@@ -250,6 +254,7 @@ class CredentialCalls:
         self, owners: Collection[str] | None = None, *, timeout_ms: float | None = None
     ) -> list[DelegationToken]:
         """The tokens this client may see: all, or those of some principals."""
+        check_several(owners)
         request = DescribeDelegationTokenRequest(
             owners=None
             if owners is None

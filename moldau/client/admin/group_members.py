@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from moldau.client.admin.arguments import check_several
 from moldau.client.cluster.coordinators import CoordinatorCall, Coordinators, KeyType, Refusal
 from moldau.client.errors import KafkaError, error_for
 from moldau.protocol.errors import ErrorCode
@@ -41,6 +42,7 @@ class GroupMemberCalls:
         Args:
             reason: for the brokers' log (KIP-800).
         """
+        check_several(group_instance_ids)
 
         def request(_: Sequence[str]) -> Message:
             return LeaveGroupRequest(

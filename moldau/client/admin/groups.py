@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from moldau.client.admin.arguments import check_several
 from moldau.client.admin.group_answers import (
     PartitionErrors,
     partition_errors,
@@ -73,6 +74,7 @@ class GroupCalls:
         self, key_type: KeyType, keys: Collection[str], *, timeout_ms: float | None = None
     ) -> dict[str, Broker | KafkaError]:
         """Who coordinates each group or transactional id, or why nobody does."""
+        check_several(keys)
         return await self._coordinators.find(key_type, keys, timeout_ms=timeout_ms)
 
     async def list_groups(
@@ -91,6 +93,7 @@ class GroupCalls:
             AuthorizationFailed, KafkaError: a broker did not tell; a list that lacks some would
             look whole.
         """
+        check_several(states, group_types)
         request = ListGroupsRequest(states_filter=list(states), types_filter=list(group_types))
 
         def read(broker_id: int, response: Any) -> list[GroupListing]:
@@ -121,6 +124,7 @@ class GroupCalls:
 
         A group that is not there is an error GROUP_ID_NOT_FOUND.
         """
+        check_several(group_ids)
         asked = list(dict.fromkeys(group_ids))
         found = await self._coordinators.ask(DESCRIBE_CONSUMER, asked, timeout_ms=timeout_ms)
         others = [group_id for group_id, answer in found.items() if _is_of_another_kind(answer)]
@@ -134,6 +138,7 @@ class GroupCalls:
 
         A group with members is an error NON_EMPTY_GROUP, an unknown one GROUP_ID_NOT_FOUND.
         """
+        check_several(group_ids)
         outcome = await self._coordinators.ask(DELETE, group_ids, timeout_ms=timeout_ms)
         return {
             group_id: answer if isinstance(answer, KafkaError) else None
@@ -152,6 +157,7 @@ class GroupCalls:
         Args:
             require_stable: wait until no open transaction can change them any more (KIP-447).
         """
+        check_several(group_ids)
         call = CoordinatorCall(
             KeyType.GROUP,
             "offsets of group",
@@ -235,6 +241,7 @@ class GroupCalls:
         Returns for each partition None or why it is still there: GROUP_SUBSCRIBED_TO_TOPIC while
         somebody in the group reads the topic.
         """
+        check_several(partitions)
 
         def request(_: Sequence[str]) -> Message:
             topics: dict[str, delete.OffsetDeleteRequestTopic] = {}

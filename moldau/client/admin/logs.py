@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
+from moldau.client.admin.arguments import check_several
 from moldau.client.admin.types import OffsetSpec, ReplicaLog, TopicPartitionReplica
 from moldau.client.cluster.cluster_client import (
     PASSING_FAULTS,
@@ -67,6 +68,7 @@ class LogCalls:
         Args:
             timeout_ms: for each broker; None for `request.timeout.ms`.
         """
+        check_several(replicas)
 
         async def ask(
             broker_id: int, wanted: list[TopicPartition]
@@ -102,6 +104,7 @@ class LogCalls:
             as_consumer: ask as consumers do: only leaders answer, latest is the high watermark.
             timeout_ms: for each broker; None for `request.timeout.ms`.
         """
+        check_several(replicas)
 
         async def ask(
             broker_id: int, wanted: list[TopicPartition]

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, TypeVar
 
+from moldau.client.admin.arguments import check_several
 from moldau.client.admin.types import PartitionOffset, ProducerState
 from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, describe_fault
 from moldau.client.cluster.coordinators import Refusal
@@ -97,6 +98,7 @@ class PartitionCalls:
         Args:
             broker_id: ask this replica instead of the leaders.
         """
+        check_several(partitions)
 
         async def ask(node_id: int, wanted: list[TopicPartition]) -> Answers[list[ProducerState]]:
             topics: dict[str, producers.TopicRequest] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping
 
+from moldau.client.admin.arguments import check_several
 from moldau.client.admin.types import (
     FeatureUpdate,
     QuorumDescription,
@@ -61,6 +62,7 @@ class QuorumCalls:
         Raises:
             BrokerError: DUPLICATE_VOTER, or UNSUPPORTED_VERSION for static voters.
         """
+        check_several(endpoints)
         limit_ms = self._client.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         request = AddRaftVoterRequest(
             cluster_id=cluster_id,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
+from moldau.client.admin.arguments import check_several
 from moldau.client.cluster.cluster_client import ClusterClient, raise_for
 from moldau.client.errors import BrokerError, error_for
 from moldau.protocol.errors import ErrorCode
@@ -41,6 +42,7 @@ class QuotaCalls:
             any_of: types that must be there, with any name.
             strict: only quotas for exactly these types.
         """
+        check_several(any_of)
         components = [
             describe.ComponentData(
                 entity_type=kind, match_type=_DEFAULT if name is None else _EXACT, match=name

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from moldau.client.admin.arguments import check_several
 from moldau.client.admin.types import ElectionType, Reassignment
 from moldau.client.cluster.cluster_client import ClusterClient, raise_for
 from moldau.client.errors import BrokerError, error_for
@@ -46,6 +47,7 @@ class ReplicaCalls:
         Args:
             partitions: None for all; then only those that needed an election are in the answer.
         """
+        check_several(partitions)
         by_topic = None if partitions is None else _by_topic(partitions)
         request = ElectLeadersRequest(
             election_type=election_type,
@@ -149,6 +151,7 @@ class ReplicaCalls:
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, Reassignment]:
         """Moves in progress (KIP-455), of all partitions when none are named."""
+        check_several(partitions)
         by_topic = None if partitions is None else _by_topic(partitions)
         request = ListPartitionReassignmentsRequest(
             timeout_ms=OPERATION_TIMEOUT_MS,

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from moldau.client.admin.arguments import check_several
 from moldau.client.admin.types import (
     NewPartitions,
     NewTopic,
@@ -88,6 +89,7 @@ class TopicCalls:
         Raises:
             TopicAlreadyExists, InvalidTopic, InvalidRequest, AuthorizationFailed, KafkaError
         """
+        check_several(topics)
         wanted = list(topics)
         request = CreateTopicsRequest(
             topics=[
@@ -120,6 +122,7 @@ class TopicCalls:
 
     async def delete_topics(self, names: Iterable[str], *, timeout_ms: float | None = None) -> None:
         """Delete topics with everything in them. Raises: UnknownTopicOrPartition, KafkaError"""
+        check_several(names)
         wanted = list(names)
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=name) for name in wanted],
@@ -192,6 +195,7 @@ class TopicCalls:
         self, names: Collection[str] | None = None, *, timeout_ms: float | None = None
     ) -> dict[str, TopicDescription]:
         """Describe the named topics, or all, page by page. Raises: UnknownTopicOrPartition, …"""
+        check_several(names)
 
         if names is not None and not names:
             return {}
@@ -255,6 +259,7 @@ class TopicCalls:
         Raises:
             UnknownTopicOrPartition, InvalidTopic, AuthorizationFailed, KafkaError
         """
+        check_several(names)
         if names is not None and not names:
             return TopicPage((), None)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
+from moldau.client.admin.arguments import check_several
 from moldau.client.admin.group_types import (
     AbortTransaction,
     ProducerIdAndEpoch,
@@ -63,6 +64,7 @@ class TransactionCalls:
             InvalidRequest: a state or a pattern that the brokers do not know.
             KafkaError: a broker did not tell; a list that lacks some would look whole.
         """
+        check_several(states, producer_ids)
         request = ListTransactionsRequest(
             state_filters=list(states),
             producer_id_filters=list(producer_ids),
@@ -96,6 +98,7 @@ class TransactionCalls:
         """State, producer and open partitions of each id, or why it cannot be told
         (TRANSACTIONAL_ID_NOT_FOUND).
         """
+        check_several(transactional_ids)
         return await self._coordinators.ask(DESCRIBE, transactional_ids, timeout_ms=timeout_ms)
 
     async def abort_transaction(
@@ -148,6 +151,7 @@ class TransactionCalls:
         self, transactional_ids: Collection[str], *, timeout_ms: float | None = None
     ) -> dict[str, ProducerIdAndEpoch | KafkaError]:
         """Shut out whoever uses the ids, and abort what they have open."""
+        check_several(transactional_ids)
         limit_ms = self._client.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         call = CoordinatorCall(
             KeyType.TRANSACTION,
