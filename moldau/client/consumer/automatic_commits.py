@@ -38,6 +38,11 @@ class AutomaticCommits:
         self._last: Offsets = {}
         self._under_way = False
 
+    def switch_off(self) -> None:
+        """From now on nothing is committed but what the user commits."""
+        self._is_on = False
+        self._at_ms = NEVER_MS
+
     def restart(self, now_ms: float) -> None:
         """A new assignment: the interval begins, and nothing is known to be committed."""
         self._last = {}

@@ -3,8 +3,9 @@
 Owns OffsetCommit v2–v10 and OffsetFetch v1–v10, what their errors mean, the queue of commits that
 nobody waits for, and their callbacks. Must not decide when to commit automatically. Invariants: a
 commit is signed with the membership under which it was asked for, or fails; commits arrive in the
-order in which they were asked for; of waiting ones under one signature only the newest offset of a
-partition is sent.
+order in which they were asked for, one at a time, and one that is tried again leaves out what a
+later one has committed; of waiting ones under one signature only the newest offset of a partition
+is sent.
 """
 
 from __future__ import annotations
@@ -80,8 +81,11 @@ class Signer(Protocol):
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _Commit:
+    """Offsets to be committed. `numbers`: when each was asked for, counted over all commits."""
+
     offsets: dict[TopicPartition, OffsetAndMetadata]
+    numbers: dict[TopicPartition, int]
     identity: Identity
     callbacks: list[Callable[[KafkaError | None], None]] = field(default_factory=list)
 
@@ -112,7 +116,11 @@ class Commits:
         self._uses_epochs = uses_epochs
         self._clock = clock
         self._on_attention = on_attention
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_Commit] = deque()
+        self._turn = asyncio.Lock()
+        self._asked_count = 0
+        self._waited_for_count = 0
+        self._committed_numbers: dict[TopicPartition, int] = {}
         self._worker: asyncio.Task[None] | None = None
         self._callbacks: deque[tuple[CommitCallback, Offsets, KafkaError | None]] = deque()
         self._waiting_count = 0
@@ -133,15 +141,19 @@ class Commits:
         """
         if not offsets:
             return
-        wanted = dict(offsets)
-        identity = [self._signer.sign()]
+        commit = self._asked(offsets)
 
         async def attempt() -> None:
             if self._worker is not None:
                 await asyncio.wait([self._worker])
-            await self._commit_once(wanted, identity)
+            await self._commit_once(commit)
 
-        await self._client.retry(attempt, what="commit offsets", timeout_ms=timeout_ms)
+        self._waited_for_count += 1
+        try:
+            await self._client.retry(attempt, what="commit offsets", timeout_ms=timeout_ms)
+        finally:
+            self._waited_for_count -= 1
+            self._forget_numbers()
 
     def enqueue(self, offsets: Offsets, done: Callable[[KafkaError | None], None]) -> None:
         """Commit in the background, once; `done` is called on the loop with the outcome.
@@ -149,16 +161,23 @@ class Commits:
         Raises:
             CommitFailed, RebalanceInProgress: nobody may commit now.
         """
-        identity = self._signer.sign()
+        commit = self._asked(offsets)
         last = self._queue[-1] if self._queue else None
-        if last is not None and last.identity == identity:
-            last.offsets.update(offsets)
+        if last is not None and last.identity == commit.identity:
+            last.offsets.update(commit.offsets)
+            last.numbers.update(commit.numbers)
         else:
-            last = _Waiting(dict(offsets), identity)
+            last = commit
             self._queue.append(last)
         last.callbacks.append(done)
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
+
+    def _asked(self, offsets: Offsets) -> _Commit:
+        """A new commit, signed. Raises: CommitFailed, RebalanceInProgress"""
+        identity = self._signer.sign()
+        self._asked_count += 1
+        return _Commit(dict(offsets), dict.fromkeys(offsets, self._asked_count), identity)
 
     def commit_nowait(self, offsets: Offsets, callback: CommitCallback | None) -> None:
         """Commit in the background, once; a later poll tells the callback, which is never lost.
@@ -214,13 +233,13 @@ class Commits:
             await asyncio.wait([self._worker])
 
     async def _work(self) -> None:
-        waiting: _Waiting | None = None
+        waiting: _Commit | None = None
         error: KafkaError | None = None
         try:
             while self._queue:
                 waiting, error = self._queue.popleft(), None
                 try:
-                    await self._commit_once(waiting.offsets, [waiting.identity])
+                    await self._commit_once(waiting)
                 except KafkaError as refused:
                     error = refused
                 done, waiting = waiting, None
@@ -228,15 +247,38 @@ class Commits:
                     callback(error)
         finally:
             self._worker = None
+            self._forget_numbers()
             closed = ClientClosed("the consumer was closed before the commit was answered")
             for left in [*([waiting] if waiting is not None else []), *self._queue]:
                 for callback in left.callbacks:
                     callback(closed)
             self._queue.clear()
 
-    async def _commit_once(self, offsets: Offsets, signature: list[Identity]) -> None:
-        """One try. `signature` is renewed where the member's epoch has moved on."""
-        identity = signature[0]
+    def _forget_numbers(self) -> None:
+        """Without a commit that may be tried again nothing can be overtaken."""
+        if self._worker is None and not self._waited_for_count:
+            self._committed_numbers.clear()
+
+    async def _commit_once(self, commit: _Commit) -> None:
+        """One try. The signature is renewed where the member's epoch has moved on."""
+        async with self._turn:
+            newest = self._committed_numbers
+            offsets = {
+                partition: offset
+                for partition, offset in commit.offsets.items()
+                if newest.get(partition, 0) <= commit.numbers[partition]
+            }
+            if not offsets:
+                return
+            problems = await self._ask(offsets, commit.identity)
+            newest.update((each, commit.numbers[each]) for each in offsets if each not in problems)
+        for partition, code in problems.items():
+            self._judge(partition, code, commit)
+
+    async def _ask(
+        self, offsets: Offsets, identity: Identity
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Send a commit; which partitions were refused, and why."""
         ids = {
             each.topic: topic.topic_id
             for each in offsets
@@ -253,19 +295,11 @@ class Commits:
             )
         except AnswerLost as lost:
             raise NoBrokerAvailable(f"commit offsets: {lost}") from lost
-        problems = commit_problems(response, offsets, ids)
-        for partition, code in problems.items():
-            self._judge(partition, code, offsets, signature)
+        return commit_problems(response, offsets, ids)
 
-    def _judge(
-        self,
-        partition: TopicPartition,
-        code: ErrorCode,
-        offsets: Offsets,
-        signature: list[Identity],
-    ) -> None:
+    def _judge(self, partition: TopicPartition, code: ErrorCode, commit: _Commit) -> None:
         """Raise what an error code of one partition means for the whole commit."""
-        identity = signature[0]
+        identity = commit.identity
         if code in _LOOK_AGAIN:
             self._link.forget()
         self._signer.refused(identity, code)
@@ -279,13 +313,13 @@ class Commits:
                 code=code,
             )
         if code is ErrorCode.STALE_MEMBER_EPOCH:
-            if not self._signer.may_sign_anew(offsets, identity):
+            if not self._signer.may_sign_anew(commit.offsets, identity):
                 raise CommitFailed(
                     "the offsets were not committed: some of the partitions are not this member's "
                     "any more",
                     code=code,
                 )
-            signature[0] = self._signer.sign()
+            commit.identity = self._signer.sign()
             raise _SignAnew(f"commit offsets: {code.name}", code=code)
         if code is ErrorCode.UNKNOWN_TOPIC_ID:
             self._client.request_update()

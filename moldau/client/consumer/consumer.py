@@ -111,7 +111,10 @@ class Consumer(GroupCalls, PositionCalls):
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        """Close the consumer. When the block is left by an exception nothing is committed
+        automatically: what the last poll has handed out may not have been processed.
+        """
+        await self._close(None, commits=kind is None)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -307,12 +310,16 @@ class Consumer(GroupCalls, PositionCalls):
     # -- the end --------------------------------------------------------------------------------
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Commit (with `enable.auto.commit`), leave the group (static members stay), and close
-        everything. Idempotent; when it is cancelled, closing goes on in the background.
+        """Commit what polls have handed out (with `enable.auto.commit`), leave the group (static
+        members stay), and close everything. Idempotent; when it is cancelled, closing goes on in
+        the background.
 
         Args:
             timeout_ms: for what needs answers; None for `default.api.timeout.ms`, at most 30 s.
         """
+        await self._close(timeout_ms, commits=True)
+
+    async def _close(self, timeout_ms: float | None, *, commits: bool) -> None:
         if self._closing is None:
             limit_ms = (
                 min(30_000.0, self._config.default_api_timeout_ms)
@@ -322,7 +329,7 @@ class Consumer(GroupCalls, PositionCalls):
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
             self._interrupt()
-            self._closing = asyncio.create_task(self._parts.close(limit_ms))
+            self._closing = asyncio.create_task(self._parts.close(limit_ms, commits=commits))
         await asyncio.shield(self._closing)
 
     def __repr__(self) -> str:

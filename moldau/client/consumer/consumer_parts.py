@@ -162,13 +162,17 @@ class ConsumerParts:
         assigned = {name.topic for name in self.subscription.assignment()}
         return self.subscription.subscription() | assigned
 
-    async def close(self, timeout_ms: float) -> None:
-        """Leave the group, end the fetch sessions, close the connections, in this order."""
+    async def close(self, timeout_ms: float, *, commits: bool) -> None:
+        """Leave the group, end the fetch sessions, close the connections, in this order.
+
+        Args:
+            commits: whether `enable.auto.commit` commits once more.
+        """
         deadline_ms = self.clock.monotonic_ms() + timeout_ms
         failure: BaseException | None = None
         try:
             if self.group is not None:
-                await self.group.close(deadline_ms)
+                await self.group.close(deadline_ms, commits=commits)
         except KafkaError as error:
             failure = error
         finally:

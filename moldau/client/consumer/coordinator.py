@@ -177,13 +177,18 @@ class GroupCoordinator:
         """Leave the group, in the background; listeners hear of it in the next poll or `close`."""
         self._stop_being_member("the consumer unsubscribed from all topics")
 
-    async def close(self, deadline_ms: float) -> None:
+    async def close(self, deadline_ms: float, *, commits: bool) -> None:
         """Commit if that is automatic, tell listeners, leave the group (static members stay).
 
         Ends a poll that is under way. Raises what a listener or a callback raises, at the end.
+
+        Args:
+            commits: False: nothing is committed automatically any more.
         """
         if self._closed:
             return
+        if not commits:
+            self._automatic.switch_off()
         self._closed = True
         self._changed.set()
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
@@ -298,6 +299,21 @@ class Consumer(BlockingClient):
         """As `moldau.client.Consumer.group_metadata`."""
 
     # -- the end --------------------------------------------------------------------------------
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """As `moldau.client.Consumer`: left by an exception, nothing is committed automatically."""
+        if kind is None:
+            self.close()
+        else:
+            self._close(self._closed_without_commit, callers=self._callers)
+
+    async def _closed_without_commit(self) -> None:
+        await self._inner._close(None, commits=False)
 
     def close(self, timeout_ms: float | None = None) -> None:
         """Commit (with `enable.auto.commit`), leave the group (static members stay), and close

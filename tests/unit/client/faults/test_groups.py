@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from moldau.client import Consumer, KafkaError, OffsetAndMetadata
+from moldau.client import Consumer, KafkaError, OffsetAndMetadata, sync
 from moldau.client.errors import (
     CommitFailed,
     FencedInstanceId,
@@ -371,6 +371,61 @@ async def test_automatic_commits_are_of_what_was_handed_out(protocol: str):
         async with _consumer(cluster, protocol) as consumer:
             cluster.fill("t", [b"next"])
             assert values_of(await take(consumer, 1)) == [b"next"]
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("ending", [None, ValueError, asyncio.CancelledError])
+async def test_leaving_by_an_exception_commits_nothing_automatically(
+    protocol: str, ending: type[BaseException] | None
+):
+    async with _cluster() as cluster:
+        with contextlib.suppress(ValueError, asyncio.CancelledError):
+            async with _consumer(cluster, protocol, enable_auto_commit=True) as consumer:
+                assert len(await take(consumer, 3)) == 3
+                await consumer.commit({partition(0): OffsetAndMetadata(1)})
+                if ending is not None:
+                    raise ending
+        assert cluster.groups.committed("g", "t") == (3 if ending is None else 1)
+
+
+@pytest.mark.parametrize("is_left_by_an_exception", [False, True])
+async def test_the_blocking_consumer_too(is_left_by_an_exception: bool):
+    async with _cluster() as cluster:
+        settings = {**MEMBER, "enable_auto_commit": True}
+
+        def read() -> None:
+            with sync.Consumer(cluster.bootstrap_servers, **settings) as consumer:
+                consumer.subscribe(["t"])
+                read_count = 0
+                while read_count < 3:
+                    read_count += sum(map(len, consumer.getmany(timeout_ms=100).values()))
+                consumer.commit({partition(0): OffsetAndMetadata(1)})
+                if is_left_by_an_exception:
+                    raise ValueError
+
+        with contextlib.suppress(ValueError):
+            await asyncio.to_thread(read)
+        assert cluster.groups.committed("g", "t") == (1 if is_left_by_an_exception else 3)
+
+
+@PROTOCOLS
+async def test_a_commit_that_is_tried_again_does_not_overwrite_a_later_one(protocol: str):
+    async with (
+        _cluster() as cluster,
+        _consumer(cluster, protocol, retry_backoff_ms=300) as consumer,
+    ):
+        assert len(await take(consumer, 3)) == 3
+        fault = cluster.fault(
+            ApiKey.OFFSET_COMMIT, AnswerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), times=1
+        )
+        first = asyncio.create_task(consumer.commit({partition(0): OffsetAndMetadata(1)}))
+        await ends(fault.fired(), "the first try")
+        await ends(consumer.commit({partition(0): OffsetAndMetadata(2)}), "the later commit")
+        await ends(first, "the first commit")
+        assert cluster.groups.committed("g", "t") == 2
+        # Later still, and lower: the application's to decide.
+        await ends(consumer.commit({partition(0): OffsetAndMetadata(1)}), "back")
+        assert cluster.groups.committed("g", "t") == 1
 
 
 @PROTOCOLS
