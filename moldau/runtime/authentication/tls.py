@@ -23,6 +23,8 @@ PEM_MARK: Final = b"-----BEGIN "
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
 _JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CERTIFICATES: Final = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
+"""Labels of certificates; the last one is OpenSSL's, with what it is trusted for behind it."""
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----", re.DOTALL)
 
 
@@ -42,6 +44,11 @@ class Store:
     password: str | None = field(default=None, repr=False)
     certificates: str | None = field(default=None, repr=False)
     key: str | None = field(default=None, repr=False)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the settings name a store at all, good or bad."""
+        return not (self.location is None and self.certificates is None and self.key is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +74,13 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     context.check_hostname = settings.checks_hostname
     _set_versions(context, settings.enabled_protocols)
     _set_ciphers(context, settings.cipher_suites)
-    authorities, _no_key = _contents(settings.trust)
-    if authorities is None:
-        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    # As in Java, whatever certificate is in the store is trusted by itself, also one that another
+    # authority has signed.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if settings.trust.is_given:
+        _load_trust(context, settings.trust)
     else:
-        try:
-            context.load_verify_locations(cadata=_certificates_of(authorities))
-        except (ssl.SSLError, ValueError) as error:
-            raise SecuritySettingError(
-                f"{settings.trust.prefix}: no certificates in it: {error}"
-            ) from None
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     chain, key = _contents(settings.own)
     if chain is None and key is None:
         return context
@@ -85,6 +89,24 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
         raise SecuritySettingError(f"{settings.own.prefix}: a {missing} is missing")
     _load_key(context, chain, key, settings)
     return context
+
+
+def _load_trust(context: ssl.SSLContext, store: Store) -> None:
+    authorities, _no_key = _contents(store)
+    where = f"{store.prefix}.location: {store.location}" if store.location else store.prefix
+    certificates = _certificates_of(authorities or "")
+    if not certificates:
+        raise SecuritySettingError(
+            f"{where}: no certificates in it: at least one -----BEGIN CERTIFICATE----- (or TRUSTED "
+            "CERTIFICATE) is needed; without a truststore the system's authorities are trusted"
+        )
+    try:
+        # From a file OpenSSL reads blocks of all kinds, and what the trusted ones are trusted for.
+        with _private_file("\n".join(certificates)) as path:
+            context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        reason = error.reason or error
+        raise SecuritySettingError(f"{where}: a certificate in it is damaged ({reason})") from None
 
 
 def _load_key(context: ssl.SSLContext, chain: str, key: str, settings: TlsSettings) -> None:
@@ -176,15 +198,12 @@ def _split_pem(text: str, where: str) -> tuple[str | None, str | None]:
     if not blocks:
         raise SecuritySettingError(f"{where}: no PEM in it (-----BEGIN …)")
     keys = [block for label, block in blocks if label.endswith("PRIVATE KEY")]
-    certificates = [block for label, block in blocks if label == "CERTIFICATE"]
+    certificates = [block for label, block in blocks if label in _CERTIFICATES]
     return "\n".join(certificates) or None, keys[0] if keys else None
 
 
-def _certificates_of(text: str) -> str:
-    found = [match.group(0) for match in _BLOCK.finditer(text) if match.group(1) == "CERTIFICATE"]
-    if not found:
-        raise ValueError("no -----BEGIN CERTIFICATE-----")
-    return "\n".join(found)
+def _certificates_of(text: str) -> list[str]:
+    return [found.group(0) for found in _BLOCK.finditer(text) if found.group(1) in _CERTIFICATES]
 
 
 @contextlib.contextmanager

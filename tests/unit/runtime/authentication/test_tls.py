@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -35,12 +37,18 @@ def chain_of(own: trustme.LeafCert) -> str:
 
 
 async def handshake(
-    client: TlsSettings, authority: trustme.CA, name: str = "localhost"
+    client: TlsSettings,
+    authority: trustme.CA,
+    name: str = "localhost",
+    *,
+    clients: trustme.CA | None = None,
 ) -> str | None:
-    """Talk to a server that demands a certificate; returns what it read."""
+    """Talk to a server of this authority that demands a certificate, of the authority `clients` if
+    that is another one; returns what the server read.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost").configure_cert(context)
-    authority.configure_trust(context)
+    (clients or authority).configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
     read: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -146,6 +154,72 @@ async def test_an_authority_that_nobody_knows(authority: trustme.CA):
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
         await handshake(other, authority)
     assert "ssl.truststore.location" in str(tls_error("a:1", caught.value))
+
+
+def trusted_block(authority: trustme.CA) -> str:
+    """The authority's certificate as `openssl x509 -trustout` writes it: a plain one, then
+    CERT_AUX, here SEQUENCE { UTF8String alias }.
+    """
+    alias = b"\x0c\x02me"
+    auxiliary = b"\x30" + bytes([len(alias)]) + alias
+    data = ssl.PEM_cert_to_DER_cert(pem(authority)) + auxiliary
+    body = "\n".join(textwrap.wrap(base64.b64encode(data).decode(), 64))
+    return f"-----BEGIN TRUSTED CERTIFICATE-----\n{body}\n-----END TRUSTED CERTIFICATE-----\n"
+
+
+async def test_openssl_s_trusted_certificates_are_read(
+    authority: trustme.CA, own: trustme.LeafCert, tmp_path: Path
+):
+    store = tmp_path / "trusted.pem"
+    store.write_text(trusted_block(authority))
+    keys = Store(
+        "ssl.keystore", certificates=chain_of(own), key=own.private_key_pem.bytes().decode()
+    )
+    for trust in (
+        Store("ssl.truststore", str(store)),
+        Store("ssl.truststore", certificates=store.read_text()),
+    ):
+        assert await handshake(TlsSettings(trust=trust, own=keys), authority) == "hi"
+
+
+async def test_a_certificate_that_another_authority_has_signed_is_trusted_by_itself(
+    own: trustme.LeafCert, authority: trustme.CA
+):
+    middle = authority.create_child_ca()
+    settings = TlsSettings(
+        trust=Store("ssl.truststore", certificates=pem(middle)),
+        own=Store(
+            "ssl.keystore", certificates=chain_of(own), key=own.private_key_pem.bytes().decode()
+        ),
+    )
+    assert await handshake(settings, middle, clients=authority) == "hi"
+
+
+def test_a_truststore_without_a_certificate_never_means_the_system_s(
+    own: trustme.LeafCert, tmp_path: Path
+):
+    key_alone = tmp_path / "key.pem"
+    key_alone.write_bytes(own.private_key_pem.bytes())
+    key = serialization.load_pem_private_key(own.private_key_pem.bytes(), None)
+    store = tmp_path / "key.p12"
+    store.write_bytes(
+        pkcs12.serialize_key_and_certificates(
+            b"k",
+            key,
+            None,
+            None,
+            serialization.NoEncryption(),  # type: ignore[arg-type]
+        )
+    )
+    damaged = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    for trust, text in (
+        (Store("ssl.truststore", str(key_alone)), "no certificates in it"),
+        (Store("ssl.truststore", str(store)), "no certificates in it"),
+        (Store("ssl.truststore", certificates=""), "no certificates in it"),
+        (Store("ssl.truststore", certificates=damaged), "damaged"),
+    ):
+        with pytest.raises(SecuritySettingError, match=text):
+            client_context(TlsSettings(trust=trust))
 
 
 def test_stores_that_cannot_be_used(authority: trustme.CA, tmp_path: Path):
