@@ -2,19 +2,26 @@
 
 Owns the cache and nothing else; the client decides when to ask again. Invariant: a topic's entry is
 what one Metadata response said, brought forward by newer leaders that other answers told of
-(KIP-951); an older leader epoch never replaces a newer one (KIP-320).
+(KIP-951); an older leader epoch never replaces a newer one (KIP-320), nor a topic of the same name
+that was deleted the one that was created again, whichever broker still tells of it.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataResponse, MetadataResponseTopic
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterResponse
+
+KEPT_IDS: Final = 8
+"""So many ids that a topic's name has had are remembered: a broker lags by one or two."""
+KEPT_GONE: Final = 1_000
+"""Of so many topics that are gone their ids are remembered, until there are more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,7 @@ class MetadataCache:
         self.topic_errors: dict[str, ErrorCode] = {}
         self.topic_names: dict[uuid.UUID, str] = {}
         self.version: int = 0
+        self._ids: dict[str, deque[uuid.UUID]] = {}
 
     def update(self, response: MetadataResponse, *, complete: bool) -> None:
         """Take over a response; `complete` when all topics were asked for."""
@@ -103,6 +111,11 @@ class MetadataCache:
         for topic in response.topics:
             name = topic.name or ""
             known = topics.get(name)
+            if topic.error_code == ErrorCode.NONE and self._was_replaced(name, topic.topic_id):
+                if known is not None:
+                    self.topics[name] = known
+                    self.topic_names[known.topic_id] = name
+                continue
             if known is not None:
                 self.topic_names.pop(known.topic_id, None)
             if topic.error_code == ErrorCode.NONE:
@@ -113,6 +126,17 @@ class MetadataCache:
             else:
                 self.topics.pop(name, None)
                 self.topic_errors[name] = ErrorCode.of(topic.error_code)
+        if len(self._ids) > len(self.topics) + KEPT_GONE:
+            self._ids = {name: ids for name, ids in self._ids.items() if name in self.topics}
+
+    def _was_replaced(self, name: str, topic_id: uuid.UUID) -> bool:
+        """Whether the name has gone to another topic since it had this id; notes a new id."""
+        if not topic_id.int:
+            return False
+        ids = self._ids.setdefault(name, deque(maxlen=KEPT_IDS))
+        if topic_id not in ids:
+            ids.append(topic_id)
+        return ids[-1] != topic_id
 
     def update_controllers(self, response: DescribeClusterResponse) -> None:
         """Take over who the controllers are and which one is active (KIP-919)."""
@@ -163,6 +187,8 @@ class MetadataCache:
             self.topic_names.pop(self.topics.pop(name).topic_id, None)
         for name in [name for name in self.topic_errors if name not in names]:
             del self.topic_errors[name]
+        for name in [name for name in self._ids if name not in names]:
+            del self._ids[name]
         if gone:
             self.version += 1
 

@@ -8,8 +8,9 @@ is found out meanwhile; an error that the user must hear is raised by the next p
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.consumer.core.offset_reset import LATEST, OffsetReset, ResetKind
@@ -26,6 +27,8 @@ from moldau.client.errors import KafkaError, LogTruncated, NoOffsetForPartition
 from moldau.client.records import OffsetAndMetadata
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
+
+logger: Final = logging.getLogger("moldau.client.consumer")
 
 
 class CommittedOffsets(Protocol):
@@ -88,13 +91,31 @@ class Positions:
             self._signal.set()
 
     def leaders_changed(self) -> None:
-        """The metadata have been updated: positions are checked where the leader is a new one."""
+        """The metadata have been updated: positions are checked where the leader is a new one, and
+        begin as `auto.offset.reset` says where the topic is another one of the same name.
+        """
         topics = self._client.metadata.topics
+        recreated: set[str] = set()
         for state in self._subscription.states():
-            topic = topics.get(state.topic_partition.topic)
-            found = None if topic is None else topic.partitions.get(state.topic_partition.partition)
+            name, partition = state.topic_partition
+            topic = topics.get(name)
+            if topic is None:
+                continue
+            if state.topic_seen(topic.topic_id):
+                recreated.add(name)
+                if self._subscription.may_reset:
+                    state.request_reset(self._subscription.default_reset)
+            found = topic.partitions.get(partition)
             if found is not None:
                 state.leader_seen(found.leader, found.leader_epoch)
+        for name in sorted(recreated):
+            logger.warning(
+                "topic %s was deleted and created again (its id is %s now): what was not read of "
+                "the former one is gone; the new one is read from where auto.offset.reset=%s says",
+                name,
+                topics[name].topic_id,
+                self._subscription.default_reset,
+            )
         self._signal.set()
 
     async def close(self) -> None:

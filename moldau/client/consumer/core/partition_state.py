@@ -14,9 +14,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from moldau.client.consumer.core.offset_reset import OffsetReset
+from moldau.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from uuid import UUID
 
     from moldau.client.consumer.core.partition_records import PartitionRecords
     from moldau.protocol.types import TopicPartition
@@ -38,18 +40,13 @@ class FetchState(Enum):
 LEGAL: Final[Mapping[FetchState, frozenset[FetchState]]] = MappingProxyType(
     {
         FetchState.INITIALIZING: frozenset(FetchState),
-        FetchState.RESETTING: frozenset(
-            (FetchState.RESETTING, FetchState.VALIDATING, FetchState.FETCHING)
-        ),
-        FetchState.VALIDATING: frozenset(
-            (FetchState.RESETTING, FetchState.VALIDATING, FetchState.FETCHING)
-        ),
-        FetchState.FETCHING: frozenset(
-            (FetchState.RESETTING, FetchState.VALIDATING, FetchState.FETCHING)
-        ),
+        FetchState.RESETTING: frozenset(FetchState),
+        FetchState.VALIDATING: frozenset(FetchState),
+        FetchState.FETCHING: frozenset(FetchState),
     }
 )
-"""From which state which may follow; a seek is FETCHING or VALIDATING from anywhere."""
+"""From which state which may follow: a seek is FETCHING or VALIDATING from anywhere, and another
+topic of the same name INITIALIZING or RESETTING."""
 
 
 class Unsettled:
@@ -71,6 +68,7 @@ class PartitionState:
         generation: see the module's invariant.
         paused: by the user; what is buffered stays.
         pending_revocation, pending_listener: by the group: nothing is handed out or fetched.
+        topic_id: of the topic that the position is in; ZERO_UUID while that is not known.
         leader_id, leader_epoch: whom the position was last checked against.
         preferred_node_id: the replica the leader sent us to (KIP-392), until
             `preferred_until_ms`.
@@ -98,6 +96,7 @@ class PartitionState:
         "reset",
         "retry_at_ms",
         "state",
+        "topic_id",
         "topic_partition",
         "turn_end",
     )
@@ -113,6 +112,7 @@ class PartitionState:
         self.paused: bool = False
         self.pending_revocation: bool = False
         self.pending_listener: bool = False
+        self.topic_id: UUID = ZERO_UUID
         self.leader_id: int = NO_NODE
         self.leader_epoch: int = UNKNOWN_EPOCH
         self.preferred_node_id: int = NO_NODE
@@ -182,6 +182,28 @@ class PartitionState:
         if known_epoch != UNKNOWN_EPOCH and self.records.position_epoch != UNKNOWN_EPOCH:
             self.forget_buffered()
             self._become(FetchState.VALIDATING)
+
+    def topic_seen(self, topic_id: UUID) -> bool:
+        """The cluster's metadata give the topic's name this id; ZERO_UUID where they have none.
+
+        Returns whether that is another topic than the one in which the position is: it was deleted
+        and created again. Then nothing that is known of the partition counts any more, and where
+        reading begins is to be decided (`request_reset`, or INITIALIZING as it is).
+        """
+        known_id = self.topic_id
+        if topic_id in (ZERO_UUID, known_id):
+            return False
+        self.topic_id = topic_id
+        if known_id == ZERO_UUID:
+            return False
+        self.forget_buffered()
+        self.leader_id, self.leader_epoch = NO_NODE, UNKNOWN_EPOCH
+        self.prefer_leader()
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+        self.reset = None
+        self.retry_at_ms = 0.0
+        self._become(FetchState.INITIALIZING)
+        return True
 
     def validated(self, generation: int) -> None:
         """The position is in the leader's log (or nobody can tell, with an old broker)."""

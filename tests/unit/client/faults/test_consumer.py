@@ -286,14 +286,43 @@ async def test_a_topic_that_is_made_late_is_found():
         assert values_of(await ends(polling, "the late topic")) == [b"a"]
 
 
-async def test_a_topic_that_is_made_anew_is_read_from_its_beginning():
-    async with FakeCluster(1, topics={"t": 1}) as cluster, _consumer(cluster) as consumer:
+@pytest.mark.parametrize("moved_count", [0, 3])
+async def test_a_topic_that_is_created_again_is_read_from_its_beginning(
+    moved_count: int, caplog: pytest.LogCaptureFixture
+):
+    """Also when its leader epochs begin below those of the former topic."""
+    async with FakeCluster(2, topics={"t": 1}) as cluster, _consumer(cluster) as consumer:
         consumer.assign([partition(0)])
         for value in (b"a", b"b"):
             assert await _take_next(cluster, consumer, value) is None
+        for number in range(moved_count):
+            cluster.move_leader("t", 0, number % 2)
+            assert await _take_next(cluster, consumer, b"%d" % number) is None
         cluster.delete_topic("t")
         cluster.create_topic("t")
         cluster.fill("t", [b"new"])
+        assert values_of(await take(consumer, 1)) == [b"new"]
+        assert await _take_next(cluster, consumer, b"newer") is None
+    told = [each.getMessage() for each in caplog.records if "created again" in each.getMessage()]
+    assert len(told) == 1
+
+
+async def test_without_a_reset_a_topic_that_is_created_again_is_an_error():
+    async with (
+        FakeCluster(1, topics={"t": 1}) as cluster,
+        _consumer(cluster, auto_offset_reset="none") as consumer,
+    ):
+        consumer.assign([partition(0)])
+        consumer.seek(partition(0), 0)
+        assert await _take_next(cluster, consumer, b"a") is None
+        cluster.move_leader("t", 0, 0)
+        assert await _take_next(cluster, consumer, b"b") is None
+        cluster.delete_topic("t")
+        cluster.create_topic("t")
+        cluster.fill("t", [b"new"])
+        with pytest.raises(NoOffsetForPartition):
+            await take(consumer, 1)
+        consumer.seek(partition(0), 0)
         assert values_of(await take(consumer, 1)) == [b"new"]
 
 

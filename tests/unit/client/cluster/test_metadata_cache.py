@@ -1,0 +1,79 @@
+"""What a client keeps of Metadata answers that come from brokers which know more or less."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from moldau.client.cluster.metadata_cache import KEPT_GONE, KEPT_IDS, MetadataCache
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p03_metadata import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+
+def told(
+    number: int, leader_epoch: int = 0, code: ErrorCode = ErrorCode.NONE, name: str = "t"
+) -> MetadataResponse:
+    """An answer in which topic `t` has the id of that number."""
+    partition = MetadataResponsePartition(
+        partition_index=0, leader_id=1, leader_epoch=leader_epoch, replica_nodes=[1], isr_nodes=[1]
+    )
+    topic = MetadataResponseTopic(
+        name=name, topic_id=uuid.UUID(int=number), error_code=code, partitions=[partition]
+    )
+    return MetadataResponse(topics=[topic])
+
+
+def known(cache: MetadataCache) -> tuple[int, int] | None:
+    """The topic's id and leader epoch."""
+    topic = cache.topics.get("t")
+    return None if topic is None else (topic.topic_id.int, topic.partitions[0].leader_epoch)
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_topic_that_was_created_again_is_not_replaced_by_the_former_one(complete: bool):
+    cache = MetadataCache()
+    cache.update(told(1, 7), complete=complete)
+    cache.update(told(2, 0), complete=complete)
+    assert known(cache) == (2, 0)
+    cache.update(told(1, 8), complete=complete)  # a broker that lags
+    assert known(cache) == (2, 0)
+    assert cache.topic_names == {uuid.UUID(int=2): "t"}
+    cache.update(told(2, 1), complete=complete)
+    assert known(cache) == (2, 1)
+
+
+def test_the_former_topic_does_not_come_back_while_the_new_one_is_unknown_to_a_broker():
+    cache = MetadataCache()
+    cache.update(told(1), complete=False)
+    cache.update(told(2), complete=False)
+    cache.update(told(2, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), complete=False)
+    assert known(cache) is None
+    cache.update(told(1), complete=False)
+    assert known(cache) is None
+    cache.update(told(2), complete=False)
+    assert known(cache) == (2, 0)
+
+
+def test_without_ids_the_leader_epoch_decides():
+    cache = MetadataCache()
+    cache.update(told(0, 7), complete=False)
+    cache.update(told(0, 3), complete=False)
+    assert known(cache) == (0, 7)
+
+
+def test_few_former_ids_are_remembered_and_none_of_a_topic_that_is_not_used():
+    cache = MetadataCache()
+    for number in range(1, 3 * KEPT_IDS):
+        cache.update(told(number), complete=False)
+    assert known(cache) == (3 * KEPT_IDS - 1, 0)
+    assert len(cache._ids["t"]) == KEPT_IDS
+    cache.retain(())
+    assert not cache._ids
+    for number in range(3 * KEPT_GONE):
+        cache.update(told(number + 1, name=f"t-{number}"), complete=True)
+    assert len(cache._ids) <= KEPT_GONE + 1
