@@ -169,7 +169,8 @@ class PartitionState:
         """The cluster's metadata name this leader.
 
         A position whose record's epoch is known is validated when the leader's epoch is new. What
-        was prefetched is fetched again then: it came from the log as it was before.
+        was prefetched is fetched again then: it came from the log as it was before. A validation
+        that is under way begins again: its answer is the former leader's.
         """
         known_epoch = self.leader_epoch
         if (leader_id, leader_epoch) == (self.leader_id, known_epoch) or known_epoch > leader_epoch:
@@ -177,9 +178,9 @@ class PartitionState:
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
         self.retry_at_ms = 0.0
-        if self.state is not FetchState.FETCHING or leader_epoch <= known_epoch:
+        if not self.has_position or UNKNOWN_EPOCH in (known_epoch, self.records.position_epoch):
             return
-        if known_epoch != UNKNOWN_EPOCH and self.records.position_epoch != UNKNOWN_EPOCH:
+        if leader_epoch > known_epoch:
             self.forget_buffered()
             self._become(FetchState.VALIDATING)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from moldau.client.consumer.core.chunks import Chunk, FetchedFrame, FrameMemory, ReadOptions
@@ -129,6 +131,41 @@ def test_a_new_leader_epoch_has_the_position_validated_and_fetched_anew() -> Non
     assert state.state is FetchState.VALIDATING, "an answer of before says nothing"
     state.validated(state.generation)
     assert state.state is FetchState.FETCHING
+
+
+def test_a_validation_by_a_leader_that_has_been_replaced_says_nothing() -> None:
+    subscription = subscription_of()
+    subscription.assign([A])
+    state = subscription.state_of(A)
+    state.leader_seen(1, 3)
+    state.seek(7, 3)
+    asked = state.generation
+    state.leader_seen(2, 4)
+    state.validated(asked)
+    assert state.state is FetchState.VALIDATING
+    state.validated(state.generation)
+    assert state.state is FetchState.FETCHING
+
+
+def test_another_topic_of_the_same_name_has_nothing_of_the_former() -> None:
+    subscription = subscription_of()
+    subscription.assign([A])
+    state = subscription.state_of(A)
+    assert not state.topic_seen(UUID(int=1)), "the first id that is told"
+    state.leader_seen(1, 3)
+    state.seek(0)
+    filled(state)
+    generation = state.generation
+    assert not state.topic_seen(UUID(int=1))
+    assert not state.topic_seen(UUID(int=0)), "an old broker tells none"
+    assert state.generation == generation
+    assert state.topic_seen(UUID(int=2))
+    assert state.state is FetchState.INITIALIZING
+    assert state.records.is_empty
+    assert state.generation > generation
+    assert subscription.all_consumed() == {}
+    state.leader_seen(1, 0)
+    assert (state.leader_id, state.leader_epoch) == (1, 0)
 
 
 def test_without_a_known_epoch_there_is_nothing_to_validate() -> None:
