@@ -23,6 +23,7 @@ from benchmarks.figures import Effort, Report, Spread, Table, at_most
 from benchmarks.largest_requests import (
     KNOWN_TOPICS,
     OVERRIDES,
+    PRODUCER_ID,
     WIDE_PARTITIONS,
     Largest,
     Names,
@@ -39,18 +40,29 @@ from moldau.protocol.error_responses import error_codes
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.messages.p03_metadata import MetadataRequest
+from moldau.protocol.messages.p08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.registry import request_class
 
 SIZE_BYTES: Final = 1_000_000
 LIMIT_MS: Final = 50.0
 PATIENCE_S: Final = 120.0
 SETTLED_S: Final = 0.25
-"""What a request leads to after its answer has begun by then."""
+"""What a request of `SIZE_BYTES` leads to after its answer has begun by then; smaller ones are
+given less, in proportion.
+"""
 
-LAST: Final = (ApiKey.DELETE_TOPICS, ApiKey.DELETE_RECORDS)
+LAST: Final = (
+    *(ApiKey.END_TXN, ApiKey.WRITE_TXN_MARKERS),
+    *(ApiKey.DELETE_TOPICS, ApiKey.DELETE_RECORDS),
+)
 """They take away what the others are asked about."""
 
 NODE_SETTINGS: Final = {
@@ -137,6 +149,7 @@ def run(effort: Effort) -> Report:
 
 def measure(size_bytes: int, only: Sequence[str] = ()) -> Iterator[Cost]:
     """Ask everything, or the APIs of these names."""
+    settled_s = SETTLED_S * min(size_bytes / SIZE_BYTES, 1.0)
     with temporary_directory() as directory, ProbedNode(directory, NODE_SETTINGS) as node:
         with node.connect() as wire:
             topic_ids = _prepare(wire)
@@ -156,11 +169,11 @@ def measure(size_bytes: int, only: Sequence[str] = ()) -> Iterator[Cost]:
                 for largest in largest_requests(
                     request_class(api_key), versions[api_key], size_bytes, names, overrides
                 ):
-                    yield _cost(node, port, listener, versions[api_key], largest)
+                    yield _cost(node, port, listener, versions[api_key], largest, settled_s)
 
 
 def _prepare(wire: Wire) -> list[uuid.UUID]:
-    """Topics, coordinators, and what else requests ask for; the ids of known topics."""
+    """Topics, coordinators, and what else requests ask for; the ids of known topics, in order."""
     topics = [
         CreatableTopic(name=known_topic(index), num_partitions=1, replication_factor=1)
         for index in range(KNOWN_TOPICS)
@@ -174,18 +187,46 @@ def _prepare(wire: Wire) -> list[uuid.UUID]:
         deadline = time.monotonic() + PATIENCE_S
         while wire.ask(request, 6).coordinators[0].error_code and time.monotonic() < deadline:
             time.sleep(0.1)
+    _begin_work(wire)
     found = wire.ask(MetadataRequest(topics=None), 12).topics
-    return [topic.topic_id for topic in found if topic.name.startswith("known-")]
+    ids = {topic.name: topic.topic_id for topic in found}
+    return [ids[known_topic(index)] for index in range(KNOWN_TOPICS)]
 
 
-def _cost(node: ProbedNode, port: int, listener: str, api_version: int, largest: Largest) -> Cost:
+def _begin_work(wire: Wire) -> None:
+    """A group with offsets and a transactional id, as soon as their coordinators are loaded."""
+    offsets = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=1)
+        for index in range(WIDE_PARTITIONS)
+    ]
+    commit = OffsetCommitRequest(
+        group_id="group",
+        topics=[OffsetCommitRequestTopic(name=known_topic(0), partitions=offsets)],
+    )
+    begin = InitProducerIdRequest(transactional_id="n-0", transaction_timeout_ms=60_000)
+    deadline = time.monotonic() + PATIENCE_S
+    while wire.ask(commit, 8).topics[0].partitions[0].error_code and time.monotonic() < deadline:
+        time.sleep(0.1)
+    while (found := wire.ask(begin, 4)).error_code and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert found.producer_id == PRODUCER_ID, found
+
+
+def _cost(
+    node: ProbedNode,
+    port: int,
+    listener: str,
+    api_version: int,
+    largest: Largest,
+    settled_s: float,
+) -> Cost:
     message = largest.message
     parts = encode_request(message, api_version=api_version, correlation_id=1, client_id="costs")
     frame = b"".join(part for part in parts if isinstance(part, bytes | bytearray | memoryview))
-    _settle(node)
+    _settle(node, settled_s)
     node.longest_steps()
     answer = _answer(port, frame, message.API_KEY, api_version)
-    _settle(node)
+    _settle(node, settled_s)
     steps = node.longest_steps()
     data, quorum = steps.get(DATA, (0.0, "")), steps.get(QUORUM, (0.0, ""))
     return Cost(
@@ -200,7 +241,7 @@ def _cost(node: ProbedNode, port: int, listener: str, api_version: int, largest:
     )
 
 
-def _settle(node: ProbedNode) -> None:
+def _settle(node: ProbedNode, settled_s: float) -> None:
     """Let what is under way end: both listeners answer a small question, twice."""
     for _ in range(2):
         for port in (node.port, node.controller_port):
@@ -208,7 +249,7 @@ def _settle(node: ProbedNode) -> None:
                 wire.ask(
                     ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3
                 )
-        time.sleep(SETTLED_S)
+        time.sleep(settled_s)
 
 
 def _answer(port: int, frame: bytes, api_key: int, api_version: int) -> str:

@@ -19,6 +19,9 @@ from moldau.protocol.schema import ArrayType, FieldSpec, Message, Struct, Struct
 MAX_TEXT: Final = "x" * 32_000
 KNOWN_TOPICS: Final = 200
 WIDE_PARTITIONS: Final = 500
+PRODUCER_ID: Final = 0
+"""The first one that a cluster gives."""
+
 OTHER_BROKER: Final = 99
 """A broker that does not run: requests in its name move nothing."""
 
@@ -130,7 +133,7 @@ class _Filler:
         if isinstance(kind, StructType):
             return None
         if not isinstance(kind, ArrayType):
-            return self._scalar(struct, field.name, kind.name)
+            return self._scalar(struct, field.name, kind.name, is_owner=bool(path))
         is_on_path = path[:1] == (field.name,)
         if not is_on_path and self._path and self._version in field.nullable:
             return None
@@ -141,9 +144,12 @@ class _Filler:
             return [self.struct(element.struct, count, rest) for _ in range(length)]
         return [self._scalar(struct, field.name, element.name) for _ in range(length)]
 
-    def _scalar(self, struct: type[Struct], name: str, kind: str) -> Any:
+    def _scalar(self, struct: type[Struct], name: str, kind: str, *, is_owner: bool = False) -> Any:
+        """`is_owner`: a field beside the array with many elements, or above it. A topic that has
+        so many partitions is the one that was created with many.
+        """
         self._index += 1
-        index = self._index
+        index = 0 if is_owner else self._index
         for key in (f"{struct.__name__}.{name}", name):
             if key in self._overrides:
                 value = self._overrides[key]
@@ -187,7 +193,7 @@ _NUMBERS: Final = {
     "max_wait_ms": 0,
     "num_partitions": 1,
     "partition_max_bytes": 1 << 20,
-    "producer_id": 7,
+    "producer_id": PRODUCER_ID,
     "rebalance_timeout_ms": 60_000,
     "replica_id": -1,
     "replicas": 1,
