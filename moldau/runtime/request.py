@@ -126,13 +126,13 @@ class Request:
 
     def respond(self, message: Message, *, api_version: int | None = None) -> None:
         """Answer with a message, encoded in the request's version unless another is named; a large
-        one off the loop: it belongs to the request from now on.
+        one, or that of a large request, off the loop: it belongs to the request from now on.
 
         Raises LocalProtocolError when the message cannot be encoded in that version; nothing is
         sent then.
         """
         version = self.header.api_version if api_version is None else api_version
-        if _is_large(message):
+        if self.is_large or is_large_message(message):
             self.is_answered = True
             self.connection.start(self._respond_large(message, version))
         else:
@@ -200,7 +200,7 @@ class Request:
         self.release_body()
 
 
-def _is_large(struct: Struct) -> bool:
+def is_large_message(struct: Struct) -> bool:
     """Whether an array has LARGE_ELEMENT_COUNT elements, in the first of all elements as well."""
     for name in _arrays(type(struct)):
         elements = getattr(struct, name)
@@ -208,7 +208,7 @@ def _is_large(struct: Struct) -> bool:
             continue
         if len(elements) > LARGE_ELEMENT_COUNT:
             return True
-        if isinstance(elements[0], Struct) and _is_large(elements[0]):
+        if isinstance(elements[0], Struct) and is_large_message(elements[0]):
             return True
     return False
 
