@@ -29,6 +29,7 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.connection import DEFAULT_REQUEST_TIMEOUT_MS, Connection
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.network import Network
+from moldau.runtime.outgoing import Offload, run_inline
 
 logger = logging.getLogger("moldau.broker.controller")
 
@@ -125,6 +126,7 @@ class NetworkControllerChannel:
         request_timeout_ms: `controller.socket.timeout.ms`; a controller that owes an answer for so
             long is given up.
         network, clock: the simulation's, or None for the machine's.
+        offload: runs the coding of clients' requests beside the loop: they may be large.
     """
 
     def __init__(
@@ -137,8 +139,10 @@ class NetworkControllerChannel:
         ssl_context: ssl.SSLContext | None = None,
         request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
         retry_backoff_ms: float = RETRY_BACKOFF_MS,
+        offload: Offload = run_inline,
     ) -> None:
         self._leader = leader
+        self._offload = offload
         self._retry_backoff_ms = retry_backoff_ms
         self._links = {
             lane: LeaderLink(
@@ -273,12 +277,13 @@ class NetworkControllerChannel:
         correlation_id = next(self._correlation_ids)
         api_version = -1
 
-        def envelope(connection: Connection) -> EnvelopeRequest:
+        async def envelope(connection: Connection) -> EnvelopeRequest:
             nonlocal api_version
             api_version = connection.best_version(
                 request.API_KEY, type(request), max_version=client.api_version
             )
-            return encode_envelope(
+            return await self._offload(  # type: ignore[no-any-return]
+                encode_envelope,
                 request,
                 api_version=api_version,
                 correlation_id=correlation_id,
@@ -299,7 +304,8 @@ class NetworkControllerChannel:
                 if error is ErrorCode.UNSUPPORTED_VERSION
                 else ErrorCode.UNKNOWN_SERVER_ERROR,
             )
-        response = decode_enveloped_response(
+        response = await self._offload(
+            decode_enveloped_response,
             answer,
             api_key=request.API_KEY,
             api_version=api_version,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from moldau.protocol.errors import RemoteProtocolError
@@ -70,7 +70,7 @@ class LeaderLink:
     async def send(
         self,
         leader: LeaderAddress,
-        message: Message | Callable[[Connection], Message],
+        message: Message | Callable[[Connection], Awaitable[Message]],
         *,
         timeout_ms: float,
         api_version: int | None = None,
@@ -90,7 +90,7 @@ class LeaderLink:
         """
         async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
             connection = await self._connected(leader)
-            request = message if isinstance(message, Message) else message(connection)
+            request = message if isinstance(message, Message) else await message(connection)
             return await connection.send(
                 request,
                 api_version=api_version,

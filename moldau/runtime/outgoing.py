@@ -39,6 +39,12 @@ _HAS_SENDFILE: Final = hasattr(os, "sendfile")
 _RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
 Offload = Callable[..., Awaitable[Any]]
+"""Runs a function beside the loop."""
+
+
+async def run_inline(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """An `Offload` for where there is nothing beside the loop."""
+    return function(*args, **kwargs)
 
 
 class OutgoingOwner(Protocol):

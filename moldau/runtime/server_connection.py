@@ -21,7 +21,7 @@ from moldau.protocol.headers import decode_request_header
 from moldau.runtime.clock import TimerHandle
 from moldau.runtime.files import FileRegion, source_bytes
 from moldau.runtime.loop_health import STALL_MS
-from moldau.runtime.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream
+from moldau.runtime.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
 from moldau.runtime.request import Request
 
 if TYPE_CHECKING:
@@ -48,10 +48,6 @@ MAX_PENDING_RESPONSE_BYTES: Final = 1024 * 1024
 """Response bytes a peer may leave unread before its further requests wait."""
 
 ANONYMOUS: Final = "User:ANONYMOUS"
-
-
-async def _inline(function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)
 
 
 class PauseReason:
@@ -198,7 +194,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     @property
     def offload(self) -> Offload:
         """Runs a function beside the loop."""
-        return self._server.offload or _inline
+        return self._server.offload or run_inline
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that ends by itself, for a request of this connection."""

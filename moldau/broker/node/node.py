@@ -230,6 +230,7 @@ class Node:
             client_id=f"broker-{self._config.node_id}",
             clock=self._clock,
             request_timeout_ms=self._config.get_int("controller.socket.timeout.ms"),
+            offload=self._filesystem.offload,
         )
         relay.on_change = channel.leader_changed
         await quorum.watch_leader(relay.publish)
