@@ -7,7 +7,7 @@ the coordinators, which need the rest, are put in when everything else is there.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from moldau.broker.replica_manager import ReplicaManager
 from moldau.config import NodeConfig
 from moldau.runtime.clock import Clock
 from moldau.runtime.network import Network
+from moldau.runtime.slices import in_slices
 from moldau.runtime.telemetry import Registry
 from moldau.runtime.timers import TimerWheel
 from moldau.storage.log_manager import LogManager
@@ -78,3 +79,9 @@ class BrokerServices:
         told to the node.
         """
         self.background.start(work, name)
+
+    def go_on(self, steps: Iterator[object]) -> None:
+        """Take the steps that an answer still needs, from now on and in slices of the loop."""
+        work = in_slices(self.clock, steps)
+        if work is not None:
+            self.start(work, "a large answer")

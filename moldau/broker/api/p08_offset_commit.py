@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.group.core.offset_requests import refused_commit
+from moldau.broker.coordinator.core.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitRequest,
@@ -37,22 +37,21 @@ def handle(
     services: BrokerServices, context: RequestContext, request: OffsetCommitRequest
 ) -> Iterator[None]:
     """Check what is asked, have the rest stored."""
+    refusal = ErrorCode.NONE
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
-        context.respond(refused_commit(request, ErrorCode.GROUP_AUTHORIZATION_FAILED))
-        return
+        refusal = ErrorCode.GROUP_AUTHORIZATION_FAILED
     image = services.metadata.image.topics
     merged = _Merged(context)
     valid: list[OffsetCommitRequestTopic] = []
     for topic in request.topics:
-        checked = _check(context, image, topic, merged)
+        checked = yield from _check(context, image, topic, merged, refusal)
         if checked is not None:
             valid.append(checked)
-        yield
     if not valid:
         merged.respond(OffsetCommitResponse(topics=[]))
         return
     request.topics = valid
-    services.group_coordinator.commit_offsets(context, request, merged)
+    yield from services.group_coordinator.commit_offsets(context, request, merged)
 
 
 def _check(
@@ -60,9 +59,10 @@ def _check(
     image: TopicsImage,
     topic: OffsetCommitRequestTopic,
     merged: _Merged,
-) -> OffsetCommitRequestTopic | None:
-    """The topic with its name, its id and the partitions it has."""
-    error, found = _find(context, image, topic)
+    refusal: ErrorCode,
+) -> Steps[OffsetCommitRequestTopic | None]:
+    """The topic with its name, its id and the partitions it has; none if there is a `refusal`."""
+    error, found = (refusal, None) if refusal else _find(context, image, topic)
     valid = []
     refused = merged.entry(topic.name, topic.topic_id)
     for asked in topic.partitions:
@@ -77,6 +77,7 @@ def _check(
                     partition_index=asked.partition_index, error_code=told
                 )
             )
+        yield
     if found is None or not valid:
         return None
     return OffsetCommitRequestTopic(name=found.name, topic_id=found.topic_id, partitions=valid)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.broker.authorizer import Operation, ResourceType
 from moldau.broker.coordinator import Answerable
+from moldau.broker.coordinator.core.steps import Steps
 from moldau.broker.group.collecting import Collector
 from moldau.broker.group.core.offset_requests import no_offset, refused_fetch
 from moldau.protocol.errors import ErrorCode
@@ -49,12 +50,12 @@ def handle(
         if version >= FIRST_BATCHED_VERSION:
             context.respond(OffsetFetchResponse(groups=found))
         else:
-            context.respond(_single(version, groups[0], found[0]))
+            services.go_on(_respond_single(context, groups[0], found[0]))
 
     collector = Collector(done)
     for group in groups:
-        _ask(services, context, group, collector.part(), require_stable=request.require_stable)
-        yield
+        part = collector.part()
+        yield from _ask(services, context, group, part, require_stable=request.require_stable)
     collector.all_asked()
     context.hold_if_waiting()
 
@@ -69,33 +70,32 @@ def _one_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 
 
-def _single(
-    version: int, asked: OffsetFetchRequestGroup, group: OffsetFetchResponseGroup
-) -> OffsetFetchResponse:
-    """The form of the versions that ask for one group."""
+def _respond_single(
+    context: RequestContext, asked: OffsetFetchRequestGroup, group: OffsetFetchResponseGroup
+) -> Iterator[None]:
+    """In the form of the versions that ask for one group."""
     topics = group.topics
-    if group.error_code and version < FIRST_TOP_LEVEL_ERROR_VERSION:
+    if group.error_code and context.api_version < FIRST_TOP_LEVEL_ERROR_VERSION:
         error = ErrorCode.of(group.error_code)
-        topics = [_refused_topic(topic, error) for topic in asked.topics or []]
-    return OffsetFetchResponse(
-        error_code=group.error_code,
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=found.partition_index,
-                        committed_offset=found.committed_offset,
-                        committed_leader_epoch=found.committed_leader_epoch,
-                        metadata=found.metadata,
-                        error_code=found.error_code,
-                    )
-                    for found in topic.partitions
-                ],
+        topics = []
+        for refused in asked.topics or []:
+            topics.append((yield from _refused_topic(refused, error)))
+    response = OffsetFetchResponse(error_code=group.error_code, topics=[])
+    for topic in topics:
+        told = OffsetFetchResponseTopic(name=topic.name, partitions=[])
+        response.topics.append(told)
+        for found in topic.partitions:
+            told.partitions.append(
+                OffsetFetchResponsePartition(
+                    partition_index=found.partition_index,
+                    committed_offset=found.committed_offset,
+                    committed_leader_epoch=found.committed_leader_epoch,
+                    metadata=found.metadata,
+                    error_code=found.error_code,
+                )
             )
-            for topic in topics
-        ],
-    )
+            yield
+    context.respond(response)
 
 
 def _ask(
@@ -105,15 +105,17 @@ def _ask(
     part: Answerable,
     *,
     require_stable: bool,
-) -> None:
+) -> Iterator[None]:
     if not context.authorized(Operation.DESCRIBE, ResourceType.GROUP, group.group_id):
         part.respond(refused_fetch(group, ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        yield
         return
     coordinator = services.group_coordinator
     if group.topics is None:
         coordinator.fetch_offsets(
             group, _Visible(services, context, part), require_stable=require_stable
         )
+        yield
         return
     valid: list[OffsetFetchRequestTopics] = []
     refused: list[OffsetFetchResponseTopics] = []
@@ -122,9 +124,13 @@ def _ask(
         if error is ErrorCode.NONE:
             valid.append(topic)
         else:
-            refused.append(_refused_topic(topic, error))
+            refused.append((yield from _refused_topic(topic, error)))
+        yield
     group.topics = valid
-    coordinator.fetch_offsets(group, _Merged(part, refused), require_stable=require_stable)
+    coordinator.fetch_offsets(
+        group, _Merged(services, part, refused), require_stable=require_stable
+    )
+    yield
 
 
 def _name(
@@ -141,39 +147,69 @@ def _name(
     return ErrorCode.NONE
 
 
-def _refused_topic(topic: OffsetFetchRequestTopics, error: ErrorCode) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=[no_offset(partition, error) for partition in topic.partition_indexes],
-    )
+def _refused_topic(
+    topic: OffsetFetchRequestTopics, error: ErrorCode
+) -> Steps[OffsetFetchResponseTopics]:
+    refused = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=[])
+    for partition in topic.partition_indexes:
+        refused.partitions.append(no_offset(partition, error))
+        yield
+    return refused
 
 
-class _Merged:
+class _Answering:
+    """Hands on what the coordinator says of a group, when it is whole: of very many partitions the
+    coordinator gives the steps that make the answer.
+    """
+
+    def __init__(self, services: BrokerServices, part: Answerable) -> None:
+        self._services = services
+        self._part = part
+
+    def respond(self, message: OffsetFetchResponseGroup | Steps[OffsetFetchResponseGroup]) -> None:
+        if isinstance(message, OffsetFetchResponseGroup):
+            self._part.respond(self.complete(message))
+        else:
+            self._services.go_on(self._go_on(message))
+
+    def _go_on(self, steps: Steps[OffsetFetchResponseGroup]) -> Iterator[None]:
+        group = yield from steps
+        self._part.respond(self.complete(group))
+
+    def complete(self, group: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
+        """The group as this client is told of it."""
+        raise NotImplementedError
+
+
+class _Merged(_Answering):
     """Adds the topics that were refused here, unless the whole group is refused."""
 
-    def __init__(self, part: Answerable, refused: list[OffsetFetchResponseTopics]) -> None:
-        self._part = part
+    def __init__(
+        self,
+        services: BrokerServices,
+        part: Answerable,
+        refused: list[OffsetFetchResponseTopics],
+    ) -> None:
+        super().__init__(services, part)
         self._refused = refused
 
-    def respond(self, message: OffsetFetchResponseGroup) -> None:
-        if not message.error_code:
-            message.topics = [*message.topics, *self._refused]
-        self._part.respond(message)
+    def complete(self, group: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
+        if not group.error_code:
+            group.topics = [*group.topics, *self._refused]
+        return group
 
 
-class _Visible:
+class _Visible(_Answering):
     """Leaves out topics that the client may not see, and gives the others their ids."""
 
     def __init__(self, services: BrokerServices, context: RequestContext, part: Answerable) -> None:
-        self._services = services
+        super().__init__(services, part)
         self._context = context
-        self._part = part
 
-    def respond(self, message: OffsetFetchResponseGroup) -> None:
+    def complete(self, group: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
         topics = []
         by_name = self._services.metadata.image.topics.topics_by_name
-        for topic in message.topics:
+        for topic in group.topics:
             if not self._context.authorized_topic(Operation.DESCRIBE, topic.name):
                 continue
             if self._context.api_version >= FIRST_TOPIC_ID_VERSION:
@@ -182,5 +218,5 @@ class _Visible:
                     continue  # it cannot be named
                 topic.topic_id = found.topic_id
             topics.append(topic)
-        message.topics = topics
-        self._part.respond(message)
+        group.topics = topics
+        return group

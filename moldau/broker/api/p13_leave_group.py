@@ -7,11 +7,16 @@ instance id alone. When the last one leaves, the answer comes when the group is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.authorizer import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p13_leave_group import LeaveGroupResponse, MemberIdentity
+from moldau.protocol.messages.p13_leave_group import (
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator import Answerable
@@ -22,7 +27,9 @@ if TYPE_CHECKING:
 FIRST_BATCHED_VERSION: Final = 3
 
 
-def handle(services: BrokerServices, context: RequestContext, request: LeaveGroupRequest) -> None:
+def handle(
+    services: BrokerServices, context: RequestContext, request: LeaveGroupRequest
+) -> Iterator[None]:
     """Hand the request to the group's coordinator, in the form of the newest version."""
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         context.respond(LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
@@ -31,7 +38,17 @@ def handle(services: BrokerServices, context: RequestContext, request: LeaveGrou
     if context.api_version < FIRST_BATCHED_VERSION:
         request.members = [MemberIdentity(member_id=request.member_id, group_instance_id=None)]
         reply_to = _Single(context)
-    services.group_coordinator.leave_group(context, request, reply_to)
+    answers: list[MemberResponse] = []
+    for member in request.members:
+        answers.append(
+            MemberResponse(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                error_code=ErrorCode.UNKNOWN_MEMBER_ID,
+            )
+        )
+        yield
+    services.group_coordinator.leave_group(context, request, reply_to, answers)
 
 
 class _Single:

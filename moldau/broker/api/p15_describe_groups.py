@@ -27,22 +27,23 @@ def handle(
     """Ask each group's partition, answer when all have answered."""
     include = request.include_authorized_operations
 
+    def shown(group: DescribedGroup) -> DescribedGroup:
+        if include and group.error_code == ErrorCode.NONE:
+            group.authorized_operations = authorized_operations(
+                context.authorizer,
+                context.principal,
+                context.client_host,
+                ResourceType.GROUP,
+                group.group_id,
+            )
+        return group
+
     def done(described: list[DescribedGroup]) -> None:
-        if include:
-            for group in described:
-                if group.error_code == ErrorCode.NONE:
-                    group.authorized_operations = authorized_operations(
-                        context.authorizer,
-                        context.principal,
-                        context.client_host,
-                        ResourceType.GROUP,
-                        group.group_id,
-                    )
         context.respond(DescribeGroupsResponse(groups=described))
 
     collector = Collector(done)
     for group_id in request.groups:
-        part = collector.part()
+        part = collector.part(shown)
         if context.authorized(Operation.DESCRIBE, ResourceType.GROUP, group_id):
             services.group_coordinator.describe_group(group_id, context.api_version, part)
         else:

@@ -11,6 +11,7 @@ Known gaps: none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +40,8 @@ from moldau.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from moldau.broker.coordinator.core.steps import Steps
+    from moldau.broker.group.core.prepared_commit import PreparedCommit
     from moldau.broker.partition import Partition
     from moldau.broker.request_context import RequestContext
     from moldau.broker.services import BrokerServices
@@ -67,16 +70,20 @@ def offset_commit_support(api_version: int) -> Support:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: TxnOffsetCommitRequest
-) -> None:
+) -> Iterator[None]:
     """Verify the transaction, hand the offsets to the group, answer when they are committed."""
     commit = _Commit(services, context, request)
     if not context.authorized(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
     ):
+        yield from commit.prepare()
         commit.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     elif not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
+        yield from commit.prepare()
         commit.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     else:
+        yield from commit.set_aside_unknown()
+        yield from commit.prepare()
         commit.begin()
         context.hold_if_waiting()
 
@@ -84,10 +91,12 @@ def handle(
 class _Commit:
     """One request until it is answered.
 
-    States: new → verifying (not always) → with the group coordinator → answered.
+    States: new → prepared → verifying (not always) → with the group coordinator → answered.
     """
 
-    __slots__ = ("_context", "_request", "_services", "_support", "_unknown")
+    __slots__ = ("_context", "_prepared", "_request", "_services", "_support", "_unknown")
+
+    _prepared: PreparedCommit
 
     def __init__(
         self, services: BrokerServices, context: RequestContext, request: TxnOffsetCommitRequest
@@ -96,16 +105,25 @@ class _Commit:
         self._context = context
         self._request = request
         self._support = offset_commit_support(context.api_version)
-        self._unknown: list[tuple[str, int, ErrorCode]] = []
+        self._unknown: dict[str, list[TxnOffsetCommitResponsePartition]] = {}
+
+    def set_aside_unknown(self) -> Iterator[None]:
+        """Keep the topics and partitions that exist and may be read; a step for each."""
+        topics = []
+        for topic in self._request.topics:
+            known = yield from self._known(topic)
+            if known:
+                topics.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=known))
+        self._request.topics = topics
+
+    def prepare(self) -> Iterator[None]:
+        """Make ready what is stored and answered; a step for each partition."""
+        coordinator = self._services.group_coordinator
+        self._prepared = yield from coordinator.prepare_transactional(self._request)
 
     def begin(self) -> None:
-        """Set aside what does not exist, and look after the rest."""
+        """Look after what exists."""
         request = self._request
-        request.topics = [
-            TxnOffsetCommitRequestTopic(name=topic.name, partitions=known)
-            for topic in request.topics
-            if (known := self._known(topic))
-        ]
         if not request.topics:
             self._answer(TxnOffsetCommitResponse())
             return
@@ -122,20 +140,27 @@ class _Commit:
             return
         self._verify(partition)
 
-    def _known(self, topic: TxnOffsetCommitRequestTopic) -> list[TxnOffsetCommitRequestPartition]:
+    def _known(
+        self, topic: TxnOffsetCommitRequestTopic
+    ) -> Steps[list[TxnOffsetCommitRequestPartition]]:
         """The topic's partitions that exist and may be read; the others are remembered."""
         known = self._services.metadata.image.topics.topics_by_name.get(topic.name)
         is_allowed = self._context.authorized_topic(Operation.READ, topic.name)
         found = []
         for asked in topic.partitions:
+            index = asked.partition_index
+            error = ErrorCode.NONE
             if not is_allowed:
                 error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            elif known is None or asked.partition_index not in known.partitions:
+            elif known is None or index not in known.partitions:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            else:
+            if error is ErrorCode.NONE:
                 found.append(asked)
-                continue
-            self._unknown.append((topic.name, asked.partition_index, error))
+            else:
+                self._unknown.setdefault(topic.name, []).append(
+                    TxnOffsetCommitResponsePartition(partition_index=index, error_code=error)
+                )
+            yield
         return found
 
     def _verify(self, partition: Partition) -> None:
@@ -180,39 +205,22 @@ class _Commit:
 
     def _commit(self) -> None:
         self._services.group_coordinator.txn_offset_commit(
-            self._request, self._answer, self._context.api_version
+            self._request, self._prepared, self._answer, self._context.api_version
         )
 
     def refuse(self, error: ErrorCode) -> None:
         """Nothing is stored; everything that could have been is told why."""
         error = _AS_COORDINATOR.get(error, error)
-        self._answer(
-            TxnOffsetCommitResponse(
-                topics=[
-                    TxnOffsetCommitResponseTopic(
-                        name=topic.name,
-                        partitions=[
-                            TxnOffsetCommitResponsePartition(
-                                partition_index=each.partition_index, error_code=error
-                            )
-                            for each in topic.partitions
-                        ],
-                    )
-                    for topic in self._request.topics
-                ]
-            )
-        )
+        self._answer(self._prepared.refused(error))
 
     def _answer(self, response: TxnOffsetCommitResponse) -> None:
         topics = {topic.name: topic for topic in response.topics}
-        for name, partition_index, error in self._unknown:
+        for name, unknown in self._unknown.items():
             topic = topics.get(name)
             if topic is None:
-                topic = topics[name] = TxnOffsetCommitResponseTopic(name=name)
+                topic = TxnOffsetCommitResponseTopic(name=name)
                 response.topics.append(topic)
-            topic.partitions.append(
-                TxnOffsetCommitResponsePartition(partition_index=partition_index, error_code=error)
-            )
+            topic.partitions.extend(unknown)
         if self._context.api_version < FIRST_WITH_LOAD_ERROR:
             for topic in response.topics:
                 for each in topic.partitions:

@@ -7,6 +7,7 @@ there is none. Offsets of transactions that are still open go too.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation, ResourceType
@@ -24,21 +25,13 @@ def handle(
     services: BrokerServices, context: RequestContext, request: DeleteGroupsRequest
 ) -> Iterator[None]:
     """Ask each group's partition, answer when all have answered."""
-    group_ids = list(dict.fromkeys(request.groups_names))
 
-    def done(errors: list[ErrorCode]) -> None:
-        context.respond(
-            DeleteGroupsResponse(
-                results=[
-                    DeletableGroupResult(group_id=group_id, error_code=error)
-                    for group_id, error in zip(group_ids, errors, strict=True)
-                ]
-            )
-        )
+    def done(results: list[DeletableGroupResult]) -> None:
+        context.respond(DeleteGroupsResponse(results=results))
 
     collector = Collector(done)
-    for group_id in group_ids:
-        part = collector.part()
+    for group_id in dict.fromkeys(request.groups_names):
+        part = collector.part(partial(_result, group_id))
         if context.authorized(Operation.DELETE, ResourceType.GROUP, group_id):
             services.group_coordinator.delete_group(group_id, part)
         else:
@@ -46,3 +39,7 @@ def handle(
         yield
     collector.all_asked()
     context.hold_if_waiting()
+
+
+def _result(group_id: str, error: ErrorCode) -> DeletableGroupResult:
+    return DeletableGroupResult(group_id=group_id, error_code=error)

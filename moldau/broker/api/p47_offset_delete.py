@@ -8,11 +8,13 @@ topic of which no partition is named is not in the answer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p47_offset_delete import (
+    OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
@@ -26,20 +28,24 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.p47_offset_delete import OffsetDeleteRequest
 
 
-def handle(services: BrokerServices, context: RequestContext, request: OffsetDeleteRequest) -> None:
+def handle(
+    services: BrokerServices, context: RequestContext, request: OffsetDeleteRequest
+) -> Iterator[None]:
     """Check what is asked, have the rest removed."""
     if not context.authorized(Operation.DELETE, ResourceType.GROUP, request.group_id):
         context.respond(OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return
     merged = _Merged(context)
     image = services.metadata.image.topics
-    valid = []
+    valid: dict[str, dict[int, OffsetDeleteRequestPartition]] = {}
     for topic in request.topics:
-        checked = _check(context, image, topic, merged)
-        if checked.partitions:
-            valid.append(checked)
+        yield from _check(context, image, topic, merged, valid.setdefault(topic.name, {}))
     # Asked even if nothing is left: whether there is such a group has to be told.
-    request.topics = valid
+    request.topics = [
+        OffsetDeleteRequestTopic(name=name, partitions=list(partitions.values()))
+        for name, partitions in valid.items()
+        if partitions
+    ]
     services.group_coordinator.delete_offsets(request, merged)
     context.hold_if_waiting()
 
@@ -49,8 +55,9 @@ def _check(
     image: TopicsImage,
     topic: OffsetDeleteRequestTopic,
     merged: _Merged,
-) -> OffsetDeleteRequestTopic:
-    """The topic with the partitions that may be asked about."""
+    valid: dict[int, OffsetDeleteRequestPartition],
+) -> Iterator[None]:
+    """Put the partitions that may be asked about into `valid`, each once."""
     found = image.topics_by_name.get(topic.name)
     error = ErrorCode.NONE
     if not context.authorized_topic(Operation.READ, topic.name):
@@ -59,20 +66,18 @@ def _check(
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if error is not ErrorCode.NONE:
         merged.entry(topic.name)
-    valid = []
     for asked in topic.partitions:
+        index = asked.partition_index
         told = error
-        if found is not None and asked.partition_index not in found.partitions:
+        if found is not None and index not in found.partitions:
             told = error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        slot = OffsetDeleteResponsePartition(partition_index=index, error_code=told)
         if told is ErrorCode.NONE:
-            valid.append(asked)
+            valid[index] = asked
+            merged.accept(topic.name, slot)
         else:
-            merged.entry(topic.name).append(
-                OffsetDeleteResponsePartition(
-                    partition_index=asked.partition_index, error_code=told
-                )
-            )
-    return OffsetDeleteRequestTopic(name=topic.name, partitions=valid)
+            merged.entry(topic.name).append(slot)
+        yield
 
 
 class _Merged:
@@ -81,6 +86,11 @@ class _Merged:
     def __init__(self, context: RequestContext) -> None:
         self._context = context
         self._topics: dict[str, OffsetDeleteResponseTopic] = {}
+        self._accepted: dict[str, list[OffsetDeleteResponsePartition]] = {}
+
+    def accept(self, name: str, slot: OffsetDeleteResponsePartition) -> None:
+        """The coordinator is asked about this partition, and says what becomes of it."""
+        self._accepted.setdefault(name, []).append(slot)
 
     def entry(self, name: str) -> list[OffsetDeleteResponsePartition]:
         """The answered partitions of a topic."""
@@ -94,5 +104,9 @@ class _Merged:
             self._context.respond(message)
             return
         for topic in message.topics:
-            self.entry(topic.name).extend(topic.partitions)
+            told = {each.partition_index: each.error_code for each in topic.partitions}
+            slots = self._accepted.pop(topic.name, [])
+            for slot in slots:
+                slot.error_code = told[slot.partition_index]
+            self.entry(topic.name).extend(slots)
         self._context.respond(OffsetDeleteResponse(topics=list(self._topics.values())))

@@ -35,23 +35,25 @@ def handle(
     """Ask each group's partition, answer when all have answered."""
     is_enabled = is_served(services)
 
-    def done(parts: list[list[DescribedGroup]]) -> None:
-        groups = [_visible(context, group) for part in parts for group in part]
-        if request.include_authorized_operations:
-            for group in groups:
-                if group.error_code == ErrorCode.NONE:
-                    group.authorized_operations = authorized_operations(
-                        context.authorizer,
-                        context.principal,
-                        context.client_host,
-                        ResourceType.GROUP,
-                        group.group_id,
-                    )
+    def shown(part: list[DescribedGroup]) -> DescribedGroup:
+        (described,) = part
+        group = _visible(context, described)
+        if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
+            group.authorized_operations = authorized_operations(
+                context.authorizer,
+                context.principal,
+                context.client_host,
+                ResourceType.GROUP,
+                group.group_id,
+            )
+        return group
+
+    def done(groups: list[DescribedGroup]) -> None:
         context.respond(ConsumerGroupDescribeResponse(groups=groups))
 
     collector = Collector(done)
     for group_id in request.group_ids:
-        part = collector.part()
+        part = collector.part(shown)
         if not is_enabled:
             part.respond([_refused(group_id, ErrorCode.UNSUPPORTED_VERSION)])
         elif not context.authorized(Operation.DESCRIBE, ResourceType.GROUP, group_id):

@@ -55,7 +55,8 @@ def encode(
     Raises: LocalProtocolError when a record does not fit its version.
     """
     rows = [
-        Record(
+        record.row
+        or Record(
             0,
             now_ms,
             log.encode_key(record.key),

@@ -35,6 +35,7 @@ from moldau.broker.coordinator.core.result import (
 )
 from moldau.broker.coordinator.errors import write_error
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
+from moldau.runtime.slices import SLICE_MS
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator.core.result import After, CoordinatorRecord
@@ -444,12 +445,19 @@ class Shard(Generic[StateT]):
         self._waiting.add(Waiting(self._end_offset, deadline_ms, after, size_bytes, timer_key))
 
     def _drain(self) -> None:
-        """Answer whoever waited long enough, in order; those who come meanwhile too."""
+        """Answer whoever waited long enough, in order, those who come meanwhile too; after a slice
+        the others go on in another turn of the loop.
+        """
         if self._is_draining or self.state is not ShardState.ACTIVE:
             return
         self._is_draining = True
+        clock = self._ports.clock
+        end_ms = clock.monotonic_ms() + SLICE_MS
         try:
             while self.is_led:
+                if clock.monotonic_ms() > end_ms:
+                    self._drain_soon()
+                    break
                 waiting = self._waiting.pop_committed(self.partition.high_watermark)
                 if waiting is None:
                     break
@@ -481,6 +489,9 @@ class Shard(Generic[StateT]):
         has its own work to end first.
         """
         self._woken_at = -1
+        self._drain_soon()
+
+    def _drain_soon(self) -> None:
         if not self._is_drain_due:
             self._is_drain_due = True
             self._ports.soon(self._drain_later)

@@ -26,20 +26,24 @@ class Collector:
         self._missing_count = 0
         self._is_complete = False
 
-    def part(self) -> CallbackReply:
-        """Who is to be answered with the next part."""
+    def part(self, made: Callable[[Any], Any] | None = None) -> CallbackReply:
+        """Who is to be answered with the next part.
+
+        Args:
+            made: makes the part of that answer when it comes: `done` may have very many of them.
+        """
         self._parts.append(_MISSING)
         self._missing_count += 1
-        return CallbackReply(partial(self._take, len(self._parts) - 1))
+        return CallbackReply(partial(self._take, len(self._parts) - 1, made))
 
     def all_asked(self) -> None:
         """There will be no more parts."""
         self._is_complete = True
         self._end_if_complete()
 
-    def _take(self, index: int, message: Any) -> None:
+    def _take(self, index: int, made: Callable[[Any], Any] | None, message: Any) -> None:
         assert self._parts[index] is _MISSING, "a part is answered once"
-        self._parts[index] = message
+        self._parts[index] = message if made is None else made(message)
         self._missing_count -= 1
         self._end_if_complete()
 

@@ -7,7 +7,7 @@ or permissions (the handlers do). Invariant: every request gets one answer, soon
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -22,10 +22,11 @@ from moldau.broker.group.collecting import Collector
 from moldau.broker.group.core.classic_answers import join_error
 from moldau.broker.group.core.consumer_settings import ConsumerGroupSettings
 from moldau.broker.group.core.context import ClientInfo
-from moldau.broker.group.core.offset_requests import (
-    refused_commit,
-    refused_fetch,
-    refused_transactional,
+from moldau.broker.group.core.offset_requests import refused_fetch
+from moldau.broker.group.core.prepared_commit import (
+    PreparedCommit,
+    prepare_commit,
+    prepare_transactional,
 )
 from moldau.broker.group.core.regular_expressions import ResolveRegularExpressions
 from moldau.broker.group.core.settings import GroupSettings
@@ -43,6 +44,7 @@ from moldau.protocol.messages.p47_offset_delete import OffsetDeleteResponse
 if TYPE_CHECKING:
     from moldau.broker.coordinator import CoordinatorRuntimes
     from moldau.broker.coordinator.core.result import CoordinatorResult
+    from moldau.broker.coordinator.core.steps import Steps
     from moldau.broker.request_context import RequestContext
     from moldau.broker.services import BrokerServices
     from moldau.metadata.image import MetadataDelta, MetadataImage
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.p09_offset_fetch import OffsetFetchRequestGroup
     from moldau.protocol.messages.p11_join_group import JoinGroupRequest
     from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
-    from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
+    from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberResponse
     from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
     from moldau.protocol.messages.p28_txn_offset_commit import (
         TxnOffsetCommitRequest,
@@ -198,14 +200,21 @@ class GroupCoordinator:
         )
 
     def leave_group(
-        self, context: RequestContext, request: LeaveGroupRequest, reply_to: Answerable
+        self,
+        context: RequestContext,
+        request: LeaveGroupRequest,
+        reply_to: Answerable,
+        answers: list[MemberResponse],
     ) -> None:
-        """Answer LeaveGroup, `request` and answer in the form of version 3 and later."""
-        version = context.api_version
+        """Answer LeaveGroup, `request` and answer in the form of version 3 and later.
+
+        Args:
+            answers: one for each member of the request, with its names.
+        """
         self.ask(
             request.group_id,
             reply_to,
-            lambda state, now_ms: state.leave_group(request, version, reply_to, now_ms),
+            lambda state, now_ms: state.leave_group(request, reply_to, now_ms, answers),
             lambda error: LeaveGroupResponse(error_code=error),
             passes_limit=True,
         )
@@ -215,42 +224,57 @@ class GroupCoordinator:
 
     def commit_offsets(
         self, context: RequestContext, request: OffsetCommitRequest, reply_to: Answerable
-    ) -> None:
-        """Answer OffsetCommit; the topics in `request` exist and have names and ids."""
+    ) -> Iterator[None]:
+        """Answer OffsetCommit; the topics in `request` exist and have names and ids. A step for
+        each partition, and then one that commits them.
+        """
         version = context.api_version
+        prepared = yield from prepare_commit(
+            request, self._settings.max_metadata_bytes, self._services.clock.now_ms()
+        )
         self.ask(
             request.group_id,
             reply_to,
-            lambda state, now_ms: state.offset_requests.commit(request, version, reply_to, now_ms),
-            partial(refused_commit, request),
+            lambda state, _now_ms: state.offset_requests.commit(
+                request, prepared, version, reply_to
+            ),
+            prepared.refused,
         )
         context.hold_if_waiting()
+
+    def prepare_transactional(self, request: TxnOffsetCommitRequest) -> Steps[PreparedCommit]:
+        """What `txn_offset_commit` stores; a step for each partition."""
+        return prepare_transactional(
+            request, self._settings.max_metadata_bytes, self._services.clock.now_ms()
+        )
 
     def txn_offset_commit(
         self,
         request: TxnOffsetCommitRequest,
+        prepared: PreparedCommit,
         done: Callable[[TxnOffsetCommitResponse], None],
         api_version: int = 5,
     ) -> None:
         """Store offsets as part of a transaction that has been verified.
 
         Args:
+            prepared: by `prepare_transactional`.
             done: called exactly once, now or later.
         """
         reply_to = CallbackReply(done)
         self.ask(
             request.group_id,
             reply_to,
-            lambda state, now_ms: state.offset_requests.commit_transactional(
-                request, api_version, reply_to, now_ms
+            lambda state, _now_ms: state.offset_requests.commit_transactional(
+                request, prepared, api_version, reply_to
             ),
-            partial(refused_transactional, request),
+            prepared.refused,
         )
 
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, reply_to: Answerable, *, require_stable: bool
     ) -> None:
-        """Answer OffsetFetchResponseGroup."""
+        """Answer OffsetFetchResponseGroup, or the steps that make it."""
         is_confirmed = self._services.is_confirmed()
         self.ask(
             request.group_id,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records import Record
 from moldau.protocol.schema import Message
 
 ReplyTo: TypeAlias = Any
@@ -19,11 +20,15 @@ ReplyTo: TypeAlias = Any
 
 
 class CoordinatorRecord(NamedTuple):
-    """One record of the coordinator's log; without a value it removes the key (a tombstone)."""
+    """One record of the coordinator's log; without a value it removes the key (a tombstone).
+
+    `row` is the record encoded, if that has been done already.
+    """
 
     key: Message
     value: Message | None
     value_version: int = 0
+    row: Record | None = None
 
 
 class Producer(NamedTuple):

@@ -2,15 +2,16 @@
 
 Owns: the group as a value with its legal transitions, and the questions that other parts of the
 coordinator ask any kind of group. Must not: answer requests or set timers (`classic_rebalance` and
-its neighbours do). Invariants: one leader, who is a member, while there are members; the counts of
-waiting members and of supported protocols agree with the members; a state is only left for one that
-`_TRANSITIONS` allows.
+its neighbours do). Invariants: one leader, who is a member, while there are members; the count of
+waiting members and the supported protocols agree with the members; a state is only left for one
+that `_TRANSITIONS` allows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from operator import itemgetter
 from typing import Any, Final
 
 from moldau.broker.coordinator.core.result import CoordinatorRecord, ReplyTo
@@ -24,6 +25,7 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 _VERSION_BYTES: Final = 2
 
 Protocols = Sequence[tuple[str, bytes]]
+_NAME: Final = itemgetter(0)
 
 
 class ClassicGroupState(Enum):
@@ -70,6 +72,7 @@ class ClassicMember:
         "join_api_version",
         "join_reply_to",
         "member_id",
+        "protocol_names",
         "protocols",
         "rebalance_timeout_ms",
         "session_timeout_ms",
@@ -93,6 +96,7 @@ class ClassicMember:
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.session_timeout_ms = session_timeout_ms
         self.protocols = protocols
+        self.protocol_names = frozenset(map(_NAME, protocols))
         self.assignment = b""
         self.is_new = False
         self.join_reply_to: ReplyTo = None
@@ -142,7 +146,8 @@ class ClassicGroup:
         self.new_member_added = False
         self.initial_delay_left_ms = 0
         self._waiting_to_join = 0
-        self._protocol_counts: dict[str, int] = {}
+        self._common_protocols: frozenset[str] | None = None
+        """What all members support; None if it has to be found out."""
 
     # -- what every kind of group answers --------------------------------------------------------
 
@@ -286,8 +291,17 @@ class ClassicGroup:
             return bool(protocol_type) and bool(names)
         if protocol_type != self.protocol_type:
             return False
-        counts = self._protocol_counts
-        return any(counts.get(name, 0) == len(self.members) for name in names)
+        return bool(names) if not self.members else not self.common_protocols.isdisjoint(names)
+
+    @property
+    def common_protocols(self) -> frozenset[str]:
+        """The protocols that all members support, none without members."""
+        common = self._common_protocols
+        if common is None:
+            names = [member.protocol_names for member in self.members.values()]
+            common = names[0].intersection(*names[1:]) if names else frozenset()
+            self._common_protocols = common
+        return common
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
         """A new member; the first one leads."""
@@ -300,7 +314,11 @@ class ClassicGroup:
             self.static_members[member.group_instance_id] = member.member_id
         if self.leader_id is None:
             self.leader_id = member.member_id
-        self._count_protocols(member.protocols, 1)
+        common = self._common_protocols
+        if common is not None:
+            is_first = len(self.members) == 1
+            names = member.protocol_names
+            self._common_protocols = names if is_first else common & names
 
     def remove(self, member: ClassicMember) -> None:
         """A member less; its requests must have been answered."""
@@ -308,7 +326,7 @@ class ClassicGroup:
         assert member.sync_reply_to is None
         del self.members[member.member_id]
         self.pending_sync.discard(member.member_id)
-        self._count_protocols(member.protocols, -1)
+        self._common_protocols = None
         instance_id = member.group_instance_id
         if instance_id is not None and self.static_members.get(instance_id) == member.member_id:
             del self.static_members[instance_id]
@@ -337,8 +355,10 @@ class ClassicGroup:
         session_timeout_ms: int,
     ) -> None:
         """What a member says when it joins again."""
-        self._count_protocols(member.protocols, -1)
-        self._count_protocols(protocols, 1)
+        names = frozenset(map(_NAME, protocols))
+        if names != member.protocol_names:
+            self._common_protocols = None
+        member.protocol_names = names
         member.protocols = protocols
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
@@ -409,9 +429,7 @@ class ClassicGroup:
 
     def select_protocol(self) -> str:
         """The protocol that most members like best among those all of them support."""
-        candidates = {
-            name for name, count in self._protocol_counts.items() if count == len(self.members)
-        }
+        candidates = self.common_protocols
         assert candidates, f"{self.group_id}: members without a common protocol"
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -434,15 +452,6 @@ class ClassicGroup:
                 except RemoteProtocolError:
                     return
         self.subscribed_topics = frozenset(topics)
-
-    def _count_protocols(self, protocols: Protocols, amount: int) -> None:
-        counts = self._protocol_counts
-        for name in {name for name, _ in protocols}:
-            count = counts.get(name, 0) + amount
-            if count:
-                counts[name] = count
-            else:
-                del counts[name]
 
 
 def _subscribed_topics(metadata: bytes) -> set[str]:

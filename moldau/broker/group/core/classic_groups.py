@@ -172,21 +172,35 @@ class ClassicGroups:
         return out
 
     def leave_group(
-        self, request: LeaveGroupRequest, reply_to: ReplyTo, now_ms: float
+        self,
+        request: LeaveGroupRequest,
+        reply_to: ReplyTo,
+        now_ms: float,
+        answers: list[MemberResponse],
     ) -> CoordinatorResult:
-        """Leave, or have members removed by an administrator."""
+        """Leave, or have members removed by an administrator.
+
+        Args:
+            answers: one for each member of the request, which says UNKNOWN_MEMBER_ID until here.
+        """
         if not request.group_id:
             message = LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
             return CoordinatorResult.reply(reply_to, message)
         group = self.get(request.group_id)
         if group is None:
-            return CoordinatorResult.reply(reply_to, unknown_leavers(request))
+            return CoordinatorResult.reply(reply_to, LeaveGroupResponse(members=answers))
         out = CoordinatorResult()
-        response = LeaveGroupResponse(members=[])
-        for leaving in request.members:
-            error = self._leave(group, leaving, out)
-            response.members.append(_left(leaving, error))
-        has_left = any(each.error_code is ErrorCode.NONE for each in response.members)
+        response = LeaveGroupResponse(members=answers)
+        has_left = False
+        members, static, pending = group.members, group.static_members, group.pending_members
+        for leaving, told in zip(request.members, answers, strict=True):
+            instance_id = leaving.group_instance_id
+            is_known = (
+                leaving.member_id in members if instance_id is None else instance_id in static
+            )
+            if is_known or leaving.member_id in pending:
+                error = told.error_code = self._leave(group, leaving, out)
+                has_left = has_left or error is ErrorCode.NONE
         if has_left and group.state is not ClassicGroupState.EMPTY:
             self._rebalance.members_changed(group, out, now_ms)
         self.discard_if_unused(group)
@@ -351,21 +365,6 @@ class ClassicGroups:
                 return error
         self._rebalance.remove_member(group, group.members[member_id], out)
         return ErrorCode.NONE
-
-
-def unknown_leavers(
-    request: LeaveGroupRequest, error: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID
-) -> LeaveGroupResponse:
-    """The answer for a group that does not exist: none of them is a member."""
-    return LeaveGroupResponse(members=[_left(leaving, error) for leaving in request.members])
-
-
-def _left(leaving: MemberIdentity, error: ErrorCode) -> MemberResponse:
-    return MemberResponse(
-        member_id=leaving.member_id,
-        group_instance_id=leaving.group_instance_id,
-        error_code=error,
-    )
 
 
 def _sync_error(group: ClassicGroup | None, request: SyncGroupRequest) -> ErrorCode:

@@ -62,7 +62,7 @@ from moldau.metadata.image import MetadataDelta, MetadataImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
-from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
+from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberResponse
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -185,11 +185,14 @@ class ConsumerGroups:
         return self._classic.heartbeat(request, reply_to, now_ms)
 
     def leave_group(
-        self, request: LeaveGroupRequest, api_version: int, reply_to: ReplyTo, now_ms: float
+        self,
+        request: LeaveGroupRequest,
+        reply_to: ReplyTo,
+        now_ms: float,
+        answers: list[MemberResponse],
     ) -> CoordinatorResult:
         """A LeaveGroup to a consumer group; answers LeaveGroupResponse."""
-        del api_version
-        return self._classic.leave_group(request, reply_to, now_ms)
+        return self._classic.leave_group(request, reply_to, now_ms, answers)
 
     # Events
 

@@ -7,7 +7,8 @@ committed, or read, only when the record behind it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from moldau.broker.coordinator.core.result import (
     Producer,
     ReplyTo,
 )
+from moldau.broker.coordinator.core.steps import Steps, at_once
 from moldau.broker.group.core.classic_group import ClassicGroup
 from moldau.broker.group.core.errors import (
     group_write_error,
@@ -24,14 +26,12 @@ from moldau.broker.group.core.errors import (
     offset_write_error,
 )
 from moldau.broker.group.core.offset_store import OffsetStore, StoredOffset
-from moldau.broker.group.core.records import NO_EXPIRY, offset_record, offset_tombstone
+from moldau.broker.group.core.prepared_commit import PreparedCommit, is_metadata_too_large
+from moldau.broker.group.core.records import offset_tombstone
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
 )
 from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchRequestGroup,
@@ -42,9 +42,6 @@ from moldau.protocol.messages.p09_offset_fetch import (
 from moldau.protocol.messages.p28_txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequest,
@@ -61,6 +58,9 @@ if TYPE_CHECKING:
 FIRST_GROUP_NOT_FOUND_VERSION: Final = 9
 """OffsetCommit says from this version on that there is no such group; before, that the generation
 is unknown."""
+
+MAX_READ_AT_ONCE: Final = 1000
+"""Of more partitions the answer is made in steps."""
 
 NO_OFFSET: Final = -1
 NO_PARTITION: Final = -1
@@ -86,36 +86,22 @@ class OffsetRequests:
     # -- commit ----------------------------------------------------------------------------------
 
     def commit(
-        self, request: OffsetCommitRequest, api_version: int, reply_to: ReplyTo, now_ms: float
+        self,
+        request: OffsetCommitRequest,
+        prepared: PreparedCommit,
+        api_version: int,
+        reply_to: ReplyTo,
     ) -> CoordinatorResult:
         """Store offsets of topics that exist; `request.topics` have names and, if known, ids."""
         error = self._commit_error(request, api_version)
         if error is not ErrorCode.NONE:
-            return CoordinatorResult.reply(reply_to, refused_commit(request, error))
-        expire_timestamp_ms = NO_EXPIRY
-        if request.retention_time_ms >= 0:
-            expire_timestamp_ms = int(now_ms) + request.retention_time_ms
-        records: list[CoordinatorRecord] = []
-        response = OffsetCommitResponse(topics=[])
-        for topic in request.topics:
-            answered = OffsetCommitResponseTopic(
-                name=topic.name, topic_id=topic.topic_id, partitions=[]
-            )
-            response.topics.append(answered)
-            for asked in topic.partitions:
-                stored = _to_store(asked, now_ms, expire_timestamp_ms, topic.topic_id)
-                written = self._record_of(request.group_id, topic.name, asked, stored, records)
-                answered.partitions.append(
-                    OffsetCommitResponsePartition(
-                        partition_index=asked.partition_index, error_code=written
-                    )
-                )
-        self._count("offset-commit", len(records))
+            return CoordinatorResult.reply(reply_to, prepared.refused(error))
+        self._count("offset-commit", len(prepared.records))
         result = CoordinatorResult.reply_when_committed(
             reply_to,
-            response,
-            on_error=lambda error: refused_commit(request, offset_write_error(error)),
-            records=records,
+            prepared.response,
+            on_error=lambda error: prepared.refused(offset_write_error(error)),
+            records=prepared.records,
         )
         group = self._classic.get(request.group_id)
         if group is not None:
@@ -123,52 +109,30 @@ class OffsetRequests:
         return result
 
     def commit_transactional(
-        self, request: TxnOffsetCommitRequest, api_version: int, reply_to: ReplyTo, now_ms: float
+        self,
+        request: TxnOffsetCommitRequest,
+        prepared: PreparedCommit,
+        api_version: int,
+        reply_to: ReplyTo,
     ) -> CoordinatorResult:
         """Store offsets that count when the producer's transaction commits."""
         error = self._transactional_error(request, api_version)
         if error is not ErrorCode.NONE:
-            return CoordinatorResult.reply(reply_to, refused_transactional(request, error))
-        records: list[CoordinatorRecord] = []
-        response = TxnOffsetCommitResponse(topics=[])
-        for topic in request.topics:
-            answered = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
-            response.topics.append(answered)
-            for asked in topic.partitions:
-                stored = _to_store(asked, now_ms, NO_EXPIRY, ZERO_UUID)
-                written = self._record_of(request.group_id, topic.name, asked, stored, records)
-                answered.partitions.append(
-                    TxnOffsetCommitResponsePartition(
-                        partition_index=asked.partition_index, error_code=written
-                    )
-                )
-        self._count("offset-commit", len(records))
+            return CoordinatorResult.reply(reply_to, prepared.refused(error))
+        self._count("offset-commit", len(prepared.records))
+        producer = Producer(request.producer_id, request.producer_epoch)
         return CoordinatorResult.reply_when_committed(
             reply_to,
-            response,
-            on_error=lambda error: refused_transactional(request, offset_write_error(error)),
-            records=records,
-            producer=Producer(request.producer_id, request.producer_epoch) if records else None,
+            prepared.response,
+            on_error=lambda error: prepared.refused(offset_write_error(error)),
+            records=prepared.records,
+            producer=producer if prepared.records else None,
         )
-
-    def _record_of(
-        self,
-        group_id: str,
-        topic: str,
-        asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
-        stored: StoredOffset,
-        records: list[CoordinatorRecord],
-    ) -> ErrorCode:
-        if self._is_metadata_too_large(asked):
-            return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        records.append(offset_record(group_id, topic, asked.partition_index, stored))
-        return ErrorCode.NONE
 
     def _is_metadata_too_large(
         self, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
     ) -> bool:
-        # Characters, whatever the key is called: so does Kafka.
-        return len(asked.committed_metadata or "") > self._settings.max_metadata_bytes
+        return is_metadata_too_large(asked, self._settings.max_metadata_bytes)
 
     def _commit_error(self, request: OffsetCommitRequest, api_version: int) -> ErrorCode:
         group = self._groups.get(request.group_id)
@@ -245,7 +209,8 @@ class OffsetRequests:
         is_confirmed: bool = True,
     ) -> CoordinatorResult:
         """Read offsets: those asked for, or all when `topics` is None. Answers
-        OffsetFetchResponseGroup; an open transaction makes an offset UNSTABLE_OFFSET_COMMIT where
+        OffsetFetchResponseGroup, or if there are very many of them the steps that make it of what
+        is stored now; an open transaction makes an offset UNSTABLE_OFFSET_COMMIT where
         `require_stable` asks for it (KIP-447).
 
         Not `is_confirmed`, this may be a former coordinator that does not know it yet:
@@ -263,54 +228,32 @@ class OffsetRequests:
             error = group.validate_offset_fetch(request.member_id, request.member_epoch)
         if error not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
             return CoordinatorResult.reply(reply_to, refused_fetch(request, error))
-        if request.topics is None:
-            topics = [
-                self._fetch_topic(request.group_id, name, ZERO_UUID, list(found), require_stable)
-                for name, found in self._offsets.topics(request.group_id).items()
-            ]
-        else:
-            topics = [
-                self._fetch_topic(
-                    request.group_id,
-                    topic.name,
-                    topic.topic_id,
-                    topic.partition_indexes,
-                    require_stable,
-                )
-                for topic in request.topics
-            ]
         return CoordinatorResult.reply_when_committed(
             reply_to,
-            OffsetFetchResponseGroup(group_id=request.group_id, topics=topics),
+            self._read(request, require_stable=require_stable),
             on_error=lambda error: refused_fetch(request, offset_read_error(error)),
             records=[] if is_confirmed else [offset_tombstone("", "", NO_PARTITION)],
         )
 
-    def _fetch_topic(
-        self,
-        group_id: str,
-        topic: str,
-        topic_id: UUID,
-        partitions: list[int],
-        require_stable: bool,
-    ) -> OffsetFetchResponseTopics:
-        answered = OffsetFetchResponseTopics(name=topic, topic_id=topic_id, partitions=[])
-        for partition in partitions:
-            if require_stable and self._offsets.is_pending(group_id, topic, partition):
-                slot = no_offset(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-            else:
-                stored = self._offsets.get(group_id, topic, partition)
-                if stored is None or _is_of_another_topic(stored.topic_id, topic_id):
-                    slot = no_offset(partition)
-                else:
-                    slot = OffsetFetchResponsePartitions(
-                        partition_index=partition,
-                        committed_offset=stored.offset,
-                        committed_leader_epoch=stored.leader_epoch,
-                        metadata=stored.metadata,
-                    )
-            answered.partitions.append(slot)
-        return answered
+    def _read(
+        self, request: OffsetFetchRequestGroup, *, require_stable: bool
+    ) -> OffsetFetchResponseGroup | Steps[OffsetFetchResponseGroup]:
+        group_id = request.group_id
+        stored = self._offsets.topics(group_id)
+        checks_pending = require_stable and self._offsets.has_open_transactions(group_id)
+        if not _is_large(request, stored):
+            is_pending = partial(self._offsets.is_pending, group_id) if checks_pending else None
+            return at_once(_answer_steps(group_id, _asked(request, stored), stored, is_pending))
+        # It may change while the answer is made.
+        names = stored if request.topics is None else {each.name for each in request.topics}
+        stored = {name: dict(found) for name, found in stored.items() if name in names}
+        unstable = set(self._offsets.pending_partitions(group_id)) if checks_pending else set()
+        return _answer_steps(
+            group_id,
+            _asked(request, stored),
+            stored,
+            lambda topic, index: (group_id, topic, index) in unstable,
+        )
 
     # -- delete ----------------------------------------------------------------------------------
 
@@ -357,25 +300,59 @@ class OffsetRequests:
         )
 
 
-def _to_store(
-    asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
-    now_ms: float,
-    expire_timestamp_ms: int,
-    topic_id: UUID,
-) -> StoredOffset:
-    return StoredOffset(
-        asked.committed_offset,
-        asked.committed_leader_epoch,
-        asked.committed_metadata or "",
-        int(now_ms),
-        expire_timestamp_ms,
-        topic_id,
-    )
-
-
 def _is_of_another_topic(stored_id: UUID, asked_id: UUID) -> bool:
     """Whether the offset belongs to a topic of the same name that has been deleted since."""
     return ZERO_UUID not in (stored_id, asked_id) and stored_id != asked_id
+
+
+Stored = Mapping[str, Mapping[int, StoredOffset]]
+
+
+def _asked(
+    request: OffsetFetchRequestGroup, stored: Stored
+) -> Iterator[tuple[str, UUID, Iterable[int]]]:
+    """Topic by topic, of which partitions an answer is made."""
+    if request.topics is None:
+        return ((name, ZERO_UUID, list(found)) for name, found in stored.items())
+    return ((each.name, each.topic_id, each.partition_indexes) for each in request.topics)
+
+
+def _is_large(request: OffsetFetchRequestGroup, stored: Stored) -> bool:
+    parts = stored.values() if request.topics is None else request.topics
+    if len(parts) > MAX_READ_AT_ONCE:
+        return True
+    if request.topics is None:
+        return sum(map(len, stored.values())) > MAX_READ_AT_ONCE
+    return sum(len(topic.partition_indexes) for topic in request.topics) > MAX_READ_AT_ONCE
+
+
+def _answer_steps(
+    group_id: str,
+    asked: Iterator[tuple[str, UUID, Iterable[int]]],
+    stored: Stored,
+    is_pending: Callable[[str, int], bool] | None,
+) -> Steps[OffsetFetchResponseGroup]:
+    response = OffsetFetchResponseGroup(group_id=group_id, topics=[])
+    for name, topic_id, indexes in asked:
+        answered = OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[])
+        response.topics.append(answered)
+        found = stored.get(name, {})
+        for index in indexes:
+            offset = found.get(index)
+            if is_pending is not None and is_pending(name, index):
+                slot = no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            elif offset is None or _is_of_another_topic(offset.topic_id, topic_id):
+                slot = no_offset(index)
+            else:
+                slot = OffsetFetchResponsePartitions(
+                    partition_index=index,
+                    committed_offset=offset.offset,
+                    committed_leader_epoch=offset.leader_epoch,
+                    metadata=offset.metadata,
+                )
+            answered.partitions.append(slot)
+            yield
+    return response
 
 
 def no_offset(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
@@ -386,45 +363,6 @@ def no_offset(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchR
         committed_leader_epoch=NO_OFFSET,
         metadata="",
         error_code=error,
-    )
-
-
-def refused_commit(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
-    """The same error for every partition."""
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=asked.partition_index, error_code=error
-                    )
-                    for asked in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def refused_transactional(
-    request: TxnOffsetCommitRequest, error: ErrorCode
-) -> TxnOffsetCommitResponse:
-    """The same error for every partition."""
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(
-                        partition_index=asked.partition_index, error_code=error
-                    )
-                    for asked in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
     )
 
 

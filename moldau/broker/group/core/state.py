@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.protocol.messages.p11_join_group import JoinGroupRequest
     from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
-    from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
+    from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberResponse
     from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
 
 CONSUMER: Final = "consumer"
@@ -175,13 +175,22 @@ class GroupState:
         return self._for(request.group_id).heartbeat(request, reply_to, now_ms)
 
     def leave_group(
-        self, request: LeaveGroupRequest, api_version: int, reply_to: ReplyTo, now_ms: float
+        self,
+        request: LeaveGroupRequest,
+        reply_to: ReplyTo,
+        now_ms: float,
+        answers: list[MemberResponse],
     ) -> CoordinatorResult:
-        """Answers LeaveGroupResponse in the form of version 3 and later."""
+        """Answers LeaveGroupResponse in the form of version 3 and later.
+
+        Args:
+            answers: one for each member of the request, which get their error
+                codes here.
+        """
         group = self.groups.get(request.group_id)
         if group is not None and group.kind == CONSUMER:
-            return self.consumer_groups.leave_group(request, api_version, reply_to, now_ms)
-        return self.classic.leave_group(request, reply_to, now_ms)
+            return self.consumer_groups.leave_group(request, reply_to, now_ms, answers)
+        return self.classic.leave_group(request, reply_to, now_ms, answers)
 
     def _for(self, group_id: str) -> ClassicGroups | ConsumerGroups:
         group = self.groups.get(group_id)

@@ -17,9 +17,11 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from moldau.broker.coordinator.core.steps import at_once
 from moldau.broker.coordinator.matching import ExpressionMatcher
 from moldau.broker.group.coordinator import GroupCoordinator
 from moldau.broker.group.core.context import ClientInfo
+from moldau.broker.group.core.prepared_commit import prepare_commit
 from moldau.broker.group.core.state import GroupState
 from moldau.config import BROKER_KEYS
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
@@ -36,7 +38,11 @@ from moldau.protocol.messages.p09_offset_fetch import (
 )
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
-from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberIdentity
+from moldau.protocol.messages.p13_leave_group import (
+    LeaveGroupRequest,
+    MemberIdentity,
+    MemberResponse,
+)
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from moldau.protocol.messages.p28_txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -220,9 +226,12 @@ class Groups:
                 for (topic, partition), offset in offsets.items()
             ],
         )
+        max_length = self.coordinator._settings.max_metadata_bytes
         return self.call(
             group_id,
-            lambda state, to, now_ms: state.offset_requests.commit(request, version, to, now_ms),
+            lambda state, to, now_ms: state.offset_requests.commit(
+                request, at_once(prepare_commit(request, max_length, now_ms)), version, to
+            ),
         )
 
     def commit_transactional(
@@ -257,7 +266,8 @@ class Groups:
             ],
         )
         caller = Caller("txn")
-        self.coordinator.txn_offset_commit(request, caller.respond)
+        prepared = at_once(self.coordinator.prepare_transactional(request))
+        self.coordinator.txn_offset_commit(request, prepared, caller.respond)
         return caller
 
     def end_transaction(
@@ -341,8 +351,16 @@ class Groups:
                 for member_id, instance_id in members
             ],
         )
+        answers = [
+            MemberResponse(
+                member_id=member_id,
+                group_instance_id=instance_id,
+                error_code=ErrorCode.UNKNOWN_MEMBER_ID,
+            )
+            for member_id, instance_id in members
+        ]
         return self.call(
-            group_id, lambda state, to, now_ms: state.leave_group(request, 5, to, now_ms)
+            group_id, lambda state, to, now_ms: state.leave_group(request, to, now_ms, answers)
         )
 
 
