@@ -7,8 +7,8 @@ looks only at partitions that changed since it last looked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from moldau.broker.authorizer import Operation
 from moldau.broker.fetch_sessions import NO_REPLICA, FetchSession
@@ -17,6 +17,7 @@ from moldau.broker.partition.core.values import UNKNOWN_BROKER_EPOCH
 from moldau.broker.purgatory import DelayedOperation
 from moldau.broker.waiting import wait_in, wait_no_longer
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.slices import in_slices
 
 if TYPE_CHECKING:
     from moldau.broker.fetch_sessions import FetchPartition
@@ -27,11 +28,25 @@ if TYPE_CHECKING:
 PENDING_WAIT_MS: Final = 5_000
 """How long a fetch that would not wait waits all the same for bytes being read off the loop."""
 
+MAX_READ_AT_ONCE: Final = 500
+"""More partitions are read and answered in steps, `STEP_COUNT` in each."""
+
+STEP_COUNT: Final = 50
+
 READ_ALL_UP_TO: Final = 8
 """A fetch of so few partitions reads them all again when one changed; others look at that one."""
 
 Outcome = tuple["FetchPartition", FetchRead]
-Answer = Callable[["DelayedFetch", list[Outcome]], None]
+
+
+class FetchAnswer(Protocol):
+    """The response while it is built."""
+
+    def add(self, outcomes: list[Outcome]) -> None:
+        """These partitions, and what was read of them."""
+
+    def send(self, outcomes: list[Outcome]) -> None:
+        """All of them have been added."""
 
 
 class FetchParameters(NamedTuple):
@@ -66,17 +81,18 @@ class DelayedFetch(DelayedOperation):
         partitions: of a fetch without an earlier session, in the order they are read.
         session: whose changed partitions are read; None for a fetch without one.
         is_incremental: the response names only what is new to the client.
-        answer: builds and sends the response.
+        new_answer: begins a response.
     """
 
     __slots__ = (
         "_arrived_ms",
         "_authorized",
         "_changed",
+        "_new_answer",
         "_partitions",
         "_sizes",
         "_total_bytes",
-        "answer",
+        "changed_in_steps",
         "context",
         "is_incremental",
         "manager",
@@ -93,14 +109,14 @@ class DelayedFetch(DelayedOperation):
         partitions: list[FetchPartition],
         session: FetchSession | None,
         is_incremental: bool,
-        answer: Answer,
+        new_answer: Callable[[DelayedFetch], FetchAnswer],
     ) -> None:
         super().__init__()
         self.context = context
         self.parameters = parameters
         self.session = session
         self.is_incremental = is_incremental
-        self.answer = answer
+        self._new_answer = new_answer
         self.manager = manager
         self._partitions = partitions
         self._arrived_ms = self._follower_asks() if parameters.is_from_follower else 0.0
@@ -108,6 +124,8 @@ class DelayedFetch(DelayedOperation):
         self._changed: dict[FetchPartition, None] = {}
         self._sizes: dict[FetchPartition, int] = {}
         self._total_bytes = 0
+        self.changed_in_steps: dict[FetchPartition, None] | None = None
+        """What has changed since it was read, while this is read or answered in steps."""
 
     def _follower_asks(self) -> float:
         """Note that the follower lives, for whatever it follows; returns when that was."""
@@ -123,9 +141,39 @@ class DelayedFetch(DelayedOperation):
 
     # -- life ------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Answer at once if there is enough, and wait otherwise."""
+    def start(self) -> Iterator[None] | None:
+        """Answer at once if there is enough, and wait otherwise; of very many partitions, the steps
+        of that.
+        """
+        if self._is_large:
+            return self._start_in_steps()
         outcomes = self.read_all()
+        if not self._begin_waiting(outcomes):
+            self._finish(outcomes)
+        return None
+
+    def _start_in_steps(self) -> Iterator[None]:
+        changed = self.changed_in_steps = {}
+        session = self.session
+        if session is not None:
+            session.waiting.append(self)
+        outcomes: list[Outcome] = []
+        yield from self._read_in_steps(outcomes)
+        if not self._begin_waiting(outcomes):
+            yield from self._finish_in_steps(outcomes)
+            return
+        self.changed_in_steps = None
+        for fetched in changed:
+            self.partition_changed(fetched)
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether there is so much to be read that others must have their turn in between."""
+        to_read = self.session.dirty if self.is_incremental and self.session else self._partitions
+        return len(to_read) > MAX_READ_AT_ONCE
+
+    def _begin_waiting(self, outcomes: list[Outcome]) -> bool:
+        """Wait unless there is enough, or nothing to wait for; whether it does."""
         parameters = self.parameters
         enough, pending = self._judge(outcomes)
         timeout_ms = parameters.max_wait_ms
@@ -133,19 +181,20 @@ class DelayedFetch(DelayedOperation):
             timeout_ms = PENDING_WAIT_MS
         nothing_to_wait_for = not self.is_incremental and not self._partitions
         if enough or timeout_ms <= 0 or nothing_to_wait_for:
-            self._finish(outcomes)
-            return
-        if self.session is not None:
+            return False
+        if self.session is not None and self not in self.session.waiting:
             self.session.waiting.append(self)
         if not wait_in(self.manager.fetch_purgatory, self, self.context, timeout_ms):
-            self._finish(outcomes)
-            return
+            return False
         self._sizes = {fetched: read.size_bytes for fetched, read in outcomes if read.size_bytes}
         self._total_bytes = sum(self._sizes.values())
+        return True
 
     def partition_changed(self, fetched: FetchPartition) -> None:
         """A partition has something new: look at it once the change is complete."""
-        if not self.is_ended:
+        if self.changed_in_steps is not None:
+            self.changed_in_steps[fetched] = None
+        elif not self.is_ended:
             if not self._changed:
                 self.manager.fetch_changed(self)
             self._changed[fetched] = None
@@ -153,7 +202,11 @@ class DelayedFetch(DelayedOperation):
     def high_watermark_moved(self, fetched: FetchPartition) -> None:
         """A follower learns it with whatever is answered next, unless it awaits commits."""
         parameters = self.parameters
-        if not parameters.is_from_follower or parameters.awaits_commits:
+        if (
+            not parameters.is_from_follower
+            or parameters.awaits_commits
+            or self.changed_in_steps is not None
+        ):
             self.partition_changed(fetched)
 
     def complete_if_ready(self) -> None:
@@ -162,6 +215,9 @@ class DelayedFetch(DelayedOperation):
         if self.is_ended:
             return
         parameters = self.parameters
+        if self.is_incremental and self._is_large:
+            self._finish(None)
+            return
         if parameters.min_bytes <= 1 and (
             self.is_incremental or len(self._partitions) <= READ_ALL_UP_TO
         ):
@@ -173,14 +229,14 @@ class DelayedFetch(DelayedOperation):
         for fetched in changed:
             read = self._read(fetched, parameters.max_bytes, min_one_batch=True)
             if self._ends_waiting(fetched, read):
-                self._finish(self.read_all())
+                self._finish(None)
                 return
             pending = pending or read.pending
             self._total_bytes += read.size_bytes - self._sizes.get(fetched, 0)
             self._sizes[fetched] = read.size_bytes
         gave_up_waiting = parameters.max_wait_ms <= 0 and not pending
         if self._total_bytes >= max(1, parameters.min_bytes) or gave_up_waiting:
-            self._finish(self.read_all())
+            self._finish(None)
 
     def on_timeout(self) -> None:
         """Answer with what there is, which may be nothing."""
@@ -193,17 +249,45 @@ class DelayedFetch(DelayedOperation):
 
     def _finish(self, outcomes: list[Outcome] | None) -> None:
         """Answer, with what there is now when no outcomes are given."""
-        context = self.context
-        wait_no_longer(self.manager.fetch_purgatory, self, context)
+        if self._is_large:
+            work = in_slices(self.manager.clock, self._finish_in_steps(outcomes))
+            if work is not None:
+                self.manager.start(work)
+            return
+        wait_no_longer(self.manager.fetch_purgatory, self, self.context)
         try:
-            self.answer(self, self.read_all() if outcomes is None else outcomes)
+            found = self.read_all() if outcomes is None else outcomes
+            answer = self._new_answer(self)
+            answer.add(found)
+            answer.send(found)
         finally:
-            self._let_go()
-            if not context.is_answered:
-                # Nobody else would: it waits nowhere any more.
-                context.close("a fetch failed inside the broker")
+            self._ended()
+
+    def _finish_in_steps(self, outcomes: list[Outcome] | None) -> Iterator[None]:
+        """As `_finish`; what changes from now on is new to the client after the answer, too."""
+        wait_no_longer(self.manager.fetch_purgatory, self, self.context)
+        if self.changed_in_steps is None:
+            self.changed_in_steps = {}
+        try:
+            if outcomes is None:
+                outcomes = []
+                yield from self._read_in_steps(outcomes)
+            answer = self._new_answer(self)
+            for begin in range(0, len(outcomes), STEP_COUNT):
+                answer.add(outcomes[begin : begin + STEP_COUNT])
+                yield
+            answer.send(outcomes)
+        finally:
+            self._ended()
+
+    def _ended(self) -> None:
+        self._let_go()
+        if not self.context.is_answered:
+            # Nobody else would: it waits nowhere any more.
+            self.context.close("a fetch failed inside the broker")
 
     def _let_go(self) -> None:
+        self.changed_in_steps = None
         if self.session is None:
             for fetched in self._partitions:
                 fetched.unwatch()
@@ -246,28 +330,57 @@ class DelayedFetch(DelayedOperation):
 
     def read_all(self) -> list[Outcome]:
         """Read every partition that may have something, within the response's byte budget."""
+        outcomes: list[Outcome] = []
         if self.is_incremental:
             assert self.session is not None
-            return self._read_dirty(self.session)
+            dirty = list(self.session.dirty)
+            self._read_dirty(self.session, dirty, outcomes, self.parameters.max_bytes)
+        else:
+            self._read_listed(self._partitions, outcomes, self.parameters.max_bytes)
+        return outcomes
+
+    def _read_in_steps(self, outcomes: list[Outcome]) -> Iterator[None]:
+        """As `read_all`. A session's partitions may be forgotten in between."""
         remaining_bytes = self.parameters.max_bytes
-        is_empty = True
-        outcomes = []
-        for fetched in self._partitions:
+        session = self.session
+        partitions = self._partitions
+        if self.is_incremental:
+            assert session is not None
+            partitions = list(session.dirty)
+        for begin in range(0, len(partitions), STEP_COUNT):
+            some = partitions[begin : begin + STEP_COUNT]
+            if self.is_incremental and session is not None:
+                some = [each for each in some if session.partitions.get(each.key) is each]
+                remaining_bytes = self._read_dirty(session, some, outcomes, remaining_bytes)
+            else:
+                remaining_bytes = self._read_listed(some, outcomes, remaining_bytes)
+            yield
+
+    def _read_listed(
+        self, partitions: list[FetchPartition], outcomes: list[Outcome], remaining_bytes: int
+    ) -> int:
+        """Read these; returns the bytes that are left for others."""
+        is_empty = remaining_bytes == self.parameters.max_bytes
+        for fetched in partitions:
             read = self._read(fetched, max(0, remaining_bytes), min_one_batch=is_empty)
             outcomes.append((fetched, read))
             if read.size_bytes:
                 remaining_bytes -= read.size_bytes
                 is_empty = False
-        return outcomes
+        return remaining_bytes
 
-    def _read_dirty(self, session: FetchSession) -> list[Outcome]:
-        """As `read_all`, for the partitions of a session that are new to the client; those with
+    def _read_dirty(
+        self,
+        session: FetchSession,
+        dirty: list[FetchPartition],
+        outcomes: list[Outcome],
+        remaining_bytes: int,
+    ) -> int:
+        """As `_read_listed`, of partitions of a session that are new to the client; those with
         nothing new after all are clean from now on.
         """
-        remaining_bytes = self.parameters.max_bytes
-        is_empty = True
-        outcomes = []
-        for fetched in list(session.dirty):
+        is_empty = remaining_bytes == self.parameters.max_bytes
+        for fetched in dirty:
             if remaining_bytes <= 0 and not is_empty:
                 if not self.parameters.is_from_follower:
                     break
@@ -278,11 +391,11 @@ class DelayedFetch(DelayedOperation):
             if read.pending or is_news(fetched, read):
                 outcomes.append((fetched, read))
             elif not read.is_starved:
-                del session.dirty[fetched]
+                session.dirty.pop(fetched, None)
             if read.size_bytes:
                 remaining_bytes -= read.size_bytes
                 is_empty = False
-        return outcomes
+        return remaining_bytes
 
     def _read(self, fetched: FetchPartition, max_bytes: int, *, min_one_batch: bool) -> FetchRead:
         parameters = self.parameters

@@ -15,10 +15,12 @@ Known gaps: no tiered storage.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.delayed_fetch import (
+    MAX_READ_AT_ONCE,
     DelayedFetch,
     FetchParameters,
     Outcome,
@@ -32,6 +34,7 @@ from moldau.broker.fetch_sessions import (
     NO_REPLICA,
     FetchPartition,
     FetchSession,
+    PartitionKey,
     request_partitions,
 )
 from moldau.broker.leader_hints import WRONG_LEADER_ERRORS, LeaderHints
@@ -78,27 +81,31 @@ class _NoOwner:
 _NO_OWNER: Final = _NoOwner()
 
 
-def handle(services: BrokerServices, context: RequestContext, request: FetchRequest) -> None:
-    """Find the session, then let a DelayedFetch answer."""
+def handle(
+    services: BrokerServices, context: RequestContext, request: FetchRequest
+) -> Iterator[None] | None:
+    """Find the session, then let a DelayedFetch answer; of very many partitions, in steps."""
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         _refuse(context, ErrorCode.INVALID_REQUEST)
-        return
+        return None
     parameters = _parameters(services, context, request)
     if parameters.is_from_follower and not context.authorized(
         Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME
     ):
         _refuse(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return
+        return None
     sessions = services.fetch_sessions
     if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
         if request.session_id != INVALID_SESSION_ID:
             sessions.end(request.session_id)
-        _start_full(services, context, request, parameters)
-        return
+        if sum(len(topic.partitions) for topic in request.topics) > MAX_READ_AT_ONCE:
+            return _start_large(services, context, request, parameters)
+        by_key = {fetched.key: fetched for fetched in request_partitions(request, _NO_OWNER)}
+        return _start_full(services, context, request, parameters, list(by_key.values()))
     error, session = sessions.resume(request, uses_topic_ids=parameters.uses_topic_ids)
     if session is None:
         _refuse(context, error)
-        return
+        return None
     is_open = bool(session.partitions)
     fetch = DelayedFetch(
         services.replica_manager,
@@ -107,10 +114,37 @@ def handle(services: BrokerServices, context: RequestContext, request: FetchRequ
         partitions=[],
         session=session if is_open else None,
         is_incremental=is_open,
-        answer=_answer,
+        new_answer=_Answer,
     )
-    fetch.start()
+    return _start(services, fetch)
+
+
+def _start(services: BrokerServices, fetch: DelayedFetch) -> Iterator[None] | None:
+    steps = fetch.start()
+    if steps is not None:
+        return _start_in_steps(services, steps)
     services.replica_manager.complete_ready()
+    return None
+
+
+def _start_in_steps(services: BrokerServices, steps: Iterator[None]) -> Iterator[None]:
+    yield from steps
+    services.replica_manager.complete_ready()
+
+
+def _start_large(
+    services: BrokerServices,
+    context: RequestContext,
+    request: FetchRequest,
+    parameters: FetchParameters,
+) -> Iterator[None]:
+    by_key: dict[PartitionKey, FetchPartition] = {}
+    for fetched in request_partitions(request, _NO_OWNER):
+        by_key[fetched.key] = fetched
+        yield
+    steps = _start_full(services, context, request, parameters, list(by_key.values()))
+    if steps is not None:
+        yield from steps
 
 
 def _start_full(
@@ -118,10 +152,9 @@ def _start_full(
     context: RequestContext,
     request: FetchRequest,
     parameters: FetchParameters,
-) -> None:
+    partitions: list[FetchPartition],
+) -> Iterator[None] | None:
     """A fetch that lists all its partitions; with epoch 0 it founds a session."""
-    by_key = {fetched.key: fetched for fetched in request_partitions(request, _NO_OWNER)}
-    partitions = list(by_key.values())
     session: FetchSession | None = None
     if request.session_epoch == INITIAL_SESSION_EPOCH:
         session = services.fetch_sessions.found(
@@ -137,13 +170,12 @@ def _start_full(
         partitions=partitions,
         session=session,
         is_incremental=False,
-        answer=_answer,
+        new_answer=_Answer,
     )
     if session is None:
         for fetched in partitions:
             fetched.owner = fetch
-    fetch.start()
-    services.replica_manager.complete_ready()
+    return _start(services, fetch)
 
 
 def _parameters(
@@ -181,40 +213,52 @@ def _refuse(context: RequestContext, error: ErrorCode) -> None:
         context.respond(FetchResponse(error_code=error))
 
 
-def _answer(fetch: DelayedFetch, outcomes: list[Outcome]) -> None:
-    """Build the response, remember what the client knows now, send it."""
-    context = fetch.context
-    manager = fetch.manager
-    session = fetch.session
-    hints = LeaderHints(manager, context.listener_name)
-    topics: dict[object, FetchableTopicResponse] = {}
-    for fetched, read in outcomes:
-        if fetch.is_incremental and not is_news(fetched, read):
-            continue
-        key = fetched.topic or fetched.topic_id
-        topic = topics.get(key)
-        if topic is None:
-            topic = topics[key] = FetchableTopicResponse(
-                topic=fetched.topic, topic_id=fetched.topic_id, partitions=[]
-            )
-        topic.partitions.append(_partition_data(fetch, fetched, read, hints))
-        if session is not None:
-            _remember(session, fetched, read)
-        _count(fetch, fetched, read)
-    response = FetchResponse(
-        session_id=INVALID_SESSION_ID if session is None else session.session_id,
-        responses=list(topics.values()),
-    )
-    if context.api_version >= FIRST_WITH_ENDPOINTS:
-        response.node_endpoints = hints.endpoints(NodeEndpoint)
-    if fetch.parameters.is_from_follower:
-        _count_replication(fetch, outcomes)
-    else:
-        throttle_time_ms = manager.quotas.record_fetch(
-            context.principal, context.client_id, total_bytes(outcomes)
+class _Answer:
+    """Builds the response, remembers what the client knows then, sends it."""
+
+    __slots__ = ("_fetch", "_hints", "_topics")
+
+    def __init__(self, fetch: DelayedFetch) -> None:
+        self._fetch = fetch
+        self._hints = LeaderHints(fetch.manager, fetch.context.listener_name)
+        self._topics: dict[object, FetchableTopicResponse] = {}
+
+    def add(self, outcomes: list[Outcome]) -> None:
+        """As the port says."""
+        fetch, hints, topics = self._fetch, self._hints, self._topics
+        session = fetch.session
+        for fetched, read in outcomes:
+            if fetch.is_incremental and not is_news(fetched, read):
+                continue
+            key = fetched.topic or fetched.topic_id
+            topic = topics.get(key)
+            if topic is None:
+                topic = topics[key] = FetchableTopicResponse(
+                    topic=fetched.topic, topic_id=fetched.topic_id, partitions=[]
+                )
+            topic.partitions.append(_partition_data(fetch, fetched, read, hints))
+            if session is not None:
+                _remember(fetch, session, fetched, read)
+            _count(fetch, fetched, read)
+
+    def send(self, outcomes: list[Outcome]) -> None:
+        """As the port says."""
+        fetch = self._fetch
+        context, manager, session = fetch.context, fetch.manager, fetch.session
+        response = FetchResponse(
+            session_id=INVALID_SESSION_ID if session is None else session.session_id,
+            responses=list(self._topics.values()),
         )
-        context.throttle(throttle_time_ms)
-    context.respond(response)
+        if context.api_version >= FIRST_WITH_ENDPOINTS:
+            response.node_endpoints = self._hints.endpoints(NodeEndpoint)
+        if fetch.parameters.is_from_follower:
+            _count_replication(fetch, outcomes)
+        else:
+            throttle_time_ms = manager.quotas.record_fetch(
+                context.principal, context.client_id, total_bytes(outcomes)
+            )
+            context.throttle(throttle_time_ms)
+        context.respond(response)
 
 
 def _count_replication(fetch: DelayedFetch, outcomes: list[Outcome]) -> None:
@@ -260,7 +304,9 @@ def _partition_data(
     return data
 
 
-def _remember(session: FetchSession, fetched: FetchPartition, read: FetchRead) -> None:
+def _remember(
+    fetch: DelayedFetch, session: FetchSession, fetched: FetchPartition, read: FetchRead
+) -> None:
     """What the client knows now; partitions that had data go to the end of the line.
 
     Whoever is told where the logs part cuts its own, and takes nothing else from that answer.
@@ -272,8 +318,9 @@ def _remember(session: FetchSession, fetched: FetchPartition, read: FetchRead) -
         fetched.reported_high_watermark = -1
     if session.partitions.get(fetched.key) is not fetched:
         return
-    if read.is_starved or read.pending:
-        # Its turn has not come yet: it keeps its place in the line.
+    changed = fetch.changed_in_steps
+    if read.is_starved or read.pending or (changed is not None and fetched in changed):
+        # Its turn has not come yet, or it has news again: it keeps its place in the line.
         session.dirty.setdefault(fetched, None)
         return
     session.dirty.pop(fetched, None)
