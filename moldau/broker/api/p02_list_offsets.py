@@ -69,13 +69,14 @@ async def answer(
     services: BrokerServices, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
     """Look up every partition's offset."""
-    repeated = _repeated(request)
     response = ListOffsetsResponse()
     slices = LoopSlices(services.clock)
+    repeated = await _repeated(request, slices)
     for topic in request.topics:
+        repeated_indexes = repeated[topic.name]
         results: list[ListOffsetsPartitionResponse] = []
         for asked in topic.partitions:
-            if (topic.name, asked.partition_index) in repeated:
+            if asked.partition_index in repeated_indexes:
                 found = Found(ErrorCode.INVALID_REQUEST)
             else:
                 found = await _look_up(services, context, request, topic.name, asked)
@@ -86,13 +87,17 @@ async def answer(
     return response
 
 
-def _repeated(request: ListOffsetsRequest) -> set[tuple[str, int]]:
-    seen: set[tuple[str, int]] = set()
-    repeated: set[tuple[str, int]] = set()
+async def _repeated(request: ListOffsetsRequest, slices: LoopSlices) -> dict[str, set[int]]:
+    """Of each topic, the partitions that the request names more than once."""
+    seen: dict[str, set[int]] = {}
+    repeated: dict[str, set[int]] = {}
     for topic in request.topics:
+        known = seen.setdefault(topic.name, set())
+        twice = repeated.setdefault(topic.name, set())
         for asked in topic.partitions:
-            name = (topic.name, asked.partition_index)
-            (repeated if name in seen else seen).add(name)
+            (twice if asked.partition_index in known else known).add(asked.partition_index)
+            if slices.is_over:
+                await slices.next()
     return repeated
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.cluster_view import is_internal_topic
+from moldau.broker.coordinator.core.steps import Steps, at_once
 from moldau.broker.transaction.core.transaction import EPOCH_BUMP_VERSION
 from moldau.broker.transaction.errors import producer_fenced_error
 from moldau.protocol.errors import ErrorCode
@@ -44,7 +45,7 @@ def handle(
 ) -> Iterator[None]:
     """Add or verify, each transaction by itself."""
     if context.api_version < FIRST_BROKER_VERSION:
-        _handle_client(services, context, request)
+        yield from _handle_client(services, context, request)
         return
     if not context.authorized(
         Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME
@@ -56,11 +57,10 @@ def handle(
     context.request.release_body()
     answers = _Answers(context, request.transactions)
     for number, transaction in enumerate(request.transactions):
-        partitions = _partitions(transaction.topics)
-        refused = _refused(services, context, partitions, is_client=False)
+        partitions = yield from _partitions(transaction.topics)
+        refused = yield from _refused(services, context, partitions, is_client=False)
         if refused:
-            answers.take(number, refused)
-            yield
+            answers.take(number, (yield from _results(refused)))
             continue
         services.transaction_coordinator.add_partitions(
             transaction.transactional_id,
@@ -69,32 +69,37 @@ def handle(
             partitions,
             verify_only=transaction.verify_only,
             client_version=EPOCH_BUMP_VERSION,
-            done=lambda errors, number=number: answers.take(number, errors),  # type: ignore[misc]
+            done=lambda errors, number=number: answers.take(  # type: ignore[misc]
+                number, at_once(_results(errors))
+            ),
         )
         yield
 
 
 def _handle_client(
     services: BrokerServices, context: RequestContext, request: AddPartitionsToTxnRequest
-) -> None:
+) -> Iterator[None]:
     transactional_id = request.v3_and_below_transactional_id
-    partitions = _partitions(request.v3_and_below_topics)
+    partitions = yield from _partitions(request.v3_and_below_topics)
+    is_known = context.api_version >= FIRST_VERSION_WITH_PRODUCER_FENCED
+
+    def respond(results: list[AddPartitionsToTxnTopicResult]) -> None:
+        context.respond(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
 
     def answered(errors: Errors) -> None:
-        is_known = context.api_version >= FIRST_VERSION_WITH_PRODUCER_FENCED
         told = {
             partition: producer_fenced_error(error, is_known=is_known)
             for partition, error in errors.items()
         }
-        context.respond(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(told)))
+        respond(at_once(_results(told)))
 
     if not context.authorized(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
-        refused: Errors = dict.fromkeys(partitions, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        answered(refused)
+        refused = dict.fromkeys(partitions, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        respond((yield from _results(refused)))
         return
-    refused = _refused(services, context, partitions, is_client=True)
+    refused = yield from _refused(services, context, partitions, is_client=True)
     if refused:
-        answered(refused)
+        respond((yield from _results(refused)))
         return
     services.transaction_coordinator.add_partitions(
         transactional_id,
@@ -108,9 +113,14 @@ def _handle_client(
     context.hold_if_waiting()
 
 
-def _partitions(topics: list[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
-    named = (TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
-    return list(dict.fromkeys(named))
+def _partitions(topics: list[AddPartitionsToTxnTopic]) -> Steps[list[TopicPartition]]:
+    """Each once, in the order of the request."""
+    found: dict[TopicPartition, None] = {}
+    for topic in topics:
+        for index in dict.fromkeys(topic.partitions):
+            found[TopicPartition(topic.name, index)] = None
+            yield
+    return list(found)
 
 
 def _refused(
@@ -119,7 +129,7 @@ def _refused(
     partitions: list[TopicPartition],
     *,
     is_client: bool,
-) -> dict[TopicPartition, ErrorCode]:
+) -> Steps[dict[TopicPartition, ErrorCode]]:
     """One error for each if any of them cannot be added, nothing otherwise."""
     topics = services.metadata.image.topics.topics_by_name
     errors: dict[TopicPartition, ErrorCode] = {}
@@ -135,9 +145,11 @@ def _refused(
             errors[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif topic is None or partition.partition not in topic.partitions:
             errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        yield
     if errors:
         for partition in partitions:
             errors.setdefault(partition, ErrorCode.OPERATION_NOT_ATTEMPTED)
+            yield
     return errors
 
 
@@ -158,9 +170,9 @@ class _Answers:
         if not transactions:
             self._respond()
 
-    def take(self, number: int, errors: Errors) -> None:
+    def take(self, number: int, results: list[AddPartitionsToTxnTopicResult]) -> None:
         """The answer about one of them."""
-        self._results[number].topic_results = _results(errors)
+        self._results[number].topic_results = results
         self._missing_count -= 1
         if not self._missing_count:
             self._respond()
@@ -169,15 +181,17 @@ class _Answers:
         self._context.respond(AddPartitionsToTxnResponse(results_by_transaction=self._results))
 
 
-def _results(errors: Errors) -> list[AddPartitionsToTxnTopicResult]:
+def _results(errors: Errors) -> Steps[list[AddPartitionsToTxnTopicResult]]:
     by_topic: dict[str, AddPartitionsToTxnTopicResult] = {}
     for partition, error in errors.items():
-        topic = by_topic.setdefault(
-            partition.topic, AddPartitionsToTxnTopicResult(name=partition.topic)
-        )
+        topic = by_topic.get(partition.topic)
+        if topic is None:
+            topic = AddPartitionsToTxnTopicResult(name=partition.topic)
+            by_topic[partition.topic] = topic
         topic.results_by_partition.append(
             AddPartitionsToTxnPartitionResult(
                 partition_index=partition.partition, partition_error_code=error
             )
         )
+        yield
     return list(by_topic.values())

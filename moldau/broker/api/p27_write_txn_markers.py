@@ -12,6 +12,7 @@ Known gaps: none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
@@ -32,35 +33,28 @@ if TYPE_CHECKING:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: WriteTxnMarkersRequest
-) -> None:
+) -> Iterator[None]:
     """Write the markers, and answer when they are committed."""
-    if not any(
+    if any(
         context.authorized(operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
         for operation in (Operation.ALTER, Operation.CLUSTER_ACTION)
     ):
-        context.respond(_refused(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        yield from write_markers(services, request, context.respond)
         return
-    write_markers(services, request, context.respond)
-
-
-def _refused(request: WriteTxnMarkersRequest, error: ErrorCode) -> WriteTxnMarkersResponse:
-    return WriteTxnMarkersResponse(
-        markers=[
-            WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            WritableTxnMarkerPartitionResult(
-                                partition_index=index, error_code=error
-                            )
-                            for index in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
+    response = WriteTxnMarkersResponse(markers=[])
+    for marker in request.markers:
+        refused = WritableTxnMarkerResult(producer_id=marker.producer_id, topics=[])
+        response.markers.append(refused)
+        for topic in marker.topics:
+            partitions: list[WritableTxnMarkerPartitionResult] = []
+            refused.topics.append(
+                WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions)
             )
-            for marker in request.markers
-        ]
-    )
+            for index in topic.partition_indexes:
+                partitions.append(
+                    WritableTxnMarkerPartitionResult(
+                        partition_index=index, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                    )
+                )
+                yield
+    context.respond(response)

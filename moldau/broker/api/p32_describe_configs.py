@@ -71,7 +71,7 @@ def _describe(
             resource_name=name,
         )
     # An empty list means all keys, as null does.
-    keys = resource.configuration_keys or None
+    keys = frozenset(resource.configuration_keys or ()) or None
     if resource_type == ConfigResourceType.BROKER_LOGGER:
         described = _loggers(keys)
     else:

@@ -36,10 +36,12 @@ async def answer(
     services: BrokerServices, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
     """Replace configurations, or only validate that."""
+    slices = LoopSlices(services.clock)
     counts = Counter((r.resource_type, r.resource_name) for r in request.resources)
+    if slices.is_over:
+        await slices.next()
     response = AlterConfigsResponse()
     forwarded: list[AlterConfigsResource] = []
-    slices = LoopSlices(services.clock)
     by_identity = {(r.resource_type, r.resource_name): r for r in request.resources}
     for identity, resource in by_identity.items():
         if slices.is_over:

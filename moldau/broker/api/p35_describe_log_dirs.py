@@ -6,6 +6,8 @@ gaps: no replica is ever moved between directories yet, so no future replica is 
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.request_context import RequestContext
 from moldau.broker.services import BrokerServices
@@ -17,6 +19,7 @@ from moldau.protocol.messages.p35_describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from moldau.runtime.slices import LoopSlices
 from moldau.storage.log_dir_description import describe_log_dirs
 
 
@@ -27,16 +30,19 @@ async def answer(
     if not context.authorized(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME):
         return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     wanted = None
+    slices = LoopSlices(services.clock)
     if request.topics is not None:
-        wanted = {
-            (topic.topic, partition) for topic in request.topics for partition in topic.partitions
-        }
+        wanted = defaultdict[str, set[int]](set)
+        for topic in request.topics:
+            wanted[topic.topic].update(topic.partitions)
+            if slices.is_over:
+                await slices.next()
     response = DescribeLogDirsResponse()
     for described in describe_log_dirs(services.log_manager):
         topics: dict[str, DescribeLogDirsTopic] = {}
         for partition in described.partitions:
             name, index = partition.topic_partition
-            if wanted is not None and (name, index) not in wanted:
+            if wanted is not None and index not in wanted.get(name, ()):
                 continue
             topic = topics.setdefault(name, DescribeLogDirsTopic(name=name))
             topic.partitions.append(

@@ -20,16 +20,21 @@ from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+from moldau.runtime.slices import LoopSlices
 
 
 async def answer(
     services: BrokerServices, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Add partitions to topics, or only validate that."""
+    slices = LoopSlices(services.clock)
     counts = Counter(topic.name for topic in request.topics)
     response = CreatePartitionsResponse()
     allowed: list[CreatePartitionsTopic] = []
-    for name, topic in {topic.name: topic for topic in request.topics}.items():
+    topics = {topic.name: topic for topic in request.topics}
+    for name, topic in topics.items():
+        if slices.is_over:
+            await slices.next()
         if counts[name] > 1:
             response.results.append(
                 CreatePartitionsTopicResult(

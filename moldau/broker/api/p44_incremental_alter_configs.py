@@ -43,10 +43,10 @@ async def answer(
     services: BrokerServices, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Apply the operations resource by resource, or only validate them."""
+    slices = LoopSlices(services.clock)
     counts = Counter((r.resource_type, r.resource_name) for r in request.resources)
     response = IncrementalAlterConfigsResponse()
     forwarded: list[AlterConfigsResource] = []
-    slices = LoopSlices(services.clock)
     for resource in request.resources:
         if slices.is_over:
             await slices.next()

@@ -30,12 +30,7 @@ def handle(
 ) -> Iterator[None]:
     """Describe every asked id."""
     context.request.release_body()
-    response = DescribeTransactionsResponse(
-        transaction_states=[
-            TransactionState(transactional_id=transactional_id)
-            for transactional_id in request.transactional_ids
-        ]
-    )
+    response = DescribeTransactionsResponse(transaction_states=[])
     missing_count = len(request.transactional_ids)
     if not missing_count:
         context.respond(response)
@@ -47,8 +42,9 @@ def handle(
         if not missing_count:
             context.respond(response)
 
-    for state in response.transaction_states:
-        transactional_id = state.transactional_id
+    for transactional_id in request.transactional_ids:
+        state = TransactionState(transactional_id=transactional_id)
+        response.transaction_states.append(state)
         if not context.authorized(
             Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id
         ):

@@ -21,6 +21,7 @@ from moldau.protocol.messages.p75_describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from moldau.protocol.topic_names import is_legal_topic_name
+from moldau.runtime.slices import LoopSlices
 
 MAX_PARTITIONS_CONFIG: Final = "max.request.partition.size.limit"
 
@@ -32,17 +33,23 @@ async def answer(
     image = services.metadata.image
     alive = alive_brokers(image)
     topics_by_name = image.topics.topics_by_name
-    names = sorted({topic.name for topic in request.topics} or topics_by_name)
+    slices = LoopSlices(services.clock)
+    named = {topic.name for topic in request.topics}
+    if slices.is_over:
+        await slices.next()
+    names = sorted(named or topics_by_name)
     start_name, start_partition = "", 0
     if request.cursor is not None:
         start_name, start_partition = request.cursor.topic_name, request.cursor.partition_index
-        if start_partition < 0 or (request.topics and start_name not in names):
+        if start_partition < 0 or (request.topics and start_name not in named):
             return _bad_cursor(names if request.topics else [])
         names = [name for name in names if name >= start_name]
     configured: int = services.node_config[MAX_PARTITIONS_CONFIG]
     budget = max(1, min(request.response_partition_limit, configured))
     response = DescribeTopicPartitionsResponse()
     for name in names:
+        if slices.is_over:
+            await slices.next()
         topic = topics_by_name.get(name)
         if topic is None or not context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, name):
             if request.topics:

@@ -268,7 +268,7 @@ class TransactionCoordinator:
     ) -> None:
         from moldau.broker.transaction.marker_writer import write_markers
 
-        write_markers(self._services, request, done)
+        self._services.go_on(write_markers(self._services, request, done))
 
 
 class _Collected:

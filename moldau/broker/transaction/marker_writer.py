@@ -9,7 +9,7 @@ log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -44,8 +44,9 @@ OnWritten = Callable[[WriteTxnMarkersResponse], None]
 
 def write_markers(
     services: BrokerServices, request: WriteTxnMarkersRequest, done: OnWritten
-) -> None:
-    """Append every marker, and answer when all are committed, refused, or late.
+) -> Iterator[None]:
+    """Append every marker, and answer when all are committed, refused, or late; a step for each
+    partition of each.
 
     Args:
         done: called once, at once or later, with an answer for each marker and partition: NONE,
@@ -55,7 +56,7 @@ def write_markers(
     """
     writing = _Writing(services, done)
     for marker in request.markers:
-        writing.write(marker)
+        yield from writing.write(marker)
     writing.start_waiting()
     services.replica_manager.complete_soon()
 
@@ -75,20 +76,20 @@ class _Writing(DelayedOperation):
         """By identity: what has no error code yet."""
         self._is_started = False
 
-    def write(self, marker: WritableTxnMarker) -> None:
-        """Append one marker to all its partitions."""
+    def write(self, marker: WritableTxnMarker) -> Iterator[None]:
+        """Append one marker to all its partitions; a step for each."""
         result = self._results.setdefault(
             marker.producer_id, WritableTxnMarkerResult(producer_id=marker.producer_id)
         )
         for topic in marker.topics:
-            slots = [
-                WritableTxnMarkerPartitionResult(partition_index=index)
-                for index in topic.partition_indexes
-            ]
+            slots: list[WritableTxnMarkerPartitionResult] = []
             result.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=slots))
-            for slot in slots:
+            for index in topic.partition_indexes:
+                slot = WritableTxnMarkerPartitionResult(partition_index=index)
+                slots.append(slot)
                 self._undecided[id(slot)] = slot
                 self._write_one(marker, topic.name, slot)
+                yield
 
     def _write_one(
         self, marker: WritableTxnMarker, topic: str, slot: WritableTxnMarkerPartitionResult
@@ -157,8 +158,10 @@ class _Writing(DelayedOperation):
         waits, self._commit_waits = self._commit_waits, {}
         for wait in waits:
             wait.partition.produce_waits.pop(wait, None)
-        for slot in list(self._undecided.values()):
-            self._decide(slot, ErrorCode.REQUEST_TIMED_OUT)
+        undecided, self._undecided = self._undecided, {}
+        for slot in undecided.values():
+            slot.error_code = ErrorCode.REQUEST_TIMED_OUT
+        self._answer()
 
     def on_dropped(self) -> None:
         """Nothing depends on a connection: markers are written whoever has gone."""
