@@ -8,6 +8,7 @@ Invariant: answered exactly once; the frame's bytes are released exactly once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau.protocol.api_keys import ApiKey
@@ -26,6 +27,12 @@ LARGE_BODY_BYTES: Final = 64 * 1024
 
 LARGE_ELEMENT_COUNT: Final = 1000
 """A response with an array above it is encoded off the loop."""
+
+
+FREED_AT_ONCE: Final = 500
+
+_NAMED_ONCE: Final = 2
+"""What `getrefcount` says of an object that only a local variable names."""
 
 
 class Request:
@@ -139,12 +146,22 @@ class Request:
             self.respond_parts(self._encoded(message, version))
 
     async def _respond_large(self, message: Message, api_version: int) -> None:
+        owned = [message]
+        del message
         try:
-            parts = await self.connection.offload(self._encoded, message, api_version)
+            parts = await self.connection.offload(self._encoded_and_freed, owned, api_version)
         except BaseException:
             self.close("an answer failed inside the node")
             raise
         self.respond_parts(parts)
+
+    def _encoded_and_freed(self, owned: list[Message], api_version: int) -> list[Part]:
+        """The last message of `owned`, encoded; the loop is not the one that takes it apart."""
+        message = owned.pop()
+        parts = self._encoded(message, api_version)
+        if getrefcount(message) == _NAMED_ONCE:
+            _take_apart(message)
+        return parts
 
     def _encoded(self, message: Message, api_version: int) -> list[Part]:
         return encode_response(
@@ -211,6 +228,23 @@ def is_large_message(struct: Struct) -> bool:
         if isinstance(elements[0], Struct) and is_large_message(elements[0]):
             return True
     return False
+
+
+def _take_apart(struct: Struct) -> None:
+    """Give the elements of a struct's large arrays free, some at a time: all at once would hold the
+    interpreter for 50 ms. What others hold too, an array or a struct, stays as it is.
+    """
+    for name in _arrays(type(struct)):
+        elements = getattr(struct, name)
+        setattr(struct, name, None)
+        if type(elements) is not list or getrefcount(elements) != _NAMED_ONCE:
+            continue
+        while len(elements) > FREED_AT_ONCE:
+            del elements[-FREED_AT_ONCE:]
+        while elements:
+            element = elements.pop()
+            if isinstance(element, Struct) and getrefcount(element) == _NAMED_ONCE:
+                _take_apart(element)
 
 
 _ARRAYS: Final[dict[type[Struct], tuple[str, ...]]] = {}

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponseTopic,
 )
 from moldau.runtime.clock import ManualClock
-from moldau.runtime.request import LARGE_ELEMENT_COUNT, Request
+from moldau.runtime.request import LARGE_BODY_BYTES, LARGE_ELEMENT_COUNT, Request
 from moldau.runtime.server import ListenerSpec, Server, ServerLimits
 from moldau.runtime.server_connection import (
     MAX_HELD_BYTES,
@@ -478,7 +479,46 @@ async def test_a_large_response_is_encoded_beside_the_loop(
     peer.send(peer.request(1))
     _, body = await peer.receive()
     assert MetadataResponse.decode(body, 0)[0].topics == topics
-    assert beside.names == ["_encoded"] * (count > 1)
+    assert beside.names == ["_encoded_and_freed"] * (count > 1)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_a_large_response_is_taken_apart_beside_the_loop_unless_others_hold_it(
+    harness: Harness, is_kept: bool
+) -> None:
+    kept: list[Any] = []
+    ended_in: list[int] = []
+
+    class Watched(MetadataResponseTopic):
+        def __del__(self) -> None:
+            ended_in.append(threading.get_ident())
+
+    def handler(request: Any) -> None:
+        topics: list[Any] = [Watched(name=f"t-{n}") for n in range(LARGE_ELEMENT_COUNT + 1)]
+        if is_kept:
+            kept.append(topics)
+        request.respond(MetadataResponse(topics=topics))
+
+    peer = await harness.peer(await harness.server(handler, offload=Beside()))
+    peer.send(peer.request(1))
+    await peer.receive()
+    if is_kept:
+        assert not ended_in
+        assert [topic.name for topic in kept[0][:2]] == ["t-0", "t-1"]
+    else:
+        assert len(ended_in) == LARGE_ELEMENT_COUNT + 1
+        assert threading.get_ident() not in ended_in
+
+
+async def test_the_answer_to_a_large_request_is_encoded_beside_the_loop(harness: Harness) -> None:
+    beside = Beside()
+    server = await harness.server(
+        lambda request: request.respond(MetadataResponse()), offload=beside
+    )
+    peer = await harness.peer(server)
+    peer.send(peer.request(1, b"x" * (LARGE_BODY_BYTES + 1)))
+    await peer.receive()
+    assert beside.names == ["_encoded_and_freed"]
 
 
 async def test_a_large_response_that_cannot_be_encoded_closes_its_connection(
