@@ -15,6 +15,7 @@ reads the first protocol alone, and takes such a member in.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation, ResourceType
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.p11_join_group import JoinGroupRequest
 
 
-def handle(services: BrokerServices, context: RequestContext, request: JoinGroupRequest) -> None:
+def handle(
+    services: BrokerServices, context: RequestContext, request: JoinGroupRequest
+) -> Iterator[None]:
     """Hand the request to the group's coordinator."""
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         error = ErrorCode.GROUP_AUTHORIZATION_FAILED
         context.respond(join_error(error, request.member_id, context.api_version))
         return
-    services.group_coordinator.join_group(context, request)
+    yield from services.group_coordinator.join_group(context, request)

@@ -43,11 +43,19 @@ from moldau.runtime.slices import LoopSlices
 async def answer(
     services: BrokerServices, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """Describe each resource; what is wrong with one does not touch the others."""
+    """Describe each resource; what is wrong with one does not touch the others. One that is named
+    again has the same result: a request may repeat it 30,000 times.
+    """
     response = DescribeConfigsResponse()
     slices = LoopSlices(services.clock)
+    results: dict[object, DescribeConfigsResult] = {}
     for resource in request.resources:
-        response.results.append(_describe(services, context, request, resource))
+        keys = frozenset(resource.configuration_keys or ()) or None
+        asked = (resource.resource_type, resource.resource_name, keys)
+        result = results.get(asked)
+        if result is None:
+            result = results[asked] = _describe(services, context, request, resource, keys)
+        response.results.append(result)
         if slices.is_over:
             await slices.next()
     return response
@@ -58,7 +66,9 @@ def _describe(
     context: RequestContext,
     request: DescribeConfigsRequest,
     resource: DescribeConfigsResource,
+    keys: Collection[str] | None,
 ) -> DescribeConfigsResult:
+    """`keys` None means all, as an empty list in the request does."""
     resource_type, name = resource.resource_type, resource.resource_name
     refused = authorized_for(context, Operation.DESCRIBE_CONFIGS, resource_type, name) or problem(
         services, resource_type, name
@@ -70,8 +80,6 @@ def _describe(
             resource_type=resource_type,
             resource_name=name,
         )
-    # An empty list means all keys, as null does.
-    keys = frozenset(resource.configuration_keys or ()) or None
     if resource_type == ConfigResourceType.BROKER_LOGGER:
         described = _loggers(keys)
     else:

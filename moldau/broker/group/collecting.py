@@ -49,4 +49,5 @@ class Collector:
 
     def _end_if_complete(self) -> None:
         if self._is_complete and not self._missing_count:
-            self._done(self._parts)
+            parts, self._parts = self._parts, []
+            self._done(parts)

@@ -22,6 +22,7 @@ from moldau.broker.group.collecting import Collector
 from moldau.broker.group.core.classic_answers import join_error
 from moldau.broker.group.core.consumer_settings import ConsumerGroupSettings
 from moldau.broker.group.core.context import ClientInfo
+from moldau.broker.group.core.joining_protocols import JoiningProtocols
 from moldau.broker.group.core.offset_requests import refused_fetch
 from moldau.broker.group.core.prepared_commit import (
     PreparedCommit,
@@ -161,14 +162,17 @@ class GroupCoordinator:
         if error is not ErrorCode.NONE:
             reply_to.respond(on_error(error))
 
-    def join_group(self, context: RequestContext, request: JoinGroupRequest) -> None:
-        """Answer JoinGroup."""
+    def join_group(self, context: RequestContext, request: JoinGroupRequest) -> Iterator[None]:
+        """Answer JoinGroup: a step for each protocol, and then one that joins."""
+        protocols = yield from JoiningProtocols.of(request)
         version = context.api_version
         client = client_of(context)
         self.ask(
             request.group_id,
             context,
-            lambda state, now_ms: state.join_group(request, version, client, context, now_ms),
+            lambda state, now_ms: state.join_group(
+                request, protocols, version, client, context, now_ms
+            ),
             lambda error: join_error(error, request.member_id, version),
             passes_limit=True,
         )

@@ -23,6 +23,7 @@ from moldau.broker.group.core.classic_group import (
 from moldau.broker.group.core.classic_join import ClassicJoin
 from moldau.broker.group.core.classic_rebalance import ClassicRebalance
 from moldau.broker.group.core.errors import group_write_error
+from moldau.broker.group.core.joining_protocols import JoiningProtocols
 from moldau.broker.group.core.records import group_metadata_record
 from moldau.broker.group.core.results import add_after, whatever_happens
 from moldau.protocol.errors import ErrorCode
@@ -112,6 +113,7 @@ class ClassicGroups:
     def join_group(
         self,
         request: JoinGroupRequest,
+        protocols: JoiningProtocols,
         api_version: int,
         client: ClientInfo,
         reply_to: ReplyTo,
@@ -123,7 +125,7 @@ class ClassicGroups:
         if group is None:
             group = self._groups[request.group_id] = ClassicGroup(request.group_id, now_ms)
         assert isinstance(group, ClassicGroup)
-        self._join.join(group, request, api_version, client, reply_to, out, now_ms)
+        self._join.join(group, request, protocols.named, api_version, client, reply_to, out, now_ms)
         self.discard_if_unused(group)
         return whatever_happens(out, self._replayed_count)
 

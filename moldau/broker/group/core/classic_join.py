@@ -64,14 +64,17 @@ class _Joining:
     )
 
     def __init__(
-        self, request: JoinGroupRequest, api_version: int, client: ClientInfo, reply_to: ReplyTo
+        self,
+        request: JoinGroupRequest,
+        protocols: Protocols,
+        api_version: int,
+        client: ClientInfo,
+        reply_to: ReplyTo,
     ) -> None:
         self.member_id = request.member_id
         self.group_instance_id = request.group_instance_id
         self.protocol_type = request.protocol_type
-        self.protocols: Protocols = [
-            (protocol.name, bytes(protocol.metadata)) for protocol in request.protocols
-        ]
+        self.protocols = protocols
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = (
             request.rebalance_timeout_ms
@@ -106,6 +109,7 @@ class ClassicJoin:
         self,
         group: ClassicGroup,
         request: JoinGroupRequest,
+        protocols: Protocols,
         api_version: int,
         client: ClientInfo,
         reply_to: ReplyTo,
@@ -113,7 +117,7 @@ class ClassicJoin:
         now_ms: float,
     ) -> None:
         """A request to a group that exists, if only since now."""
-        joining = _Joining(request, api_version, client, reply_to)
+        joining = _Joining(request, protocols, api_version, client, reply_to)
         if not self._has_room(group, joining.member_id):
             self._turn_away(group, joining, out, now_ms)
         elif not group.supports(joining.protocol_type, (name for name, _ in joining.protocols)):

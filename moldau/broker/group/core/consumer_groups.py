@@ -50,6 +50,7 @@ from moldau.broker.group.core.context import (
     GroupContext,
     Refusal,
 )
+from moldau.broker.group.core.joining_protocols import JoiningProtocols
 from moldau.broker.group.core.metadata_hash import TopicHashes
 from moldau.broker.group.core.migration import Migration
 from moldau.broker.group.core.regular_expressions import (
@@ -164,13 +165,14 @@ class ConsumerGroups:
     def join_group(
         self,
         request: JoinGroupRequest,
+        protocols: JoiningProtocols,
         api_version: int,
         client: ClientInfo,
         reply_to: ReplyTo,
         now_ms: float,
     ) -> CoordinatorResult:
         """A JoinGroup to a consumer group; answers JoinGroupResponse."""
-        return self._classic.join_group(request, api_version, client, reply_to, now_ms)
+        return self._classic.join_group(request, protocols, api_version, client, reply_to, now_ms)
 
     def sync_group(
         self, request: SyncGroupRequest, reply_to: ReplyTo, now_ms: float

@@ -26,7 +26,7 @@ from moldau.broker.group.core.consumer_member import (
     ClassicProtocols,
     ConsumerGroupMember,
 )
-from moldau.broker.group.core.consumer_protocol import by_topic_id, read_subscription
+from moldau.broker.group.core.consumer_protocol import by_topic_id
 from moldau.broker.group.core.consumer_update import (
     MemberUpdate,
     MemberUpdates,
@@ -41,6 +41,7 @@ from moldau.broker.group.core.context import (
     Refusal,
 )
 from moldau.broker.group.core.errors import group_write_error
+from moldau.broker.group.core.joining_protocols import JoiningProtocols
 from moldau.broker.group.core.migration import Migration
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest, JoinGroupResponse
@@ -77,6 +78,7 @@ class ClassicJoins:
     def join_group(
         self,
         request: JoinGroupRequest,
+        protocols: JoiningProtocols,
         api_version: int,
         client: ClientInfo,
         reply_to: ReplyTo,
@@ -85,7 +87,7 @@ class ClassicJoins:
         """Answers JoinGroupResponse, as to a follower."""
         group = self._context.groups[request.group_id]
         try:
-            return self._join(group, request, api_version, client, reply_to, now_ms)
+            return self._join(group, request, protocols, api_version, client, reply_to, now_ms)
         except Refusal as refusal:
             return CoordinatorResult.reply(
                 reply_to, join_error(refusal.error_code, "", api_version)
@@ -95,6 +97,7 @@ class ClassicJoins:
         self,
         group: ConsumerGroup,
         request: JoinGroupRequest,
+        protocols: JoiningProtocols,
         api_version: int,
         client: ClientInfo,
         reply_to: ReplyTo,
@@ -110,8 +113,8 @@ class ClassicJoins:
                 ErrorCode.MEMBER_ID_REQUIRED, self._context.random_id(), api_version
             )
             return CoordinatorResult.reply(reply_to, required)
-        subscription = _subscription(request)
-        update = self._update(group, request, subscription, client, now_ms)
+        subscription = _subscription(request, protocols)
+        update = self._update(group, request, protocols, subscription, client, now_ms)
         replaced = group.members.get(update.replaced_id or update.old.member_id)
         converts = (
             replaced is not None
@@ -210,6 +213,7 @@ class ClassicJoins:
         self,
         group: ConsumerGroup,
         request: JoinGroupRequest,
+        protocols: JoiningProtocols,
         subscription: ConsumerProtocolSubscription,
         client: ClientInfo,
         now_ms: float,
@@ -233,7 +237,7 @@ class ClassicJoins:
             ),
             classic=ClassicProtocols(
                 request.session_timeout_ms,
-                tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+                tuple(protocols.named),
             ),
         )
         return MemberUpdate(
@@ -281,15 +285,13 @@ def _key(kind: str, group: ConsumerGroup, member_id: str) -> ConsumerTimer:
     return ConsumerTimer(kind, group.group_id, member_id)
 
 
-def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription:
-    """What the member wants, by its first protocol. All of them have to be readable: the group may
-    become a classic one with any of them.
-    """
+def _subscription(
+    request: JoinGroupRequest, protocols: JoiningProtocols
+) -> ConsumerProtocolSubscription:
     try:
-        subscriptions = [read_subscription(bytes(each.metadata)) for each in request.protocols]
+        return protocols.subscription
     except RemoteProtocolError as error:
         raise Refusal(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
             f"The subscription of {request.member_id} is malformed: {error}.",
         ) from None
-    return subscriptions[0]

@@ -24,6 +24,7 @@ from moldau.broker.group.core.consumer_groups import ConsumerGroups
 from moldau.broker.group.core.context import ClientInfo, ConsumerTimer, GroupContext
 from moldau.broker.group.core.errors import group_write_error
 from moldau.broker.group.core.group_requests import GroupRequests
+from moldau.broker.group.core.joining_protocols import JoiningProtocols
 from moldau.broker.group.core.offset_removal import OffsetRemoval, OffsetsTimer
 from moldau.broker.group.core.offset_requests import OffsetRequests
 from moldau.broker.group.core.offset_store import OffsetStore, PartitionKey, StoredOffset
@@ -123,12 +124,13 @@ class GroupState:
     def join_group(
         self,
         request: JoinGroupRequest,
+        protocols: JoiningProtocols,
         api_version: int,
         client: ClientInfo,
         reply_to: ReplyTo,
         now_ms: float,
     ) -> CoordinatorResult:
-        """Answers JoinGroupResponse."""
+        """Answers JoinGroupResponse; `protocols` are those of the request."""
         group = self.groups.get(request.group_id)
         is_consumer = group is not None and group.kind == CONSUMER
         is_first = group is None or (is_consumer and group.is_empty)
@@ -137,15 +139,20 @@ class GroupState:
             refused = join_error(error, request.member_id, api_version)
             return CoordinatorResult.reply(reply_to, refused)
         if not is_consumer:
-            return self.classic.join_group(request, api_version, client, reply_to, now_ms)
+            return self.classic.join_group(
+                request, protocols, api_version, client, reply_to, now_ms
+            )
         if not is_first:
-            return self.consumer_groups.join_group(request, api_version, client, reply_to, now_ms)
-        return self._make_classic(group, request, api_version, client, reply_to)
+            return self.consumer_groups.join_group(
+                request, protocols, api_version, client, reply_to, now_ms
+            )
+        return self._make_classic(group, request, protocols, api_version, client, reply_to)
 
     def _make_classic(
         self,
         group: Any,
         request: JoinGroupRequest,
+        protocols: JoiningProtocols,
         api_version: int,
         client: ClientInfo,
         reply_to: ReplyTo,
@@ -154,7 +161,7 @@ class GroupState:
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             if error is ErrorCode.NONE:
-                return self.join_group(request, api_version, client, reply_to, now_ms)
+                return self.join_group(request, protocols, api_version, client, reply_to, now_ms)
             told = group_write_error(error)
             return CoordinatorResult.reply(
                 reply_to, join_error(told, request.member_id, api_version)

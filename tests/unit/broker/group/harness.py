@@ -21,6 +21,7 @@ from moldau.broker.coordinator.core.steps import at_once
 from moldau.broker.coordinator.matching import ExpressionMatcher
 from moldau.broker.group.coordinator import GroupCoordinator
 from moldau.broker.group.core.context import ClientInfo
+from moldau.broker.group.core.joining_protocols import JoiningProtocols
 from moldau.broker.group.core.prepared_commit import prepare_commit
 from moldau.broker.group.core.state import GroupState
 from moldau.config import BROKER_KEYS
@@ -406,9 +407,12 @@ class Member:
                 for name, metadata in self.protocols.items()
             ],
         )
+        protocols = at_once(JoiningProtocols.of(request))
         self.joining = self.groups.call(
             self.group_id,
-            lambda state, to, now_ms: state.join_group(request, self.version, CLIENT, to, now_ms),
+            lambda state, to, now_ms: state.join_group(
+                request, protocols, self.version, CLIENT, to, now_ms
+            ),
         )
         return self.joining
 
