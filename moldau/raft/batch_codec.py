@@ -60,10 +60,26 @@ def encode_data_batch(
     leader_epoch: int = -1,
 ) -> bytearray:
     """One batch of metadata records, each with the version to write it as."""
+    return encode_values(
+        [encode_record(record, version) for record, version in records],
+        timestamp_ms=timestamp_ms,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+    )
+
+
+def encode_values(
+    values: Sequence[bytes],
+    *,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytearray:
+    """One batch of metadata records that are encoded already."""
     return encode_batch(
         [
-            Record(base_offset + index, timestamp_ms, None, encode_record(record, version))
-            for index, (record, version) in enumerate(records)
+            Record(base_offset + index, timestamp_ms, None, value)
+            for index, value in enumerate(values)
         ],
         base_offset=base_offset,
         partition_leader_epoch=leader_epoch,

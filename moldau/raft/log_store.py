@@ -21,7 +21,7 @@ from moldau.protocol.messages.leader_change_message import Voter as LeaderChange
 from moldau.protocol.records import ControlRecordType, encode_control_batch
 from moldau.protocol.schema import Message
 from moldau.protocol.types import Buffer
-from moldau.raft.batch_codec import encode_data_batch
+from moldau.raft.batch_codec import encode_data_batch, encode_values
 from moldau.raft.core.effects import AppendEpochStart, AppendFetched, AppendVoters
 from moldau.raft.core.values import ElectionState
 from moldau.raft.core.voters import VoterSet
@@ -130,11 +130,19 @@ class LogStore:
     # -- a leader's appends ----------------------------------------------------------------------
 
     def append_data(
-        self, records: Sequence[tuple[Message, int]], leader_epoch: int
+        self,
+        records: Sequence[tuple[Message, int]],
+        leader_epoch: int,
+        values: Sequence[bytes] | None = None,
     ) -> AppendResult:
-        """Append metadata records as one batch and begin to flush it."""
+        """Append metadata records as one batch and begin to flush it. `values` are the records
+        encoded, if that was done before.
+        """
         timestamp_ms = self._clock.now_ms()
-        batch = encode_data_batch(records, timestamp_ms=timestamp_ms)
+        if values is None:
+            batch = encode_data_batch(records, timestamp_ms=timestamp_ms)
+        else:
+            batch = encode_values(values, timestamp_ms=timestamp_ms)
         messages = tuple(record for record, _version in records)
         return self._append(batch, leader_epoch, timestamp_ms, messages)
 

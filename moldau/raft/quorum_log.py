@@ -194,13 +194,17 @@ class QuorumLog:
         self._driver.leadership_watchers.append(watcher)
 
     def append(
-        self, records: Sequence[tuple[Message, int]], *, leader_epoch: int
+        self,
+        records: Sequence[tuple[Message, int]],
+        *,
+        leader_epoch: int,
+        values: Sequence[bytes] | None = None,
     ) -> tuple[ErrorCode, int]:
         """Append one batch as the leader of `leader_epoch`; see MetadataLog.append."""
         assert records, "a batch has records"
         if not self._may_append(leader_epoch):
             return ErrorCode.NOT_CONTROLLER, -1
-        result = self._driver.store.append_data(records, leader_epoch)
+        result = self._driver.store.append_data(records, leader_epoch, values)
         if result.error is not ErrorCode.NONE:
             logger.error("metadata append refused: %s", result.error_message)
             if self._log.offline:

@@ -1,8 +1,9 @@
 """The driver of the controller core: appends, waits for commits, answers, snapshots.
 
 Owns: the requests that wait for their commit, their deadlines, the timer of broker sessions and the
-decision when to write a snapshot. Runs on the log's event loop only; the loop is the event queue,
-and one request is decided, appended and applied without giving way.
+decision when to write a snapshot. Runs on the log's event loop only. One request is decided,
+appended and applied before the next one begins; a large one gives way to others of the loop in
+between (`Turns`), while whatever else concerns the working state waits in line.
 
 A big change comes from the core in steps. Each step is appended as a batch of its own, and the loop
 gives way in between; the response waits for the commit of the last. When this node is deposed, or
@@ -35,7 +36,9 @@ from moldau.metadata.controller.log_port import (
     TimerHandle,
 )
 from moldau.metadata.controller.snapshot_policy import SnapshotPolicy
+from moldau.metadata.controller.turns import SLICE_MS, Turns
 from moldau.metadata.image import MetadataImage, Provenance
+from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import BrokerRegistrationChangeRecord
 from moldau.protocol.schema import Message
@@ -62,9 +65,9 @@ class RequestFailed(Exception):
 Completion = Callable[[Any, RequestFailed | None], None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    """A decided request; `last_offset` must be committed before it is answered.
+    """A request; once it is decided, `last_offset` must be committed before it is answered.
 
     `next_step` is the timer of its next step, while it has one.
     """
@@ -89,6 +92,7 @@ class Controller:
         node_id: int,
         bootstrap_records: Sequence[VersionedRecord],
         snapshot_policy: SnapshotPolicy,
+        slice_ms: float = SLICE_MS,
     ) -> None:
         self._core = core
         self._log = log
@@ -96,8 +100,9 @@ class Controller:
         self._node_id = node_id
         self._bootstrap_records = bootstrap_records
         self._snapshots = snapshot_policy
+        self._turns = Turns(clock, slice_ms)
         self._waiting: deque[_Waiting] = deque()
-        self._stepping: list[_Waiting] = []
+        self._undecided: dict[_Waiting, None] = {}  # in the order they came
         self._committed_offset = -1
         self._last_appended_offset = -1
         self._session_timer: TimerHandle | None = None
@@ -128,8 +133,8 @@ class Controller:
 
     @property
     def waiting_count(self) -> int:
-        """How many requests wait for their next step or their commit."""
-        return len(self._waiting) + len(self._stepping)
+        """How many requests wait for their decision, its next step or their commit."""
+        return len(self._waiting) + len(self._undecided)
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -139,6 +144,10 @@ class Controller:
         Raises:
             RequestFailed: not the active controller, too many requests wait, or no commit in time.
         """
+        return await self.ask(request, timeout_ms=timeout_ms)
+
+    def ask(self, request: Message, *, timeout_ms: float) -> asyncio.Future[Any]:
+        """As `handle`; the request has its place among the others when this returns."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def complete(response: Any, failure: RequestFailed | None) -> None:
@@ -150,10 +159,12 @@ class Controller:
                 future.set_exception(failure)
 
         self.submit(request, timeout_ms, complete)
-        return await future
+        return future
 
     def submit(self, request: Message, timeout_ms: float, complete: Completion) -> None:
-        """Decide a request now; `complete` gets its response after the commit, or a failure."""
+        """Decide a request in its turn; `complete` gets its response after the commit, or a
+        failure.
+        """
         if not self.is_active or self._is_closed:
             complete(None, _not_controller(self.leader_id))
             return
@@ -166,32 +177,42 @@ class Controller:
                 ),
             )
             return
+        waiting = _Waiting(complete)
+        self._undecided[waiting] = None
+        self._turns.take(self._decide(request, waiting))
+        if not waiting.done:
+            waiting.timer = self._clock.call_later(max(timeout_ms, 0.0), self._time_out, waiting)
+
+    def _decide(self, request: Message, waiting: _Waiting) -> Steps[None]:
+        if waiting.done:  # its time was over before its turn came
+            self._undecided.pop(waiting, None)
+            return
         self._core.set_voter_ids(self._log.voter_ids)
-        result = self._core.handle(
+        result = yield from self._core.handle(
             request,
             log_end_offset=self._log.log_end_offset,
             now_ms=self._clock.monotonic_ms(),
         )
-        waiting = _Waiting(complete)
-        self._take_over(request, result, waiting)
-        if not waiting.done:
-            waiting.timer = self._clock.call_later(max(timeout_ms, 0.0), self._time_out, waiting)
+        yield from self._take_over(request, result, waiting)
 
     def _take_over(
         self, request: Message, result: ControllerResult[Any], waiting: _Waiting
-    ) -> None:
+    ) -> Steps[None]:
         """Append what was decided; then the next step, the commit, or the answer at once."""
         if result.records:
-            error = self._append(result.records)
+            error = yield from self._append(result.records, may_wait=result.may_wait)
             if error is not ErrorCode.NONE:
+                self._undecided.pop(waiting, None)
                 self._core.abandon(request)
                 self._arm_task_timer()
                 self._fail(waiting, error, "the metadata log did not take the change")
                 return
         if result.resume is not None:
-            self._stepping.append(waiting)
-            waiting.next_step = self._clock.call_later(0.0, self._step, request, result, waiting)
+            waiting.next_step = self._clock.call_later(
+                0.0, self._begin_step, request, result, waiting
+            )
             return
+        self._undecided.pop(waiting, None)
         waiting.last_offset = self._last_appended_offset
         waiting.response = result.response
         if self._last_appended_offset <= self._committed_offset:
@@ -199,22 +220,40 @@ class Controller:
         else:
             self._waiting.append(waiting)
 
-    def _step(self, request: Message, result: ControllerResult[Any], waiting: _Waiting) -> None:
+    def _begin_step(
+        self, request: Message, result: ControllerResult[Any], waiting: _Waiting
+    ) -> None:
+        waiting.next_step = None
+        self._turns.take(self._step(request, result, waiting))
+
+    def _step(
+        self, request: Message, result: ControllerResult[Any], waiting: _Waiting
+    ) -> Steps[None]:
         """The next step of a big change; also when nobody waits for its answer any more."""
-        self._stepping.remove(waiting)
         following = self._core.resume(
             request,
             result,
             log_end_offset=self._log.log_end_offset,
             now_ms=self._clock.monotonic_ms(),
         )
-        self._take_over(request, following, waiting)
+        yield from self._take_over(request, following, waiting)
 
-    def _append(self, records: Sequence[VersionedRecord]) -> ErrorCode:
-        error, last_offset = self._log.append(records, leader_epoch=self._core.leader_epoch)
+    def _append(
+        self, records: Sequence[VersionedRecord], *, may_wait: bool = False
+    ) -> Steps[ErrorCode]:
+        """Append one batch and apply it.
+
+        Args:
+            may_wait: whether the log's end may move on between the decision and the append.
+        """
+        preparing = self._core.prepare(records)
+        change = (yield from preparing) if may_wait else at_once(preparing)
+        error, last_offset = self._log.append(
+            records, leader_epoch=self._core.leader_epoch, values=change.values
+        )
         if error is ErrorCode.NONE:
-            self._core.on_appended(records, last_offset, self._clock.now_ms())
             self._last_appended_offset = last_offset
+            yield from self._core.on_appended(change, last_offset, self._clock.now_ms())
             self._arm_session_timer()
             self._arm_task_timer()
         return error
@@ -262,6 +301,7 @@ class Controller:
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
         """Become active, or stop being it."""
         if self.is_active:
+            self._turns.clear()
             self._core.deactivate()
             self._arm_task_timer()
             self.active_since.clear()
@@ -277,7 +317,7 @@ class Controller:
         )
         logger.info("active controller in epoch %d", leader_epoch)
         if records:
-            error = self._append(records)
+            error = at_once(self._append(records))
             if error is not ErrorCode.NONE:
                 logger.error("the metadata log did not take the first records: %s", error.name)
                 self._core.deactivate()
@@ -288,8 +328,8 @@ class Controller:
         self._arm_task_timer()
 
     def _fail_waiting(self, failure: RequestFailed) -> None:
-        waiting, self._waiting = [*self._stepping, *self._waiting], deque()
-        self._stepping = []
+        waiting, self._waiting = [*self._undecided, *self._waiting], deque()
+        self._undecided = {}
         for each in waiting:
             if each.next_step is not None:
                 each.next_step.cancel()
@@ -318,12 +358,15 @@ class Controller:
                 LATE_SESSION_CHECK_MS, self._check_sessions
             )
             return
-        records = self._core.fence_expired(now_ms)
+        self._turns.take(self._fence_expired())
+
+    def _fence_expired(self) -> Steps[None]:
+        records = self._core.fence_expired(self._clock.monotonic_ms())
         if records:
             last = records[-1][0]
             if isinstance(last, BrokerRegistrationChangeRecord):
                 logger.warning("fencing broker %d, which fell silent", last.broker_id)
-            self._append_own(records, "a fencing")
+            yield from self._append_own(records, "a fencing")
         self._arm_session_timer()
         self._arm_task_timer()
 
@@ -342,16 +385,18 @@ class Controller:
 
     def _run_task(self) -> None:
         self._task_timer = None
-        if not self.is_active or self._is_closed:
-            return
+        if self.is_active and not self._is_closed:
+            self._turns.take(self._run_due_task())
+
+    def _run_due_task(self) -> Steps[None]:
         records = self._core.run_due_task(self._clock.monotonic_ms())
         if records:
             logger.info("elections of the controller's own: %d partitions", len(records))
-            self._append_own(records, "its own elections")
+            yield from self._append_own(records, "its own elections")
         self._arm_task_timer()
 
-    def _append_own(self, records: Sequence[VersionedRecord], what: str) -> None:
-        error = self._append(records)
+    def _append_own(self, records: Sequence[VersionedRecord], what: str) -> Steps[None]:
+        error = yield from self._append(records)
         if error is not ErrorCode.NONE:
             logger.error("the metadata log did not take %s: %s", what, error.name)
 
@@ -396,6 +441,7 @@ class Controller:
     async def close(self) -> None:
         """Answer nobody any more; wait for a snapshot that is being written."""
         self._is_closed = True
+        self._turns.clear()
         self.active_since.clear()
         for timer in (self._session_timer, self._task_timer, self._snapshot_timer):
             if timer is not None:

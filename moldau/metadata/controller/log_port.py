@@ -91,9 +91,14 @@ class MetadataLog(Protocol):
         """Who may become the leader of the log: they all have to support what is finalized."""
 
     def append(
-        self, records: Sequence[tuple[Message, int]], *, leader_epoch: int
+        self,
+        records: Sequence[tuple[Message, int]],
+        *,
+        leader_epoch: int,
+        values: Sequence[bytes] | None = None,
     ) -> tuple[ErrorCode, int]:
-        """Append records as one batch, to be committed later or never.
+        """Append records as one batch, to be committed later or never. `values` are the records
+        encoded, if that was done before.
 
         Returns NONE and the offset of the last record; NOT_CONTROLLER when this node does not lead
         in `leader_epoch`; KAFKA_STORAGE_ERROR when the disk refuses it. The log is then as before.

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from moldau.metadata.image.overlay import layered, overlay
+from moldau.metadata.steps import Steps
 from moldau.protocol.metadata_records import ConfigRecord
 from moldau.protocol.schema import Message
 
@@ -99,10 +100,11 @@ class ConfigsDelta:
             for key in config:
                 changes.setdefault(key, None)
 
-    def apply(self) -> ConfigsImage:
+    def apply(self) -> Steps[ConfigsImage]:
         """The image with the changes made."""
         old = self._image.configs_by_resource
         by_resource: dict[ConfigResource, Mapping[str, str] | None] = {}
         for resource, changes in self.changes.items():
             by_resource[resource] = overlay(old.get(resource, _NO_CONFIG), changes) or None
+            yield
         return ConfigsImage(layered(old, by_resource))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import GeneratorType
 from typing import Any, Final
 
 from moldau.metadata.image.client_quotas import ClientQuotasDelta
@@ -21,6 +22,7 @@ from moldau.metadata.image.security import AclsDelta, DelegationTokensDelta, Scr
 from moldau.metadata.image.topics import TopicsImage
 from moldau.metadata.image.topics_delta import TopicsDelta
 from moldau.metadata.image.values import Provenance
+from moldau.metadata.steps import Steps, at_once
 from moldau.protocol import metadata_records as kinds
 from moldau.protocol.schema import Message
 
@@ -107,13 +109,19 @@ class MetadataDelta:
 
     def apply(self, provenance: Provenance) -> MetadataImage:
         """The image after all replayed records; `provenance` says up to where it reaches."""
-        old = self.image
-        parts = {
-            image_name: getattr(self, part).apply()
-            if part in self.touched
-            else getattr(old, image_name)
-            for part, image_name in _PARTS.items()
-        }
+        return at_once(self.apply_in_steps(provenance))
+
+    def apply_in_steps(self, provenance: Provenance) -> Steps[MetadataImage]:
+        """As `apply`; nothing is replayed in between."""
+        parts: dict[str, Any] = {}
+        for part, image_name in _PARTS.items():
+            if part not in self.touched:
+                parts[image_name] = getattr(self.image, image_name)
+                continue
+            applied = getattr(self, part).apply()
+            if isinstance(applied, GeneratorType):  # a part that may have many changes
+                applied = yield from applied
+            parts[image_name] = applied
         return MetadataImage(provenance=provenance, **parts)
 
     def replay_remove_topic(self, record: kinds.RemoveTopicRecord) -> None:

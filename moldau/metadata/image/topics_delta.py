@@ -20,6 +20,7 @@ from moldau.metadata.image.values import (
     NO_LEADER_CHANGE,
     PartitionRegistration,
 )
+from moldau.metadata.steps import Steps
 from moldau.protocol.metadata_records import (
     ClearElrRecord,
     PartitionChangeRecord,
@@ -190,7 +191,7 @@ class TopicsDelta:
             if topic_id not in self.changed:
                 self.deleted[topic_id] = topic
 
-    def apply(self) -> TopicsImage:
+    def apply(self) -> Steps[TopicsImage]:
         """The image with the changes made; what it shares with the old one is not copied."""
         old = self._image
         by_id: dict[UUID, TopicImage | None] = {}
@@ -199,8 +200,10 @@ class TopicsDelta:
             by_id[topic_id] = None
             if old.topics_by_name[topic.name].topic_id == topic_id:
                 by_name[topic.name] = None
+            yield
         for topic_id, delta in self.changed.items():
             by_id[topic_id] = by_name[delta.name] = delta.apply()
+            yield
         return TopicsImage(layered(old.topics_by_id, by_id), layered(old.topics_by_name, by_name))
 
     def local_changes(self, broker_id: int) -> LocalChanges:

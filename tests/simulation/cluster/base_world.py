@@ -14,6 +14,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
+from moldau.metadata.controller.turns import SLICE_MS
 from moldau.raft import VoterSet
 from tests.simulation.cluster.ledger import Ledger
 from tests.simulation.cluster.logs import PORT, dynamic_quorum, host_of, static_quorum
@@ -48,6 +49,8 @@ class BaseWorld:
     """The features that do not have their newest level."""
     observer_lag_ms: float = 0.0
     """How late a broker applies metadata that it has fetched, at most, and besides other faults."""
+    slice_ms: float = SLICE_MS
+    """Of a controller's decisions; with 0 they give way after each of their parts."""
     controllers: list[ControllerNode]
     controller_addresses: list[tuple[str, int]]
 

@@ -15,6 +15,7 @@ from moldau.metadata.controller.core import cluster_control, producer_id_control
 from moldau.metadata.controller.core.broker_changes import Step
 from moldau.metadata.controller.core.cluster_control import ClusterControl
 from moldau.metadata.controller.core.controller_core import ControllerCore
+from moldau.metadata.controller.turns import Turns
 from moldau.raft.core.effects import Persist
 from moldau.raft.log_store import LogStore
 from moldau.raft.quorum_driver import QuorumDriver
@@ -36,14 +37,25 @@ def answer_before_commit() -> Undo:
     """A request is answered as soon as its records are in the leader's own log."""
     original = Controller._take_over
 
-    def take_over(self: Any, request: Any, result: Any, waiting: Any) -> None:
+    def take_over(self: Any, request: Any, result: Any, waiting: Any) -> Any:
         committed, self._committed_offset = self._committed_offset, 2**62
         try:
-            original(self, request, result, waiting)
+            yield from original(self, request, result, waiting)
         finally:
             self._committed_offset = committed
 
     return _replaced(Controller, "_take_over", take_over)
+
+
+def decisions_overlap() -> Undo:
+    """A decision that gives way lets others change the state it looks at."""
+
+    def take(self: Any, steps: Any) -> None:
+        for _ in steps:
+            self._clock.call_later(0.0, take, self, steps)
+            return
+
+    return _replaced(Turns, "take", take)
 
 
 def sessions_unchecked() -> Undo:
@@ -196,6 +208,7 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
     mutation.__name__.replace("_", "-"): mutation
     for mutation in (
         answer_before_commit,
+        decisions_overlap,
         sessions_unchecked,
         fenced_stays_in_isr,
         unclean_start_is_clean,

@@ -75,9 +75,13 @@ class LogTap:
         return getattr(self._log, name)
 
     def append(
-        self, records: Sequence[tuple[Message, int]], *, leader_epoch: int
+        self,
+        records: Sequence[tuple[Message, int]],
+        *,
+        leader_epoch: int,
+        values: Sequence[bytes] | None = None,
     ) -> tuple[ErrorCode, int]:
-        error, last_offset = self._log.append(records, leader_epoch=leader_epoch)
+        error, last_offset = self._log.append(records, leader_epoch=leader_epoch, values=values)
         if error is ErrorCode.NONE:
             world = self._node.world
             world.guard(world.ledger.acts, self._who, leader_epoch)
@@ -346,6 +350,7 @@ class ControllerNode:
             snapshot_policy=SnapshotPolicy(
                 max_bytes=self.world.snapshot_bytes, interval_ms=self.world.snapshot_interval_ms
             ),
+            slice_ms=self.world.slice_ms,
         )
 
     def _registration(

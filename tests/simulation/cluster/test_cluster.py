@@ -25,6 +25,7 @@ TIMEOUT_S = TIME_BOX_S + 240
 SEEDS_PER_MUTATION = 20
 MUTATIONS_OF_THE_GATE = {
     "answer-before-commit": (),
+    "decisions-overlap": (),
     "producer-ids-twice": (),
     "second-broker-epoch": (),
     "fenced-stays-in-isr": ("kill_broker", "stop_broker"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from moldau.metadata.controller.turns import SLICE_MS
 from tests.simulation.cluster.base_world import POLL_MS, BaseWorld
 from tests.simulation.cluster.brokers import SimulatedBroker
 from tests.simulation.cluster.clients import SimulatedClient
@@ -81,6 +82,7 @@ class World(BaseWorld):
         self.metadata_lag_ms = random.choice((20.0, 300.0))
         self.slow_calls = random.choice((0.0, 0.01, 0.1))
         self.observing_brokers = random.choice((0.0, 0.0, 0.5, 1.0))
+        self.slice_ms = Random(f"slices {self.seed}").choice((0.0, SLICE_MS))
 
     # -- running ---------------------------------------------------------------------------------
 

@@ -65,7 +65,11 @@ class ListLog:
         self.listeners.append(listener)
 
     def append(
-        self, records: Sequence[tuple[Message, int]], *, leader_epoch: int
+        self,
+        records: Sequence[tuple[Message, int]],
+        *,
+        leader_epoch: int,
+        values: Sequence[bytes] | None = None,
     ) -> tuple[ErrorCode, int]:
         if leader_epoch != self.leader_epoch:
             return ErrorCode.NOT_CONTROLLER, -1

@@ -19,6 +19,7 @@ from moldau.metadata.image import (
     Provenance,
     TransactionFilter,
 )
+from moldau.metadata.steps import at_once
 from moldau.protocol.messages.p19_create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -39,6 +40,7 @@ from moldau.protocol.messages.p62_broker_registration import (
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.schema import Message
 from moldau.raft.batch_codec import decode_batches
+from moldau.runtime.clock import ManualClock
 
 GOLDEN = Path(__file__).parent / "golden"
 CLUSTER_ID = "TrV5GzD9TWy-7UjVSbMWxQ"
@@ -111,6 +113,24 @@ def registration(broker_id: int, /, **changes: Any) -> BrokerRegistrationRequest
     return request
 
 
+class BusyClock(ManualClock):
+    """A clock on which work takes time: `tick_ms` with every look at it."""
+
+    tick_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        self.stand_still(self.tick_ms)
+        return super().monotonic_ms()
+
+    def turn(self) -> bool:
+        """Run the timers that are due; whether there were any."""
+        due = [timer for timer in self._timers if timer.deadline_ms <= self._monotonic_ms]
+        for timer in sorted(due, key=lambda each: (each.deadline_ms, each.sequence)):
+            timer.cancel()
+            timer.callback(*timer.args)
+        return bool(due)
+
+
 class CoreDriver:
     """An active controller core whose appends are committed by hand."""
 
@@ -143,13 +163,16 @@ class CoreDriver:
         if not records:
             return
         self.log_end_offset += len(records)
-        self.core.on_appended(records, self.log_end_offset - 1, 1_000)
+        change = at_once(self.core.prepare(records))
+        at_once(self.core.on_appended(change, self.log_end_offset - 1, 1_000))
         self.appended = [record for record, _version in records]
 
     def ask(self, request: Message) -> Any:
         """Decide, append; the response."""
         self.appended = []
-        result = self.core.handle(request, log_end_offset=self.log_end_offset, now_ms=self.now_ms)
+        result = at_once(
+            self.core.handle(request, log_end_offset=self.log_end_offset, now_ms=self.now_ms)
+        )
         self.append(result.records)
         while result.resume is not None:
             result = self.core.resume(

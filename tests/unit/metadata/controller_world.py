@@ -21,6 +21,7 @@ from moldau.metadata.image import (
     MetadataImage,
     Provenance,
 )
+from moldau.metadata.steps import at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p44_incremental_alter_configs as configs
 from moldau.protocol.messages import p73_assign_replicas_to_dirs as directories
@@ -108,7 +109,8 @@ class World:
         self.log_end_offset += len(records)
         last_offset = self.log_end_offset - 1
         self.checker.on_batch(records, last_offset)
-        self.core.on_appended(records, last_offset, 1_000)
+        change = at_once(self.core.prepare(records))
+        at_once(self.core.on_appended(change, last_offset, 1_000))
         self._uncommitted.append((last_offset, self.checker.copy_of_holders()))
 
     def fail_over(self) -> None:
@@ -140,7 +142,9 @@ class World:
         self.log_end_offset = image.provenance.last_contained_offset + 1
 
     def ask(self, request: Message, then: Callable[[Any], None] = lambda _response: None) -> None:
-        result = self.core.handle(request, log_end_offset=self.log_end_offset, now_ms=self.now_ms)
+        result = at_once(
+            self.core.handle(request, log_end_offset=self.log_end_offset, now_ms=self.now_ms)
+        )
         self._take_over(_Pending(request, result, then))
 
     def _take_over(self, pending: _Pending) -> None:

@@ -18,6 +18,7 @@ from moldau.metadata.controller import (
     SnapshotPolicy,
 )
 from moldau.metadata.image import PartitionRegistration
+from moldau.metadata.steps import at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (
     CreatableReplicaAssignment,
@@ -54,11 +55,15 @@ class WatchedLog(HandLog):
     before_append: Callable[[], None] | None = None
 
     def append(
-        self, records: Sequence[tuple[Message, int]], *, leader_epoch: int
+        self,
+        records: Sequence[tuple[Message, int]],
+        *,
+        leader_epoch: int,
+        values: Sequence[bytes] | None = None,
     ) -> tuple[ErrorCode, int]:
         if self.before_append is not None:
             self.before_append()
-        return super().append(records, leader_epoch=leader_epoch)
+        return super().append(records, leader_epoch=leader_epoch, values=values)
 
 
 class Bench:
@@ -318,7 +323,7 @@ async def test_electing_everywhere_answers_for_all_steps(bench: Bench) -> None:
         (PartitionChangeRecord(partition_id=index, topic_id=topic_id, isr=[2, 1]), 2)
         for index in range(PARTITIONS)
     ]
-    bench.controller._append(records)
+    at_once(bench.controller._append(records))
     bench.log.commit()
     bench.answers.clear()
     bench.submit(ElectLeadersRequest(topic_partitions=None))
@@ -390,12 +395,11 @@ async def test_leaders_are_balanced_by_the_clock_and_only_while_this_node_leads(
     bench.clock.advance(0)
     bench.beat(1)
     topic_id = bench.core.state.image.topics.topics_by_name["t"].topic_id
-    bench.controller._append(
-        [
-            (PartitionChangeRecord(partition_id=index, topic_id=topic_id, isr=[2, 1]), 2)
-            for index in range(PARTITIONS)
-        ]
-    )
+    records: list[tuple[Message, int]] = [
+        (PartitionChangeRecord(partition_id=index, topic_id=topic_id, isr=[2, 1]), 2)
+        for index in range(PARTITIONS)
+    ]
+    at_once(bench.controller._append(records))
     bench.log.commit()
 
     def pass_five_minutes() -> None:

@@ -66,8 +66,13 @@ class HandLog:
         self.listener = listener
 
     def append(
-        self, records: Sequence[tuple[Message, int]], *, leader_epoch: int
+        self,
+        records: Sequence[tuple[Message, int]],
+        *,
+        leader_epoch: int,
+        values: Sequence[bytes] | None = None,
     ) -> tuple[ErrorCode, int]:
+        assert values is None or len(values) == len(records)
         if self.refusal is not ErrorCode.NONE:
             return self.refusal, -1
         if leader_epoch != self.epoch:

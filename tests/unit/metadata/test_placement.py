@@ -10,6 +10,7 @@ import pytest
 
 from moldau.metadata.controller.core.placement import T, UsableBroker, place_replicas
 from moldau.metadata.controller.core.result import Refusal
+from moldau.metadata.steps import at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p37_create_partitions import (
@@ -46,18 +47,22 @@ def test_kafka_places_the_same() -> None:
     cases = [json.loads(line) for line in golden("placements.json").splitlines()]
     assert len(cases) >= 39
     for case in cases:
-        placed = place_replicas(
-            Zero(),
-            cluster_of(case["cluster"]),
-            partition_count=len(case["placed"]),
-            replication_factor=case["factor"],
+        placed = at_once(
+            place_replicas(
+                Zero(),
+                cluster_of(case["cluster"]),
+                partition_count=len(case["placed"]),
+                replication_factor=case["factor"],
+            )
         )
         assert placed == case["placed"], case["cluster"]
 
 
 def test_six_brokers_ten_partitions_factor_three_without_racks() -> None:
     """Leaders first: partition i's leader, then the brokers after it as followers."""
-    placed = place_replicas(Zero(), cluster_of("------"), partition_count=10, replication_factor=3)
+    placed = at_once(
+        place_replicas(Zero(), cluster_of("------"), partition_count=10, replication_factor=3)
+    )
     assert placed[:6] == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5, 0], [5, 0, 1]]
     assert placed[6:] == [[1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5, 0]]
 
@@ -65,7 +70,9 @@ def test_six_brokers_ten_partitions_factor_three_without_racks() -> None:
 def test_six_brokers_ten_partitions_factor_three_on_three_racks() -> None:
     """Each partition on all three racks, the leaders' racks taking turns."""
     racks = "accbba"
-    placed = place_replicas(Zero(), cluster_of(racks), partition_count=10, replication_factor=3)
+    placed = at_once(
+        place_replicas(Zero(), cluster_of(racks), partition_count=10, replication_factor=3)
+    )
     assert placed[:6] == [[0, 3, 1], [4, 2, 5], [1, 0, 3], [5, 4, 2], [3, 1, 0], [2, 5, 4]]
     for replicas in placed:
         assert {racks[each] for each in replicas} == {"a", "b", "c"}
@@ -76,8 +83,10 @@ def test_six_brokers_ten_partitions_factor_three_on_three_racks() -> None:
 @pytest.mark.parametrize("racks", ["------", "accbba"])
 @pytest.mark.parametrize("seed", range(10))
 def test_any_draw_spreads_leaders_first(racks: str, seed: int) -> None:
-    placed = place_replicas(
-        random.Random(seed), cluster_of(racks), partition_count=12, replication_factor=3
+    placed = at_once(
+        place_replicas(
+            random.Random(seed), cluster_of(racks), partition_count=12, replication_factor=3
+        )
     )
     for first in (0, 6):
         leaders = [replicas[0] for replicas in placed[first : first + 6]]
@@ -85,13 +94,17 @@ def test_any_draw_spreads_leaders_first(racks: str, seed: int) -> None:
 
 
 def test_fenced_brokers_come_last_and_never_first() -> None:
-    placed = place_replicas(
-        random.Random(1), cluster_of("aaAaaa"), partition_count=10, replication_factor=5
+    placed = at_once(
+        place_replicas(
+            random.Random(1), cluster_of("aaAaaa"), partition_count=10, replication_factor=5
+        )
     )
     for replicas in placed:
         assert 2 not in replicas
-    placed = place_replicas(
-        random.Random(1), cluster_of("aaAaaa"), partition_count=10, replication_factor=6
+    placed = at_once(
+        place_replicas(
+            random.Random(1), cluster_of("aaAaaa"), partition_count=10, replication_factor=6
+        )
     )
     for replicas in placed:
         assert replicas[0] != 2 in replicas
@@ -102,7 +115,11 @@ def test_fenced_brokers_come_last_and_never_first() -> None:
 )
 def test_placements_that_are_refused(cluster: str, factor: int) -> None:
     with pytest.raises(Refusal) as refused:
-        place_replicas(Zero(), cluster_of(cluster), partition_count=1, replication_factor=factor)
+        at_once(
+            place_replicas(
+                Zero(), cluster_of(cluster), partition_count=1, replication_factor=factor
+            )
+        )
     assert refused.value.error is ErrorCode.INVALID_REPLICATION_FACTOR
 
 

@@ -12,6 +12,7 @@ import pytest
 from moldau.metadata.controller.core.placement import UsableBroker, place_replicas
 from moldau.metadata.controller.core.result import Refusal
 from moldau.metadata.image import ConfigResourceType
+from moldau.metadata.steps import at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (
     CreatableReplicaAssignment,
@@ -395,8 +396,8 @@ RACKS: tuple[dict[int, str | None], ...] = (
 @pytest.mark.parametrize("seed", range(20))
 def test_placement_spreads_over_brokers_and_racks(racks: dict[int, str | None], seed: int) -> None:
     brokers = [UsableBroker(broker_id, rack, False) for broker_id, rack in racks.items()]
-    placements = place_replicas(
-        random.Random(seed), brokers, partition_count=12, replication_factor=3
+    placements = at_once(
+        place_replicas(random.Random(seed), brokers, partition_count=12, replication_factor=3)
     )
     leaders = Counter(replicas[0] for replicas in placements)
     replicas_total = Counter(broker for replicas in placements for broker in replicas)
@@ -416,12 +417,14 @@ def test_placement_takes_fenced_brokers_last() -> None:
         UsableBroker(2, None, True),
     ]
     for seed in range(10):
-        placements = place_replicas(
-            random.Random(seed), brokers, partition_count=4, replication_factor=2
+        placements = at_once(
+            place_replicas(random.Random(seed), brokers, partition_count=4, replication_factor=2)
         )
         assert all(replicas[0] == 1 for replicas in placements)
     with pytest.raises(Refusal):
-        place_replicas(random.Random(0), brokers[:1], partition_count=1, replication_factor=1)
+        at_once(
+            place_replicas(random.Random(0), brokers[:1], partition_count=1, replication_factor=1)
+        )
 
 
 def test_nobody_creates_the_metadata_log(driver: CoreDriver) -> None:

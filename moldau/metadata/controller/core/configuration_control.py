@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, TypeAlias
 
 from moldau.config import (
     ConfigError,
@@ -37,11 +38,15 @@ from moldau.metadata.controller.core.result import (
 from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.image import ConfigResourceType
+from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
 from moldau.protocol.metadata_records import ConfigRecord
 from moldau.protocol.topic_names import topic_name_problem
+
+Defaults: TypeAlias = Callable[[], Mapping[str, Any]]
+"""The broker values that topics and groups inherit; made when they are first asked for."""
 
 MAX_CONFIG_TEXT_BYTES: Final = 32_767
 
@@ -59,30 +64,31 @@ def incremental_alter_configs(
     state: ControllerState,
     settings: ControllerSettings,
     request: incremental.IncrementalAlterConfigsRequest,
-) -> ControllerResult[incremental.IncrementalAlterConfigsResponse]:
+) -> Steps[ControllerResult[incremental.IncrementalAlterConfigsResponse]]:
     """Change single keys of resources; each resource on its own (KIP-339)."""
     response = incremental.IncrementalAlterConfigsResponse()
-    outcomes, records = _alter(
-        state, settings, request, lambda resource: _after_operations(state, resource)
+    response.responses, records = yield from _alter(
+        state,
+        settings,
+        request,
+        lambda resource: _after_operations(state, resource),
+        incremental.AlterConfigsResourceResponse,
     )
-    response.responses = [
-        incremental.AlterConfigsResourceResponse(**outcome) for outcome in outcomes
-    ]
     return ControllerResult(response, records)
 
 
 def legacy_alter_configs(
     state: ControllerState, settings: ControllerSettings, request: legacy.AlterConfigsRequest
-) -> ControllerResult[legacy.AlterConfigsResponse]:
+) -> Steps[ControllerResult[legacy.AlterConfigsResponse]]:
     """Replace whole configurations: keys that are not named are removed (KIP-133)."""
     response = legacy.AlterConfigsResponse()
-    outcomes, records = _alter(
+    response.responses, records = yield from _alter(
         state,
         settings,
         request,
         lambda resource: {each.name: _text(each.name, each.value) for each in resource.configs},
+        legacy.AlterConfigsResourceResponse,
     )
-    response.responses = [legacy.AlterConfigsResourceResponse(**outcome) for outcome in outcomes]
     return ControllerResult(response, records)
 
 
@@ -91,16 +97,19 @@ def _alter(
     settings: ControllerSettings,
     request: Any,
     wanted_config: Callable[[Any], Mapping[str, str]],
-) -> tuple[list[dict[str, Any]], list[VersionedRecord]]:
-    """What both requests have in common: the fields of each resource's answer, and the records."""
-    outcomes: list[dict[str, Any]] = []
+    make_outcome: Callable[..., Any],
+) -> Steps[tuple[list[Any], list[VersionedRecord]]]:
+    """What both requests have in common: each resource's answer, and the records."""
+    outcomes: list[Any] = []
     records: list[VersionedRecord] = []
     repeated = _repeated(request.resources)
+    defaults = cache(lambda: state.broker_defaults(settings.node_config))
     for resource in request.resources:
+        yield
         error, message = ErrorCode.NONE, None
         try:
             _check_resource(state, resource, repeated)
-            own = _records(state, settings, resource, wanted_config(resource))
+            own = _records(state, defaults, resource, wanted_config(resource))
             own = [*own, *clear_eligible_leaders(state, own)]
         except Refusal as refusal:
             error, message = refusal.error, refusal.message
@@ -108,17 +117,17 @@ def _alter(
             if not request.validate_only:
                 records += own
         outcomes.append(
-            {
-                "error_code": error,
-                "error_message": message,
-                "resource_type": resource.resource_type,
-                "resource_name": resource.resource_name,
-            }
+            make_outcome(
+                error_code=error,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
         )
     if len(records) > MAX_RECORDS_PER_REQUEST:
         too_many = f"the request makes {len(records)} records, too many for one batch"
         for outcome in outcomes:
-            outcome.update(error_code=ErrorCode.POLICY_VIOLATION, error_message=too_many)
+            outcome.error_code, outcome.error_message = ErrorCode.POLICY_VIOLATION, too_many
         records = []
     return outcomes, records
 
@@ -187,9 +196,11 @@ def _after_operations(
             elements = _elements(_text(each.name, each.value))
             current = _list_elements(resource.resource_type, each.name, wanted)
             if operation == ConfigOperation.APPEND:
-                current += [element for element in elements if element not in current]
+                known = set(current)
+                current += [element for element in elements if element not in known]
             else:
-                current = [element for element in current if element not in elements]
+                unwanted = set(elements)
+                current = [element for element in current if element not in unwanted]
             wanted[each.name] = _text(each.name, ",".join(current))
         else:
             raise Refusal(ErrorCode.INVALID_REQUEST, f"there is no operation {operation}")
@@ -223,7 +234,7 @@ def _elements(text: str) -> list[str]:
 
 
 def _records(
-    state: ControllerState, settings: ControllerSettings, resource: Any, wanted: Mapping[str, str]
+    state: ControllerState, defaults: Defaults, resource: Any, wanted: Mapping[str, str]
 ) -> Sequence[VersionedRecord]:
     """The records that turn the resource's configuration into `wanted`."""
     resource_type, name = resource.resource_type, resource.resource_name
@@ -233,7 +244,7 @@ def _records(
     if state.eligible_leader_replicas_enabled:
         check_min_insync_replicas(resource_type, name, changed, removed)
     try:
-        _validate(state, settings, resource_type, name, wanted, changed)
+        _validate(defaults, resource_type, name, wanted, changed)
     except ConfigError as error:
         # Kafka's brokers refuse their own keys as a whole, with another code than a topic's.
         is_broker = resource_type == ConfigResourceType.BROKER
@@ -251,8 +262,7 @@ def _records(
 
 
 def _validate(
-    state: ControllerState,
-    settings: ControllerSettings,
+    defaults: Defaults,
     resource_type: int,
     name: str,
     wanted: Mapping[str, str],
@@ -260,12 +270,12 @@ def _validate(
 ) -> None:
     if resource_type == ConfigResourceType.TOPIC:
         if changed or wanted:
-            validate_topic_config(wanted, state.broker_defaults(settings.node_config))
+            validate_topic_config(wanted, defaults())
     elif resource_type == ConfigResourceType.BROKER:
         for key in changed:
             validate_dynamic_broker_config(key, wanted[key], cluster_default=not name)
     elif resource_type == ConfigResourceType.GROUP:
-        validate_group_config(wanted, state.broker_defaults(settings.node_config))
+        validate_group_config(wanted, defaults())
     else:
         for key in changed:
             validate_client_metrics_config(key, wanted[key])

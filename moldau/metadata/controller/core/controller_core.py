@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
+from types import GeneratorType
 from typing import Any, Final
 
 from moldau.metadata.controller.core.cluster_control import ClusterControl
@@ -53,6 +54,7 @@ from moldau.metadata.features import (
     supports_transactions,
 )
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
+from moldau.metadata.steps import Steps
 from moldau.protocol.messages.p19_create_topics import CreateTopicsRequest
 from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest
 from moldau.protocol.messages.p33_alter_configs import AlterConfigsRequest
@@ -79,6 +81,7 @@ from moldau.protocol.metadata_records import (
     EndTransactionRecord,
     FeatureLevelRecord,
 )
+from moldau.protocol.metadata_records.frame import encode_record
 from moldau.protocol.schema import Message
 
 BOOTSTRAP_TRANSACTION: Final = "Bootstrap records"
@@ -89,6 +92,25 @@ class Role(Enum):
 
     STANDBY = "standby"
     ACTIVE = "active"
+
+
+_TRANSACTION_MARKS: Final = (
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    AbortTransactionRecord,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A batch before it is appended: its records, the same encoded, and the image they make of the
+    working one.
+    """
+
+    records: Sequence[VersionedRecord]
+    values: Sequence[bytes]
+    delta: MetadataDelta
+    image: MetadataImage
 
 
 class ControllerCore:
@@ -105,7 +127,9 @@ class ControllerCore:
         self._random = random
         self._transactions = TransactionFilter()
         self._appended: deque[tuple[int, MetadataImage]] = deque()
-        self._handlers: dict[type[Message], Callable[..., ControllerResult[Any]]] = {
+        self._handlers: dict[
+            type[Message], Callable[..., ControllerResult[Any] | Steps[ControllerResult[Any]]]
+        ] = {
             CreateTopicsRequest: lambda request, **_: create_topics(
                 self.state, settings, request, random
             ),
@@ -172,16 +196,30 @@ class ControllerCore:
         self.state.replay(self._transactions.feed(records), provenance)
         self.committed_image = self.state.image
 
-    def on_appended(
-        self, records: Sequence[VersionedRecord], last_offset: int, now_ms: int
-    ) -> None:
-        """Records that `handle` made are in the log as one batch: the working state follows."""
+    def prepare(self, records: Sequence[VersionedRecord]) -> Steps[Change]:
+        """What it takes to append `records` as one batch; the working state stays as it is."""
+        delta = MetadataDelta(self.state.image)
+        values: list[bytes] = []
+        for record, version in records:
+            values.append(encode_record(record, version))
+            # A transaction lies within one batch here: all between its marks counts.
+            if not isinstance(record, _TRANSACTION_MARKS):
+                delta.replay(record)
+            yield
+        image = yield from delta.apply_in_steps(self.state.image.provenance)
+        yield
+        return Change(records, values, delta, image)
+
+    def on_appended(self, change: Change, last_offset: int, now_ms: int) -> Steps[None]:
+        """A prepared batch is in the log: the working state follows, its indexes in steps."""
         assert self.role is Role.ACTIVE
-        provenance = Provenance(last_offset, self.leader_epoch, now_ms)
-        ready = self._transactions.feed(record for record, _version in records)
+        assert self.state.image is change.delta.image, "nothing was appended since it was prepared"
+        self._transactions.feed(record for record, _version in change.records)
         assert not self._transactions.is_open, "a transaction lies within one batch here"
-        self.state.replay(ready, provenance)
-        self._appended.append((last_offset, self.state.image))
+        provenance = Provenance(last_offset, self.leader_epoch, now_ms)
+        image = replace(change.image, provenance=provenance)
+        self._appended.append((last_offset, image))
+        yield from self.state.follow(change.delta, image)
 
     # -- the role --------------------------------------------------------------------------------
 
@@ -241,7 +279,7 @@ class ControllerCore:
 
     def handle(
         self, request: Message, *, log_end_offset: int, now_ms: float
-    ) -> ControllerResult[Any]:
+    ) -> Steps[ControllerResult[Any]]:
         """Decide one request.
 
         Args:
@@ -250,7 +288,12 @@ class ControllerCore:
         """
         assert self.role is Role.ACTIVE
         handler = self._handlers[type(request)]
-        result = handler(request, log_end_offset=log_end_offset, now_ms=now_ms)
+        decided = handler(request, log_end_offset=log_end_offset, now_ms=now_ms)
+        if isinstance(decided, GeneratorType):
+            result = yield from decided
+            result.may_wait = True
+        else:
+            result = decided
         return self._note_steps(request, result)
 
     def resume(

@@ -24,6 +24,7 @@ from moldau.metadata.controller.core.result import (
 from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
+from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p43_elect_leaders import (
     ElectLeadersRequest,
@@ -61,7 +62,7 @@ _NOBODY: Final = {
 
 def elect_leaders(
     state: ControllerState, settings: ControllerSettings, request: ElectLeadersRequest
-) -> ControllerResult[ElectLeadersResponse]:
+) -> Steps[ControllerResult[ElectLeadersResponse]]:
     """Elect leaders of the named partitions, or of all that need one (null)."""
     try:
         election_type = ElectionType(request.election_type)
@@ -78,7 +79,9 @@ def elect_leaders(
         answer = ReplicaElectionResult(topic=wanted.topic)
         response.replica_election_results.append(answer)
         topic = state.topic(wanted.topic)
+        yield
         for partition_index in wanted.partitions:
+            yield
             if (wanted.topic, partition_index) in seen:
                 continue  # one answer and one record are enough
             seen.add((wanted.topic, partition_index))

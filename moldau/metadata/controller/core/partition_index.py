@@ -12,6 +12,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage, TopicsDelta
+from moldau.metadata.steps import Steps
 
 PartitionKey: TypeAlias = tuple[UUID, int]
 _Partitions: TypeAlias = dict[UUID, set[int]]
@@ -33,16 +34,18 @@ class PartitionIndex:
 
     # -- keeping up ------------------------------------------------------------------------------
 
-    def replay(self, delta: TopicsDelta) -> None:
+    def replay(self, delta: TopicsDelta) -> Steps[None]:
         """Take over what a batch changed."""
         for topic in delta.deleted.values():
             for partition_index, partition in topic.partitions.items():
                 self._move(topic.topic_id, partition_index, partition, None)
+                yield
         for changed in delta.changed.values():
             old_partitions = changed.image.partitions
             for partition_index, partition in changed.partition_changes.items():
                 old = old_partitions.get(partition_index)
                 self._move(changed.topic_id, partition_index, old, partition)
+                yield
 
     def move(self, old: Mapping[UUID, TopicImage], new: Mapping[UUID, TopicImage]) -> None:
         """Go from one image's topics to another's; what both share costs next to nothing."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from moldau.metadata.controller.core.result import Refusal
+from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 
 T = TypeVar("T")
@@ -91,7 +92,7 @@ def place_replicas(
     *,
     partition_count: int,
     replication_factor: int,
-) -> list[list[int]]:
+) -> Steps[list[list[int]]]:
     """Replicas of new partitions, the preferred leader first.
 
     Racks take turns partition by partition, and so do the brokers inside a rack; once there are as
@@ -119,6 +120,7 @@ def place_replicas(
         placements.append(_place_one(racks, first_rack, partition_round, replication_factor))
         first_rack = (first_rack + 1) % len(racks)
         partition_round += 1
+        yield
     return placements
 
 

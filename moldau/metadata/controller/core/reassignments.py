@@ -23,6 +23,7 @@ from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.image import PartitionRegistration, TopicImage
 from moldau.metadata.image.values import RECOVERING
+from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -43,7 +44,7 @@ def alter_partition_reassignments(
     state: ControllerState,
     settings: ControllerSettings,
     request: AlterPartitionReassignmentsRequest,
-) -> ControllerResult[AlterPartitionReassignmentsResponse]:
+) -> Steps[ControllerResult[AlterPartitionReassignmentsResponse]]:
     """Start, change or cancel (null) reassignments; each partition on its own."""
     response = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
@@ -62,7 +63,9 @@ def alter_partition_reassignments(
         answers = ReassignableTopicResponse(name=wanted_topic.name)
         response.responses.append(answers)
         topic = state.topic(wanted_topic.name)
+        yield
         for wanted in wanted_topic.partitions:
+            yield
             key = (wanted_topic.name, wanted.partition_index)
             error, message = ErrorCode.NONE, None
             try:
@@ -191,11 +194,12 @@ def _without(replicas: Iterable[int], excluded: Sequence[int]) -> list[int]:
 
 def list_partition_reassignments(
     state: ControllerState, request: ListPartitionReassignmentsRequest
-) -> ControllerResult[ListPartitionReassignmentsResponse]:
+) -> Steps[ControllerResult[ListPartitionReassignmentsResponse]]:
     """Which replicas are being moved, of the named partitions or of all (null)."""
     response = ListPartitionReassignmentsResponse(error_message=None)
     answers: dict[str, OngoingTopicReassignment] = {}
     for topic, partition_index in _asked_for(state, request):
+        yield
         partition = topic.partitions.get(partition_index)
         if partition is None or not partition.is_reassigning:
             continue

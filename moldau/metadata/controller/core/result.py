@@ -1,6 +1,7 @@
 """What a manager answers: records to write and the response to send once they are committed.
 
-Owns: ControllerResult and Refusal, and how big a batch may be. Must not: know any request.
+Owns: ControllerResult and Refusal, how big a batch may be and how long a message. Must not: know
+any request.
 Invariant: a manager changes nothing; its records do, when they are replayed.
 """
 
@@ -25,6 +26,9 @@ MAX_CHANGES_PER_STEP: Final = 2_000
 loop gives way to others in between; well below Kafka's 10,000 records per batch.
 """
 
+MAX_MESSAGE_CHARACTERS: Final = 1_000
+"""A refusal may quote what was asked for, which may be longer than the response has room for."""
+
 Resume: TypeAlias = "Callable[[int, float], ControllerResult[Any]]"
 
 
@@ -38,18 +42,25 @@ class ControllerResult(Generic[Response]):
     other requests are decided in between, and every step looks at the state anew. `leaving` is the
     broker that is on its way out meanwhile: until the last step it may neither lead nor join an
     ISR.
+
+    A manager whose request may name much answers in `Steps` instead. Its records must not depend
+    on the log's end, where the quorum may append records of its own between two parts; the core
+    says of the result that it `may_wait`.
     """
 
     response: Response
     records: list[VersionedRecord] = field(default_factory=list)
     resume: Resume | None = None
     leaving: int | None = None
+    may_wait: bool = False
 
 
 class Refusal(Exception):
     """One item of a request cannot be done; the manager turns it into that item's error code."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
+        if len(message) > MAX_MESSAGE_CHARACTERS:
+            message = f"{message[:MAX_MESSAGE_CHARACTERS]}…"
         super().__init__(message)
         self.error = error
         self.message = message

@@ -28,7 +28,9 @@ from moldau.metadata.image import (
     PartitionRegistration,
     Provenance,
     TopicImage,
+    TopicsDelta,
 )
+from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.schema import Message
 from moldau.protocol.topic_names import collision_key
 
@@ -78,17 +80,34 @@ class ControllerState:
         delta = MetadataDelta(self.image)
         for record in records:
             delta.replay(record)
-        self.image = delta.apply(provenance)
-        self.index.replay(delta.topics_delta)
-        for topic in delta.topics_delta.deleted.values():
+        at_once(self.follow(delta, delta.apply(provenance)))
+
+    def follow(self, delta: MetadataDelta, image: MetadataImage) -> Steps[None]:
+        """Go on to `image`, which `delta` made of the present one. The indexes follow in steps;
+        when the work is called off, the rest of it is done at once.
+        """
+        self.image = image
+        steps = self._follow_with_indexes(delta.topics_delta)
+        try:
+            for _ in steps:
+                yield
+        finally:
+            for _ in steps:
+                pass
+
+    def _follow_with_indexes(self, delta: TopicsDelta) -> Steps[None]:
+        yield from self.index.replay(delta)
+        for topic in delta.deleted.values():
             key = collision_key(topic.name)
             names = self._names_by_collision_key[key]
             names.remove(topic.name)
             if not names:
                 del self._names_by_collision_key[key]
-        for created in delta.topics_delta.created.values():
+            yield
+        for created in delta.created.values():
             names = self._names_by_collision_key.setdefault(collision_key(created.name), [])
             names.append(created.name)
+            yield
 
     def colliding_topic(self, topic_name: str) -> str | None:
         """A topic whose name differs from `topic_name` only in dots and underscores."""

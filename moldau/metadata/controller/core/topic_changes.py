@@ -28,6 +28,7 @@ from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.features import partition_record_version
 from moldau.metadata.image import TopicImage
 from moldau.metadata.image.topics import partition_record
+from moldau.metadata.steps import Steps
 from moldau.protocol.coordinator_records import INTERNAL_TOPICS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p20_delete_topics import (
@@ -50,7 +51,7 @@ MAX_PARTITIONS_PER_TOPIC: Final = 1_000_000
 
 def delete_topics(
     state: ControllerState, settings: ControllerSettings, request: DeleteTopicsRequest
-) -> ControllerResult[DeleteTopicsResponse]:
+) -> Steps[ControllerResult[DeleteTopicsResponse]]:
     """Delete topics by name, or by id (KIP-516); each on its own."""
     response = DeleteTopicsResponse()
     result = ControllerResult(response)
@@ -60,10 +61,13 @@ def delete_topics(
             ErrorCode.POLICY_VIOLATION,
             f"a request may delete at most {MAX_RECORDS_PER_REQUEST} topics",
         )
-        response.responses = [_not_deleted(each, refusal) for each in wanted]
+        for each in wanted:
+            response.responses.append(_not_deleted(each, refusal))
+            yield
         return result
     counts = Counter(_topic_id_of(state, each) for each in wanted)
     for each in wanted:
+        yield
         try:
             topic = _find_topic(state, settings, each)
             if counts[topic.topic_id] > 1:
@@ -116,13 +120,14 @@ def _not_deleted(wanted: DeleteTopicState, refusal: Refusal) -> DeletableTopicRe
 
 def create_partitions(
     state: ControllerState, request: CreatePartitionsRequest, random: Random
-) -> ControllerResult[CreatePartitionsResponse]:
+) -> Steps[ControllerResult[CreatePartitionsResponse]]:
     """Grow topics (KIP-195); each on its own."""
     response = CreatePartitionsResponse()
     result = ControllerResult(response)
     counts = Counter(topic.name for topic in request.topics)
     added_total = 0
     for wanted in request.topics:
+        yield
         try:
             if counts[wanted.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
@@ -133,7 +138,7 @@ def create_partitions(
                     ErrorCode.POLICY_VIOLATION,
                     f"a request may create at most {MAX_RECORDS_PER_REQUEST} partitions",
                 )
-            records = _new_partitions(state, topic, wanted, random)
+            records = yield from _new_partitions(state, topic, wanted, random)
         except Refusal as refusal:
             answer = CreatePartitionsTopicResult(
                 name=wanted.name, error_code=refusal.error, error_message=refusal.message
@@ -176,12 +181,12 @@ def _growing_topic(state: ControllerState, wanted: CreatePartitionsTopic) -> Top
 
 def _new_partitions(
     state: ControllerState, topic: TopicImage, wanted: CreatePartitionsTopic, random: Random
-) -> list[VersionedRecord]:
+) -> Steps[list[VersionedRecord]]:
     first_new = len(topic.partitions)
     added = wanted.count - first_new
     replication_factor = len(topic.partitions[0].replicas)
     if wanted.assignments is None:
-        placements = place_replicas(
+        placements = yield from place_replicas(
             random,
             usable_brokers(state),
             partition_count=added,
@@ -196,13 +201,12 @@ def _new_partitions(
         placements = [list(each.broker_ids) for each in wanted.assignments]
         for partition_index, replicas in enumerate(placements, start=first_new):
             check_manual_replicas(state, partition_index, replicas, replication_factor)
+            yield
     version = partition_record_version(state.metadata_level)
-    return [
-        (
-            partition_record(
-                topic.topic_id, partition_index, new_partition(state, replicas), version
-            ),
-            version,
-        )
-        for partition_index, replicas in enumerate(placements, start=first_new)
-    ]
+    records: list[VersionedRecord] = []
+    for partition_index, replicas in enumerate(placements, start=first_new):
+        partition = new_partition(state, replicas)
+        record = partition_record(topic.topic_id, partition_index, partition, version)
+        records.append((record, version))
+        yield
+    return records

@@ -8,8 +8,10 @@ two that collide are not both created.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 from moldau.config import ConfigError, ConfigSource, describe_topic_config, validate_topic_config
 from moldau.metadata.controller.core.assignments import (
@@ -29,6 +31,7 @@ from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.features import partition_record_version
 from moldau.metadata.image import ConfigResourceType
 from moldau.metadata.image.topics import partition_record
+from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (
     CreatableTopic,
@@ -54,6 +57,7 @@ class _Batch:
     random: Random
     names_by_collision_key: dict[str, str]
     described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
+    defaults: Callable[[], Mapping[str, Any]]
 
 
 def create_topics(
@@ -61,7 +65,7 @@ def create_topics(
     settings: ControllerSettings,
     request: CreateTopicsRequest,
     random: Random,
-) -> ControllerResult[CreateTopicsResponse]:
+) -> Steps[ControllerResult[CreateTopicsResponse]]:
     """Create topics; one that is refused leaves the others alone (KIP-4, KIP-525)."""
     response = CreateTopicsResponse()
     result = ControllerResult(response)
@@ -70,15 +74,17 @@ def create_topics(
             ErrorCode.POLICY_VIOLATION,
             f"a request may create at most {MAX_RECORDS_PER_REQUEST} partitions",
         )
-        response.topics = [_refused(topic, too_many) for topic in request.topics]
+        response.topics = yield from _all_refused(request, too_many)
         return result
-    batch = _Batch(state, settings, random, {}, {})
+    defaults = cache(lambda: state.broker_defaults(settings.node_config))
+    batch = _Batch(state, settings, random, {}, {}, defaults)
     counts = Counter(topic.name for topic in request.topics)
     for topic in request.topics:
+        yield
         try:
             if counts[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
-            records, created = _create_topic(batch, topic)
+            records, created = yield from _create_topic(batch, topic)
         except Refusal as refusal:
             response.topics.append(_refused(topic, refusal))
             continue
@@ -90,9 +96,19 @@ def create_topics(
             ErrorCode.POLICY_VIOLATION,
             f"the request makes {len(result.records)} records, too many for one batch",
         )
-        response.topics = [_refused(topic, too_many) for topic in request.topics]
+        response.topics = yield from _all_refused(request, too_many)
         result.records = []
     return result
+
+
+def _all_refused(
+    request: CreateTopicsRequest, refusal: Refusal
+) -> Steps[list[CreatableTopicResult]]:
+    results = []
+    for topic in request.topics:
+        results.append(_refused(topic, refusal))
+        yield
+    return results
 
 
 def _partition_total(settings: ControllerSettings, request: CreateTopicsRequest) -> int:
@@ -109,10 +125,10 @@ def _partition_total(settings: ControllerSettings, request: CreateTopicsRequest)
 
 def _create_topic(
     batch: _Batch, topic: CreatableTopic
-) -> tuple[list[VersionedRecord], CreatableTopicResult]:
+) -> Steps[tuple[list[VersionedRecord], CreatableTopicResult]]:
     _check_name(batch, topic.name)
     configs = _checked_configs(batch, topic)
-    placements = _place(batch, topic)
+    placements = yield from _place(batch, topic)
     state = batch.state
     topic_id = random_topic_id(batch.random)  # type: ignore[arg-type]  # a structural Random does
     while topic_id in state.image.topics.topics_by_id:
@@ -132,6 +148,7 @@ def _create_topic(
         partition = new_partition(state, replicas)
         record = partition_record(topic_id, partition_index, partition, version)
         records.append((record, version))
+        yield
     created = CreatableTopicResult(
         name=topic.name,
         topic_id=topic_id,
@@ -175,17 +192,17 @@ def _checked_configs(batch: _Batch, topic: CreatableTopic) -> dict[str, str]:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"the value of {config.name} is too long")
         configs[config.name] = config.value
     if configs:
-        defaults = batch.state.broker_defaults(batch.settings.node_config)
         try:
-            validate_topic_config(configs, defaults)
+            validate_topic_config(configs, batch.defaults())
         except ConfigError as error:
             raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
     return configs
 
 
-def _place(batch: _Batch, topic: CreatableTopic) -> list[list[int]]:
+def _place(batch: _Batch, topic: CreatableTopic) -> Steps[list[list[int]]]:
     if topic.assignments:
-        return _manual_placement(batch.state, topic)
+        placements = yield from _manual_placement(batch.state, topic)
+        return placements
     partition_count = topic.num_partitions
     if partition_count == USE_DEFAULT:
         partition_count = batch.settings.default_partition_count
@@ -194,15 +211,16 @@ def _place(batch: _Batch, topic: CreatableTopic) -> list[list[int]]:
     replication_factor = topic.replication_factor
     if replication_factor == USE_DEFAULT:
         replication_factor = batch.settings.default_replication_factor
-    return place_replicas(
+    placements = yield from place_replicas(
         batch.random,
         usable_brokers(batch.state),
         partition_count=partition_count,
         replication_factor=replication_factor,
     )
+    return placements
 
 
-def _manual_placement(state: ControllerState, topic: CreatableTopic) -> list[list[int]]:
+def _manual_placement(state: ControllerState, topic: CreatableTopic) -> Steps[list[list[int]]]:
     if topic.num_partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
         raise Refusal(
             ErrorCode.INVALID_REQUEST,
@@ -217,6 +235,7 @@ def _manual_placement(state: ControllerState, topic: CreatableTopic) -> list[lis
     placements = [by_index[index] for index in range(len(by_index))]
     for partition_index, replicas in enumerate(placements):
         check_manual_replicas(state, partition_index, replicas, len(placements[0]))
+        yield
     return placements
 
 
