@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from moldau.config.definition import Scope, Status
@@ -25,6 +26,8 @@ from moldau.config.values import accept_value, shown
 
 NOT_AT_RUN_TIME: Final = frozenset({"listeners", "listener.security.protocol.map"})
 """Keys that Kafka changes at run time and this node, for now, only reads when it starts."""
+
+MAX_WARNINGS: Final = 20
 
 
 def validate_dynamic_broker_config(
@@ -46,7 +49,7 @@ def validate_dynamic_broker_config(
     """
     key = find_broker_key(name)
     if key is None:
-        return f"{name} has no effect: it is not a broker configuration{_hint(name)}"
+        return f"{name} has no effect: it is not a broker configuration"
     if not key.dynamic or name in NOT_AT_RUN_TIME:
         raise ConfigError(name, shown(key, text), "cannot be changed while the broker runs")
     if cluster_default and key.scope is Scope.BROKER:
@@ -83,7 +86,18 @@ def effective_broker_config(
 def dynamic_config_warnings(
     dynamic_cluster: Mapping[str, str], dynamic_broker: Mapping[str, str]
 ) -> Iterator[str]:
-    """One line for every stored value that is without effect on this broker, and why."""
+    """One line for every stored value that is without effect on this broker, and why; of very
+    many, for the first MAX_WARNINGS.
+    """
+    warnings = _dynamic_config_warnings(dynamic_cluster, dynamic_broker)
+    yield from islice(warnings, MAX_WARNINGS)
+    if next(warnings, None) is not None:
+        yield f"and others: only the first {MAX_WARNINGS} values without effect are told"
+
+
+def _dynamic_config_warnings(
+    dynamic_cluster: Mapping[str, str], dynamic_broker: Mapping[str, str]
+) -> Iterator[str]:
     for dynamic, is_default in ((dynamic_cluster, True), (dynamic_broker, False)):
         for name, text in dynamic.items():
             try:
@@ -91,7 +105,7 @@ def dynamic_config_warnings(
             except ConfigError as error:
                 warning = f"{error}; it has no effect"
             if warning is not None:
-                yield warning
+                yield warning if find_broker_key(name) else warning + _hint(name)
 
 
 def _hint(name: str) -> str:

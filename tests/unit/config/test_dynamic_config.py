@@ -10,6 +10,7 @@ from moldau.config import (
     describe_broker_config,
     describe_cluster_default_config,
     describe_topic_config,
+    dynamic_config,
     dynamic_config_warnings,
     effective_broker_config,
     validate_dynamic_broker_config,
@@ -128,13 +129,30 @@ def test_synonyms_are_told_level_by_level():
 
 def test_unknown_keys_are_kept_and_never_shown():
     warning = validate_dynamic_broker_config("log.segment.bites", "1", cluster_default=True)
-    assert "did you mean log.segment.bytes?" in warning
-    assert "was removed" in validate_dynamic_broker_config("zookeeper.connect", "x")
+    assert "has no effect" in warning
+    near, gone = dynamic_config_warnings({"log.segment.bites": "1", "zookeeper.connect": "x"}, {})
+    assert "did you mean log.segment.bytes?" in near
+    assert "was removed" in gone
     [told] = describe_broker_config(node_with({}), {}, {"a.secret": "x"}, ["a.secret"])
     assert told.synonyms == (("a.secret", None, BROKER),)
     assert (told.value, told.sensitive, told.read_only, told.type) == (None, True, True, 0)
     [of_all] = describe_cluster_default_config({"a.secret": "x"})
     assert (of_all.value, of_all.sensitive, of_all.read_only) == (None, True, True)
+
+
+def test_of_very_many_unknown_keys_only_some_are_looked_up(monkeypatch):
+    looks = []
+    monkeypatch.setattr(dynamic_config, "nearest_name", lambda *given: looks.append(given))
+    unknown = {f"unknown-{index}": "1" for index in range(10_000)}
+    for name in unknown:
+        validate_dynamic_broker_config(name, "1")
+    assert looks == [], "a change is not refused for it, and nobody reads the hint"
+    *told, last = dynamic_config_warnings(unknown, {})
+    assert len(told) == dynamic_config.MAX_WARNINGS
+    assert "only the first" in last
+    assert len(looks) == len(told) + 1
+    some = dict(list(unknown.items())[: len(told)])
+    assert list(dynamic_config_warnings(some, {})) == told
 
 
 def test_a_key_of_one_listener_is_described():
