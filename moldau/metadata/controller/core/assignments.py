@@ -7,6 +7,7 @@ Invariant: a new partition's ISR are its live replicas, and the first of them le
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 from uuid import UUID
 
 from moldau.metadata.controller.core.placement import UsableBroker
@@ -20,6 +21,8 @@ from moldau.metadata.image import (
     PartitionRegistration,
 )
 from moldau.protocol.errors import ErrorCode
+
+MAX_NAMED_BROKERS: Final = 50
 
 
 def usable_brokers(state: ControllerState) -> list[UsableBroker]:
@@ -79,16 +82,24 @@ def check_manual_replicas(
     if not replicas:
         problem = "has no replicas"
     elif len(set(replicas)) != len(replicas):
-        problem = f"names a broker twice: {list(replicas)}"
+        problem = f"names a broker twice: {_some(replicas)}"
     elif len(replicas) != replication_factor:
         problem = f"has {len(replicas)} replicas where {replication_factor} are expected"
     else:
-        unknown = [broker_id for broker_id in replicas if state.broker(broker_id) is None]
+        brokers = state.image.cluster.brokers
+        unknown = [broker_id for broker_id in replicas if broker_id not in brokers]
         if unknown:
-            problem = f"names brokers that are not registered: {unknown}"
+            problem = f"names brokers that are not registered: {_some(unknown)}"
         elif needs_live and not any(state.is_active(broker_id) for broker_id in replicas):
             problem = "has only brokers that are fenced or shutting down"
     if problem is not None:
         raise Refusal(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {partition_index} {problem}"
         )
+
+
+def _some(broker_ids: Sequence[int]) -> str:
+    """Broker ids for a message, which need not name hundreds of thousands."""
+    if len(broker_ids) <= MAX_NAMED_BROKERS:
+        return str(list(broker_ids))
+    return f"{list(broker_ids[:MAX_NAMED_BROKERS])} and {len(broker_ids) - MAX_NAMED_BROKERS} more"

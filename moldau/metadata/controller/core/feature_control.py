@@ -47,6 +47,8 @@ from moldau.protocol.metadata_records.register_controller_record import (
 )
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
+MAX_NAME_CHARACTERS = 80
+"""So much of an unknown feature's name is told."""
 
 
 class UpgradeType(IntEnum):
@@ -64,7 +66,6 @@ def update_features(
     """Finalize new levels: all of the request's, or none (KIP-1022)."""
     records: list[VersionedRecord] = []
     results: list[UpdatableFeatureResult] = []
-    first: tuple[str, Refusal] | None = None
     counts = Counter(update.feature for update in request.feature_updates)
     proposed = {
         **state.image.features.finalized_levels,
@@ -76,17 +77,14 @@ def update_features(
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the feature is named more than once")
             records += _update(state, settings, update, proposed)
         except Refusal as refusal:
-            first = first or (update.feature, refusal)
-        else:
-            results.append(updated(update.feature))
-    if first is not None:
-        feature, reason = first
-        return ControllerResult(
-            UpdateFeaturesResponse(
-                error_code=reason.error,
-                error_message=f"nothing was updated, because of {feature}: {reason.message}",
+            return ControllerResult(
+                UpdateFeaturesResponse(
+                    error_code=refusal.error,
+                    error_message="nothing was updated, because of "
+                    f"{update.feature[:MAX_NAME_CHARACTERS]}: {refusal.message}",
+                )
             )
-        )
+        results.append(updated(update.feature))
     response = UpdateFeaturesResponse(error_message=None, results=results)
     return ControllerResult(response, [] if request.validate_only else records)
 
@@ -105,7 +103,7 @@ def _update(
     name, level = update.feature, update.max_version_level
     supported = advertised_features(state.image.features.finalized_levels).get(name)
     if supported is None:
-        raise _refused(f"there is no feature {name[:80]!r}")
+        raise _refused(f"there is no feature {name[:MAX_NAME_CHARACTERS]!r}")
     if is_quorum_feature(name):
         raise _refused(f"{name} is the quorum's own: only the quorum's leader changes it")
     if not is_known_upgrade_type(update):
