@@ -9,6 +9,7 @@ own API.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
 from moldau.protocol.api_keys import ApiKey
@@ -30,6 +31,7 @@ from moldau.raft.values import METADATA_TOPIC, QuorumStopped
 from moldau.raft.wire import METADATA_PARTITION
 from moldau.raft.wire_server import Refused, decode_request, encode_response
 from moldau.runtime.clock import Clock
+from moldau.runtime.slices import LoopSlices
 
 RAFT_APIS: Final = frozenset(
     {
@@ -47,6 +49,9 @@ RAFT_APIS: Final = frozenset(
 
 REMOVE_VOTER_TIMEOUT_MS: Final = 30_000
 """RemoveRaftVoter says nothing of how long its sender waits: what Kafka's tools wait by default."""
+
+MAX_ENDPOINTS: Final = 1_000
+"""Of a voter to be added: they are in the log, and in the memory of every node."""
 
 MAX_EPOCH_JUMP: Final = 2**24
 """How far above the own epoch a request's may be. Epochs rise by one per election: half a year of
@@ -76,7 +81,7 @@ class RaftRequestHandler:
         try:
             match request:
                 case quorum.DescribeQuorumRequest():
-                    return self._describe_quorum(request, api_version)
+                    return await self._describe_quorum(request, api_version)
                 case AddRaftVoterRequest():
                     return await self._add_voter(request)
                 case RemoveRaftVoterRequest():
@@ -107,8 +112,12 @@ class RaftRequestHandler:
     async def _add_voter(self, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
         """AddRaftVoter v0–v1 (KIP-853, KIP-1186)."""
         error, message = self._refusal(request)
+        if error is ErrorCode.NONE and len(request.listeners) > MAX_ENDPOINTS:
+            error = ErrorCode.INVALID_REQUEST
+            message = f"a voter has at most {MAX_ENDPOINTS} endpoints"
         endpoints = tuple(
-            VoterEndpoint(each.name, each.host, each.port) for each in request.listeners
+            VoterEndpoint(each.name, each.host, each.port)
+            for each in request.listeners[:MAX_ENDPOINTS]
         )
         names = [endpoint.listener_name for endpoint in endpoints]
         if error is ErrorCode.NONE and self._listener_name not in names:
@@ -149,31 +158,32 @@ class RaftRequestHandler:
 
     # -- descriptions ----------------------------------------------------------------------------
 
-    def _describe_quorum(
+    async def _describe_quorum(
         self, request: quorum.DescribeQuorumRequest, api_version: int
     ) -> quorum.DescribeQuorumResponse:
         """DescribeQuorum v0–v2 (KIP-595, KIP-836, KIP-853): who leads, and how far everybody is."""
         status = self._log.status()
         response = quorum.DescribeQuorumResponse()
-        asked = [(topic.topic_name, each) for topic in request.topics for each in topic.partitions]
-        is_known = [(name, each.partition_index) for name, each in asked] == [
-            (METADATA_TOPIC, METADATA_PARTITION)
-        ]
+        is_known = _names_metadata_log(request)
+        slices = LoopSlices(self._clock)
         for topic in request.topics:
             answer = quorum.TopicDataResponse(topic_name=topic.topic_name)
             response.topics.append(answer)
             for partition in topic.partitions:
-                index = partition.partition_index
-                if not is_known:
-                    answer.partitions.append(
-                        quorum.PartitionDataResponse(
-                            partition_index=index,
-                            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                            error_message="only the metadata log, named once, has a quorum",
-                        )
-                    )
-                else:
+                if is_known:
                     answer.partitions.append(self._partition(status, api_version))
+                    continue
+                answer.partitions.append(
+                    quorum.PartitionDataResponse(
+                        partition_index=partition.partition_index,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        error_message="only the metadata log, named once, has a quorum",
+                    )
+                )
+                if slices.is_over:
+                    await slices.next()
+            if slices.is_over:
+                await slices.next()
         if api_version >= 2 and status.is_leader and is_known:
             response.nodes = [
                 quorum.Node(
@@ -227,6 +237,13 @@ class RaftRequestHandler:
         if monotonic_ms is None:
             return -1
         return now_ms - round(self._clock.monotonic_ms() - monotonic_ms)
+
+
+def _names_metadata_log(request: quorum.DescribeQuorumRequest) -> bool:
+    """Whether it asks for the metadata log's one partition and nothing else."""
+    asked = ((topic.topic_name, each) for topic in request.topics for each in topic.partitions)
+    first = [(name, each.partition_index) for name, each in islice(asked, 2)]
+    return first == [(METADATA_TOPIC, METADATA_PARTITION)]
 
 
 def _text(error: ErrorCode, message: str) -> str | None:
