@@ -2,11 +2,14 @@
 
 Owns: dispatch from an ApiKey to the controller or the quorum, and the permission each API needs.
 Called in process by a broker of the same node, and by the controller listener. Must not: decide
-anything about metadata. Invariant: every request gets a response of its own API, failures included.
+anything about metadata. Invariant: every request gets a response of its own API, failures included;
+clients' requests reach the controller in the order they came.
 """
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any, Final, Protocol
 
 from moldau.controller_server.descriptions import ClusterDescriptions
@@ -15,6 +18,7 @@ from moldau.controller_server.kraft_upgrade import (
     names_kraft_version,
     update_with_kraft_version,
 )
+from moldau.controller_server.long_work import LongWork
 from moldau.controller_server.request_context import ControllerRequestContext
 from moldau.controller_server.resource_requests import FILTERS
 from moldau.metadata.authorizer import Operation
@@ -108,6 +112,7 @@ class ControllerApis:
         quorum: answers what is about the quorum itself.
         descriptions: answers what any controller may tell.
         kraft_upgrade: raises the level of the quorum.
+        work: how large requests and responses are worked on.
     """
 
     def __init__(
@@ -117,11 +122,17 @@ class ControllerApis:
         descriptions: ClusterDescriptions,
         *,
         kraft_upgrade: KraftUpgrade,
+        work: LongWork,
     ) -> None:
         self._controller = controller
         self._quorum = quorum
         self._descriptions = descriptions
         self._kraft_upgrade = kraft_upgrade
+        self._work = work
+        self._in_order = asyncio.Lock()
+        """Held from a client's request until its decision is asked for: none overtakes another
+        whose resources are being looked at.
+        """
 
     @property
     def descriptions(self) -> ClusterDescriptions:
@@ -141,11 +152,11 @@ class ControllerApis:
         assert api_key in CONTROLLER_APIS, f"{api_key.name} is not for the controller"
         operation = CLUSTER_OPERATION.get(api_key)
         if operation is not None and not context.authorized_cluster(operation):
-            return error_response(
+            return await self._failure(
                 request,
+                context,
                 ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
                 "not permitted on the cluster",
-                api_version=context.api_version,
             )
         if api_key in QUORUM_APIS:
             version = context.api_version
@@ -153,7 +164,7 @@ class ControllerApis:
                 request, request.MAX_VERSION if version is None else version, context.client_host
             )
         if api_key in DESCRIBING_APIS:
-            return self._descriptions.answer(request, context)
+            return await self._work.in_slices(self._descriptions.answer(request, context))
         if isinstance(request, UpdateFeaturesRequest) and names_kraft_version(request):
             return await update_with_kraft_version(
                 request,
@@ -162,22 +173,60 @@ class ControllerApis:
                 decide=lambda part: self._decide(part, context),
             )
         restrict = FILTERS.get(api_key)
-        if restrict is None:
-            response = await self._decide(request, context)
+        if restrict is not None:
+            response = await self._decide_allowed(request, context, restrict)
+        elif operation is Operation.CLUSTER_ACTION:
+            response = await self._decision(request, context, self._begin(request, context))
         else:
-            allowed, merge = restrict(request, context, self._controller.committed_image)
-            response = merge(None if allowed is None else await self._decide(allowed, context))
+            response = await self._decide(request, context)
         if context.api_version is not None:
             fit_version(response, context.api_version)
         return response
 
+    async def _decide_allowed(
+        self, request: Message, context: ControllerRequestContext, restrict: Any
+    ) -> Any:
+        """The response to a request for resources, of which the sender may ask for some."""
+        work = self._work
+        decision = None
+        async with self._in_order:
+            allowed, merge = await work.in_slices(
+                restrict(request, context, self._controller.committed_image)
+            )
+            if allowed is not None:
+                decision = self._begin(allowed, context)
+        response = None
+        if decision is not None:
+            response = await self._decision(allowed, context, decision)
+        return await work.in_slices(merge(response))
+
     async def _decide(self, request: Message, context: ControllerRequestContext) -> Any:
+        async with self._in_order:
+            decision = self._begin(request, context)
+        return await self._decision(request, context, decision)
+
+    def _begin(self, request: Message, context: ControllerRequestContext) -> asyncio.Future[Any]:
         timeout_ms = context.timeout_ms
         if timeout_ms is None:
             timeout_ms = float(getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS))
+        return self._controller.ask(request, timeout_ms=timeout_ms)
+
+    async def _decision(
+        self, request: Message, context: ControllerRequestContext, decision: asyncio.Future[Any]
+    ) -> Any:
         try:
-            return await self._controller.handle(request, timeout_ms=timeout_ms)
+            return await decision
         except RequestFailed as failure:
-            return error_response(
-                request, failure.error, failure.message, api_version=context.api_version
-            )
+            return await self._failure(request, context, failure.error, failure.message)
+
+    async def _failure(
+        self, request: Message, context: ControllerRequestContext, error: ErrorCode, words: str
+    ) -> Any:
+        """The response that says of everything in the request that it failed."""
+        return await self._work.on(
+            request,
+            partial(error_response, api_version=context.api_version),
+            request,
+            error,
+            words,
+        )

@@ -6,7 +6,8 @@ listener. Must not: change anything. Invariant: an answer is built from one imag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from moldau.config import (
@@ -19,7 +20,7 @@ from moldau.config import (
 from moldau.controller_server.request_context import ControllerRequestContext
 from moldau.controller_server.resource_requests import may_see_config
 from moldau.metadata.authorizer import Operation
-from moldau.metadata.config_entries import config_entry
+from moldau.metadata.described_configs import TOO_MANY_ENTRIES, DescribedEntries
 from moldau.metadata.features import (
     KRAFT_VERSION,
     advertised_features,
@@ -49,6 +50,8 @@ from moldau.protocol.schema import Message
 
 BROKER_ENDPOINTS: Final = 1
 CONTROLLER_ENDPOINTS: Final = 2
+MAX_SHOWN_CHARACTERS: Final = 250
+"""So much of an unknown name is told: a topic's has no more."""
 FIRST_VERSION_WITH_FEATURES: Final = 3
 FIRST_VERSION_WITH_ZERO_FEATURES: Final = 4
 
@@ -82,18 +85,20 @@ class ClusterDescriptions:
         """The finalized level."""
         return self._kraft_version()
 
-    def answer(self, request: Message, context: ControllerRequestContext) -> Message:
-        """The response to DescribeCluster or DescribeConfigs."""
+    def answer(
+        self, request: Message, context: ControllerRequestContext
+    ) -> Generator[None, None, Message]:
+        """The response to DescribeCluster or DescribeConfigs, in steps."""
         if isinstance(request, DescribeClusterRequest):
             return self._describe_cluster(request, context)
         assert isinstance(request, DescribeConfigsRequest)
         image = self._image()
-        return DescribeConfigsResponse(
-            results=[
-                self._describe_configs(image, request, resource, context)
-                for resource in request.resources
-            ]
-        )
+        entries = DescribedEntries(request)
+        response = DescribeConfigsResponse()
+        for resource in request.resources:
+            response.results.append(self._describe_configs(image, entries, resource, context))
+            yield
+        return response
 
     def api_versions(
         self, served: Mapping[ApiKey, tuple[int, int]], api_version: int
@@ -172,7 +177,7 @@ class ClusterDescriptions:
     def _describe_configs(
         self,
         image: MetadataImage,
-        request: DescribeConfigsRequest,
+        entries: DescribedEntries,
         resource: DescribeConfigsResource,
         context: ControllerRequestContext,
     ) -> DescribeConfigsResult:
@@ -183,19 +188,26 @@ class ClusterDescriptions:
             result.error_code, result.error_message = error, "not allowed"
             return result
         # An empty list means all keys, as null does.
-        keys = resource.configuration_keys or None
-        described: Iterable[DescribedConfig]
+        keys = frozenset(resource.configuration_keys or ()) or None
+        shown = name[:MAX_SHOWN_CHARACTERS]
+        describe: Callable[[], Iterable[DescribedConfig]]
+        likeness: Hashable
         if resource_type == ConfigResourceType.TOPIC:
             if name not in image.topics.topics_by_name:
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                result.error_message = f"there is no topic {name}"
+                result.error_message = f"there is no topic {shown}"
                 return result
-            described = self._topic(image, name, keys)
+            overrides = image.configs.get(ConfigResourceType.TOPIC, name)
+            likeness = resource_type, frozenset(overrides.items()), keys
+            describe = partial(self._topic, image, overrides, keys)
         elif resource_type == ConfigResourceType.BROKER and name in ("", str(self._config.node_id)):
-            described = self._node(image, name, keys)
+            likeness = resource_type, name, keys
+            describe = partial(self._node, image, name, keys)
         elif resource_type == ConfigResourceType.BROKER:
             result.error_code = ErrorCode.INVALID_REQUEST
-            result.error_message = f"this node answers for {self._config.node_id}, not for {name!r}"
+            result.error_message = (
+                f"this node answers for {self._config.node_id}, not for {shown!r}"
+            )
             return result
         else:
             result.error_code = ErrorCode.INVALID_REQUEST
@@ -204,14 +216,17 @@ class ClusterDescriptions:
                 "4 (broker) are"
             )
             return result
-        result.configs = [config_entry(request, config) for config in described]
+        configs = entries.of(likeness, describe)
+        if configs is None:
+            result.error_code, result.error_message = ErrorCode.POLICY_VIOLATION, TOO_MANY_ENTRIES
+            return result
+        result.configs = configs
         return result
 
     def _topic(
-        self, image: MetadataImage, name: str, keys: Collection[str] | None
+        self, image: MetadataImage, overrides: Mapping[str, str], keys: Collection[str] | None
     ) -> list[DescribedConfig]:
         defaults, own = self._dynamic(image)
-        overrides = image.configs.get(ConfigResourceType.TOPIC, name)
         return describe_topic_config(self._config, defaults, own, overrides, keys)
 
     def _node(

@@ -21,6 +21,7 @@ from moldau.controller_server.apis import ControllerApis
 from moldau.controller_server.descriptions import ClusterDescriptions
 from moldau.controller_server.leadership import leader_address
 from moldau.controller_server.listener import ControllerListener
+from moldau.controller_server.long_work import LongWork
 from moldau.controller_server.quorum_settings import controller_registration, metadata_log_settings
 from moldau.controller_server.quorum_thread import (
     LoopRelay,
@@ -241,6 +242,7 @@ class QuorumNode:
                 kraft_version=lambda: log.voters.kraft_version,
             ),
             kraft_upgrade=log.upgrade_kraft_version,
+            work=LongWork(clock, self._filesystem.offload),
         )
 
     def _start_registration(

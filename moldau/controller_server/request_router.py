@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from moldau.controller_server.apis import CONTROLLER_APIS, QUORUM_APIS, ControllerApis
+from moldau.controller_server.long_work import has_many_elements
 from moldau.controller_server.request_context import ControllerRequestContext
 from moldau.metadata.authorizer import AllowAllAuthorizer, Authorizer, Operation
 from moldau.protocol.api_keys import ApiKey
@@ -27,6 +28,7 @@ from moldau.protocol.envelope import (
 )
 from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.headers import RequestHeader
 from moldau.protocol.messages.p18_api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -78,10 +80,13 @@ SERVED: Final[dict[ApiKey, tuple[int, int]]] = {
 
 
 class _Call(NamedTuple):
+    """`inner` is what is in an Envelope, if that was looked at already."""
+
     apis: ControllerApis
     request: Request
     message: Message
     context: ControllerRequestContext
+    inner: ForwardedRequest | EnvelopeRefused | None = None
 
 
 class ControllerRequestRouter:
@@ -149,14 +154,24 @@ class ControllerRequestRouter:
     async def _decode(
         self, apis: ControllerApis, message_class: type[Message], request: Request
     ) -> None:
+        inner = None
         try:
-            self._serve(apis, request, await request.decode(message_class))
+            message = await request.decode(message_class)
+            if isinstance(message, EnvelopeRequest):
+                inner = await request.connection.offload(_opened, message)
+            self._serve(apis, request, message, inner)
         except RemoteProtocolError as error:
             request.close(f"{message_class.__name__} v{request.api_version} is malformed: {error}")
         finally:
             request.connection.proceed()
 
-    def _serve(self, apis: ControllerApis, request: Request, message: Message) -> None:
+    def _serve(
+        self,
+        apis: ControllerApis,
+        request: Request,
+        message: Message,
+        inner: ForwardedRequest | EnvelopeRefused | None = None,
+    ) -> None:
         if isinstance(message, ApiVersionsRequest):
             self._answer_api_versions(apis, request, message)
             return
@@ -169,7 +184,7 @@ class ControllerRequestRouter:
             listener_name=connection.listener_name,
             authorizer=self._authorizer,
         )
-        call = _Call(apis, request, message, context)
+        call = _Call(apis, request, message, context, inner)
         if request.api_key in PEER_APIS:
             if len(self._peer_calls) < MAX_RUNNING_PEER_REQUESTS:
                 self._start(self._peer_calls, call)
@@ -240,10 +255,10 @@ class ControllerRequestRouter:
         task.add_done_callback(partial(self._finished, calls, call.request))
 
     async def _run(self, call: _Call) -> None:
-        apis, request, message, context = call
+        apis, request, message, context, _ = call
         answer: Coroutine[Any, Any, Message]
         if isinstance(message, EnvelopeRequest):
-            answer = self._answer_envelope(apis, message, context)
+            answer = self._answer_envelope(call, message)
         else:
             answer = apis.handle(message, context)
         request.respond(await answer)
@@ -261,26 +276,26 @@ class ControllerRequestRouter:
         while self._waiting and len(self._client_calls) < MAX_RUNNING_CLIENT_REQUESTS:
             self._start(self._client_calls, self._waiting.popleft())
 
-    async def _answer_envelope(
-        self, apis: ControllerApis, envelope: EnvelopeRequest, outer: ControllerRequestContext
-    ) -> EnvelopeResponse:
+    async def _answer_envelope(self, call: _Call, envelope: EnvelopeRequest) -> EnvelopeResponse:
         """Serve the embedded request as if its client had sent it here (KIP-590).
 
         An error of the Envelope itself is for the broker: NOT_CONTROLLER makes it look for the
         active controller and try again, whatever part of the inner response says it.
         """
+        apis, request, _, outer, inner = call
         if not outer.authorized_cluster(Operation.CLUSTER_ACTION):
             return EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        forwarded = _opened(envelope) if inner is None else inner
+        if isinstance(forwarded, EnvelopeRefused):
+            return EnvelopeResponse(error_code=forwarded.error)
         try:
-            forwarded = decode_envelope(envelope)
             response = await self._serve_forwarded(apis, forwarded, outer)
         except EnvelopeRefused as refusal:
             return EnvelopeResponse(error_code=refusal.error)
-        if has_error(response, ErrorCode.NOT_CONTROLLER):
-            return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
-        return encode_enveloped_response(
-            response, forwarded.header, committed_end_offset=apis.committed_end_offset
-        )
+        closed = partial(_closed, response, forwarded.header, apis.committed_end_offset)
+        if has_many_elements(response):
+            return await request.connection.offload(closed)  # type: ignore[no-any-return]
+        return closed()
 
     @staticmethod
     async def _serve_forwarded(
@@ -303,3 +318,20 @@ class ControllerRequestRouter:
         )
         response: Message = await apis.handle(forwarded.message, context)
         return response
+
+
+def _opened(envelope: EnvelopeRequest) -> ForwardedRequest | EnvelopeRefused:
+    """What is in an Envelope, or what is wrong with it."""
+    try:
+        return decode_envelope(envelope)
+    except EnvelopeRefused as refusal:
+        return refusal
+
+
+def _closed(
+    response: Message, header: RequestHeader, committed_end_offset: int
+) -> EnvelopeResponse:
+    """An embedded request's response in an Envelope's."""
+    if has_error(response, ErrorCode.NOT_CONTROLLER):
+        return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    return encode_enveloped_response(response, header, committed_end_offset=committed_end_offset)

@@ -5,13 +5,13 @@ its response. Must not: check anything else about a resource; the controller doe
 is refused here never reaches the controller, and every named resource is answered.
 
 A filter returns the allowed request (None when nothing is left) and a function that makes the whole
-response out of the controller's, or of None.
+response out of the controller's, or of None; both work in steps, since a request may name much.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final
 
 from moldau.controller_server.request_context import ControllerRequestContext
@@ -43,8 +43,8 @@ from moldau.protocol.types import ZERO_UUID
 METADATA_TOPIC: Final = "__cluster_metadata"
 NAMED_TWICE: Final = "named twice in one request"
 
-Merge = Callable[[Any], Any]
-Filtered = tuple[Message | None, Merge]
+Merge = Callable[[Any], Generator[None, None, Any]]
+Filtered = Generator[None, None, tuple[Message | None, Merge]]
 
 
 def _repeated(names: Iterable[Any]) -> set[Any]:
@@ -56,6 +56,7 @@ def _create_topics(
 ) -> Filtered:
     """CREATE on the cluster or the topic; without DESCRIBE_CONFIGS the configuration is hidden."""
     repeated = _repeated(topic.name for topic in request.topics)
+    yield
     cluster_wide = context.authorized_cluster(Operation.CREATE)
     refused = [
         CreatableTopicResult(
@@ -65,6 +66,7 @@ def _create_topics(
     ]
     allowed = []
     for topic in request.topics:
+        yield
         if topic.name in repeated:
             continue
         error = ErrorCode.NONE
@@ -84,9 +86,12 @@ def _create_topics(
                 )
             )
 
-    def merge(response: CreateTopicsResponse | None) -> CreateTopicsResponse:
+    def merge(
+        response: CreateTopicsResponse | None,
+    ) -> Generator[None, None, CreateTopicsResponse]:
         response = response or CreateTopicsResponse()
         for result in response.topics:
+            yield
             if not context.authorized_topic(Operation.DESCRIBE_CONFIGS, result.name):
                 if result.error_code == ErrorCode.NONE:
                     result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -109,6 +114,7 @@ def _delete_topics(
 ) -> Filtered:
     """DELETE on the topic; who may not DESCRIBE it is not told what an id's name is."""
     states = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
+    yield
     repeated = _repeated(
         state.topic_id if state.topic_id != ZERO_UUID else state.name for state in states
     )
@@ -116,6 +122,7 @@ def _delete_topics(
     allowed: list[DeleteTopicState] = []
     seen: set[Any] = set()
     for state in states:
+        yield
         identity = state.topic_id if state.topic_id != ZERO_UUID else state.name
         if identity in seen:
             continue
@@ -136,12 +143,16 @@ def _delete_topics(
                 )
             )
 
-    def merge(response: DeleteTopicsResponse | None) -> DeleteTopicsResponse:
+    def merge(
+        response: DeleteTopicsResponse | None,
+    ) -> Generator[None, None, DeleteTopicsResponse]:
         response = response or DeleteTopicsResponse()
         response.responses += refused
+        yield
         if context.api_version is not None and context.api_version < 6:
             for result in response.responses:
                 result.name = result.name or ""
+                yield
         return response
 
     if not allowed:
@@ -170,6 +181,7 @@ def _create_partitions(
 ) -> Filtered:
     """ALTER on the topic."""
     repeated = _repeated(topic.name for topic in request.topics)
+    yield
     refused = [
         CreatePartitionsTopicResult(
             name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=NAMED_TWICE
@@ -178,6 +190,7 @@ def _create_partitions(
     ]
     allowed = []
     for topic in request.topics:
+        yield
         if topic.name in repeated:
             continue
         if context.authorized_topic(Operation.ALTER, topic.name):
@@ -191,9 +204,12 @@ def _create_partitions(
                 )
             )
 
-    def merge(response: CreatePartitionsResponse | None) -> CreatePartitionsResponse:
+    def merge(
+        response: CreatePartitionsResponse | None,
+    ) -> Generator[None, None, CreatePartitionsResponse]:
         response = response or CreatePartitionsResponse()
         response.results += refused
+        yield
         return response
 
     if not allowed:
@@ -218,9 +234,12 @@ def may_see_config(
 
 
 def _config_filter(request_class: Any, response_class: Any, entry_class: Any) -> Any:
-    def restrict(request: Any, context: ControllerRequestContext, _image: MetadataImage) -> Any:
+    def restrict(
+        request: Any, context: ControllerRequestContext, _image: MetadataImage
+    ) -> Filtered:
         allowed, refused = [], []
         for resource in request.resources:
+            yield
             error = may_see_config(
                 Operation.ALTER_CONFIGS, resource.resource_type, resource.resource_name, context
             )
@@ -236,9 +255,10 @@ def _config_filter(request_class: Any, response_class: Any, entry_class: Any) ->
                     )
                 )
 
-        def merge(response: Any) -> Any:
+        def merge(response: Any) -> Generator[None, None, Any]:
             response = response or response_class()
             response.responses += refused
+            yield
             return response
 
         if not allowed:

@@ -19,6 +19,7 @@ from moldau.controller_server.apis import ControllerApis
 from moldau.controller_server.descriptions import ClusterDescriptions
 from moldau.controller_server.leadership import leader_address
 from moldau.controller_server.listener import ControllerListener
+from moldau.controller_server.long_work import LongWork
 from moldau.controller_server.quorum_settings import controller_registration
 from moldau.controller_server.registration import ControllerRegistrationManager
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
@@ -316,7 +317,11 @@ class ControllerNode:
             kraft_version=lambda: log.voters.kraft_version,
         )
         apis = ControllerApis(
-            controller, requests, descriptions, kraft_upgrade=log.upgrade_kraft_version
+            controller,
+            requests,
+            descriptions,
+            kraft_upgrade=log.upgrade_kraft_version,
+            work=LongWork(clock, disk.offload),
         )
         registration = self._registration(config, controller, log, apis, clock, network)
         self._parts = (listener, registration, controller, log)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from moldau.controller_server import ClusterDescriptions, ControllerApis, ControllerListener
+from moldau.controller_server.long_work import LongWork
 from moldau.metadata.authorizer import (
     AllowAllAuthorizer,
     Authorizer,
@@ -171,6 +172,7 @@ class ControllerBench:
                 kraft_version=lambda: self.kraft_version,
             ),
             kraft_upgrade=self.upgrade_kraft_version,
+            work=LongWork(self.clock, asyncio.to_thread),
         )
         self.listener = ControllerListener(
             clock=self.clock,

@@ -1,0 +1,57 @@
+"""The entries of one DescribeConfigs answer, whoever is asked: broker or controller.
+
+Owns: what entries of one answer have in common, and how many there may be. Must not: know what is
+described. Invariant: resources that are alike share the entries, which nobody changes then; an
+answer has at most MAX_DESCRIBED_ENTRIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final
+
+from moldau.config import DescribedConfig
+from moldau.metadata.config_entries import config_entry
+from moldau.protocol.messages.p32_describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+)
+
+MAX_DESCRIBED_ENTRIES: Final = 500_000
+"""15,000 topics with all their keys, or 25 to 200 MB. A request of 1 MB may name four times as
+many, and each as often as it likes.
+"""
+
+TOO_MANY_ENTRIES: Final = (
+    f"the answer has {MAX_DESCRIBED_ENTRIES} entries already: ask for this one in another request"
+)
+
+
+class DescribedEntries:
+    """Makes the entries of one answer, resource by resource."""
+
+    __slots__ = ("_entries", "_entry_count", "_request")
+
+    def __init__(self, request: DescribeConfigsRequest) -> None:
+        self._request = request
+        self._entries: dict[Hashable, list[DescribeConfigsResourceResult]] = {}
+        self._entry_count = 0
+
+    def of(
+        self, likeness: Hashable, describe: Callable[[], Iterable[DescribedConfig]]
+    ) -> list[DescribeConfigsResourceResult] | None:
+        """The entries of one more resource; None when they are too many for the answer.
+
+        Args:
+            likeness: equal for resources whose descriptions are equal.
+        """
+        entries = self._entries.get(likeness)
+        if entries is None:
+            if self._entry_count >= MAX_DESCRIBED_ENTRIES:
+                return None
+            entries = [config_entry(self._request, config) for config in describe()]
+            self._entries[likeness] = entries
+        if self._entry_count + len(entries) > MAX_DESCRIBED_ENTRIES:
+            return None
+        self._entry_count += len(entries)
+        return entries
