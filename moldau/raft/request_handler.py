@@ -9,7 +9,6 @@ own API.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, Final
 
 from moldau.protocol.api_keys import ApiKey
@@ -31,7 +30,6 @@ from moldau.raft.values import METADATA_TOPIC, QuorumStopped
 from moldau.raft.wire import METADATA_PARTITION
 from moldau.raft.wire_server import Refused, decode_request, encode_response
 from moldau.runtime.clock import Clock
-from moldau.runtime.slices import LoopSlices
 
 RAFT_APIS: Final = frozenset(
     {
@@ -49,6 +47,11 @@ RAFT_APIS: Final = frozenset(
 
 REMOVE_VOTER_TIMEOUT_MS: Final = 30_000
 """RemoveRaftVoter says nothing of how long its sender waits: what Kafka's tools wait by default."""
+
+MAX_NAMED: Final = 1_000
+"""Topics and partitions of a DescribeQuorum request. One partition has a quorum; of all others
+there is to say only that they have none.
+"""
 
 MAX_ENDPOINTS: Final = 1_000
 """Of a voter to be added: they are in the log, and in the memory of every node."""
@@ -81,7 +84,7 @@ class RaftRequestHandler:
         try:
             match request:
                 case quorum.DescribeQuorumRequest():
-                    return await self._describe_quorum(request, api_version)
+                    return self._describe_quorum(request, api_version)
                 case AddRaftVoterRequest():
                     return await self._add_voter(request)
                 case RemoveRaftVoterRequest():
@@ -158,14 +161,22 @@ class RaftRequestHandler:
 
     # -- descriptions ----------------------------------------------------------------------------
 
-    async def _describe_quorum(
+    def _describe_quorum(
         self, request: quorum.DescribeQuorumRequest, api_version: int
     ) -> quorum.DescribeQuorumResponse:
         """DescribeQuorum v0–v2 (KIP-595, KIP-836, KIP-853): who leads, and how far everybody is."""
         status = self._log.status()
         response = quorum.DescribeQuorumResponse()
-        is_known = _names_metadata_log(request)
-        slices = LoopSlices(self._clock)
+        asked = [
+            (topic.topic_name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+        if len(request.topics) + len(asked) > MAX_NAMED:
+            response.error_code = ErrorCode.INVALID_REQUEST
+            response.error_message = "only the metadata log, named once, has a quorum"
+            return response
+        is_known = asked == [(METADATA_TOPIC, METADATA_PARTITION)]
         for topic in request.topics:
             answer = quorum.TopicDataResponse(topic_name=topic.topic_name)
             response.topics.append(answer)
@@ -180,10 +191,6 @@ class RaftRequestHandler:
                         error_message="only the metadata log, named once, has a quorum",
                     )
                 )
-                if slices.is_over:
-                    await slices.next()
-            if slices.is_over:
-                await slices.next()
         if api_version >= 2 and status.is_leader and is_known:
             response.nodes = [
                 quorum.Node(
@@ -237,13 +244,6 @@ class RaftRequestHandler:
         if monotonic_ms is None:
             return -1
         return now_ms - round(self._clock.monotonic_ms() - monotonic_ms)
-
-
-def _names_metadata_log(request: quorum.DescribeQuorumRequest) -> bool:
-    """Whether it asks for the metadata log's one partition and nothing else."""
-    asked = ((topic.topic_name, each) for topic in request.topics for each in topic.partitions)
-    first = [(name, each.partition_index) for name, each in islice(asked, 2)]
-    return first == [(METADATA_TOPIC, METADATA_PARTITION)]
 
 
 def _text(error: ErrorCode, message: str) -> str | None:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import pytest
-
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p55_describe_quorum as describe
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
@@ -16,8 +14,8 @@ from moldau.protocol.messages.p80_add_raft_voter import Listener as NewVoterList
 from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.registry import response_class
 from moldau.protocol.types import ZERO_UUID
-from moldau.raft import RAFT_APIS, request_handler
-from moldau.raft.request_handler import MAX_ENDPOINTS, MAX_EPOCH_JUMP
+from moldau.raft import RAFT_APIS
+from moldau.raft.request_handler import MAX_ENDPOINTS, MAX_EPOCH_JUMP, MAX_NAMED
 from moldau.raft.wire import encode_request
 
 from .quorums import CLUSTER_ID, Node, Quorum
@@ -104,31 +102,18 @@ async def test_describe_quorum_in_every_version() -> None:
         assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_a_description_of_much_that_is_unknown_gives_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Slices:
-        """Each is over at once."""
-
-        is_over = True
-
-        def __init__(self, clock: Any) -> None:
-            del clock
-
-        async def next(self) -> None:
-            gave_way.append(1)
-            await asyncio.sleep(0)
-
-    gave_way: list[int] = []
-    monkeypatch.setattr(request_handler, "LoopSlices", Slices)
+async def test_a_question_about_very_much_is_refused_as_a_whole() -> None:
     async with Quorum(1, seed=21) as quorum:
         leader = await quorum.leader()
-        request = described(*range(50), topic="orders")
-        request.topics += [described(topic=f"t{index}").topics[0] for index in range(50)]
-        answer = await ask(quorum, leader, request)
-        assert len(gave_way) >= 100
-        assert [each.partition_index for each in answer.topics[0].partitions] == list(range(50))
-        assert len(answer.topics) == 51
+        for version in (0, 1, 2):
+            request = described(*range(MAX_NAMED - 1), topic="orders")
+            answer = await ask(quorum, leader, request, version)
+            assert len(answer.topics[0].partitions) == MAX_NAMED - 1
+            assert answer.error_code == ErrorCode.NONE
+            request.topics.append(described(topic="invoices").topics[0])
+            answer = await ask(quorum, leader, request, version)
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+            assert not answer.topics
 
 
 async def test_voters_are_added_and_removed_by_request() -> None:
