@@ -6,7 +6,7 @@ listener. Must not: change anything. Invariant: an answer is built from one imag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from moldau.metadata.features import (
     supports_controller_registration,
 )
 from moldau.metadata.image import ConfigResourceType, MetadataImage
+from moldau.metadata.steps import Steps
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import (
@@ -85,9 +86,7 @@ class ClusterDescriptions:
         """The finalized level."""
         return self._kraft_version()
 
-    def answer(
-        self, request: Message, context: ControllerRequestContext
-    ) -> Generator[None, None, Message]:
+    def answer(self, request: Message, context: ControllerRequestContext) -> Steps[Message]:
         """The response to DescribeCluster or DescribeConfigs, in steps."""
         if isinstance(request, DescribeClusterRequest):
             return self._describe_cluster(request, context)

@@ -6,9 +6,10 @@ on values that nothing else changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from moldau.metadata.steps import Steps
 from moldau.protocol.schema import ArrayType, Message, Struct
 from moldau.runtime.clock import Clock
 from moldau.runtime.outgoing import Offload
@@ -29,7 +30,7 @@ class LongWork:
         self._clock = clock
         self._offload = offload
 
-    async def in_slices(self, steps: Generator[None, None, T]) -> T:
+    async def in_slices(self, steps: Steps[T]) -> T:
         """Do work that yields after each small part; others of the loop have their turns between
         slices. Work of one slice is done at once.
         """

@@ -10,13 +10,13 @@ response out of the controller's, or of None; both work in steps, since a reques
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from moldau.controller_server.request_context import ControllerRequestContext
 from moldau.metadata.authorizer import Operation
 from moldau.metadata.image import ConfigResourceType, MetadataImage
+from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p33_alter_configs as legacy
@@ -43,31 +43,31 @@ from moldau.protocol.types import ZERO_UUID
 METADATA_TOPIC: Final = "__cluster_metadata"
 NAMED_TWICE: Final = "named twice in one request"
 
-Merge = Callable[[Any], Generator[None, None, Any]]
-Filtered = Generator[None, None, tuple[Message | None, Merge]]
-
-
-def _repeated(names: Iterable[Any]) -> set[Any]:
-    return {name for name, count in Counter(names).items() if count > 1}
+Merge = Callable[[Any], Steps[Any]]
+Filtered = Steps[tuple[Message | None, Merge]]
 
 
 def _create_topics(
     request: CreateTopicsRequest, context: ControllerRequestContext, _image: MetadataImage
 ) -> Filtered:
     """CREATE on the cluster or the topic; without DESCRIBE_CONFIGS the configuration is hidden."""
-    repeated = _repeated(topic.name for topic in request.topics)
-    yield
+    named_twice = yield from repeated(topic.name for topic in request.topics)
     cluster_wide = context.authorized_cluster(Operation.CREATE)
-    refused = [
-        CreatableTopicResult(
-            name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=NAMED_TWICE, configs=None
+    refused = []
+    for name in sorted(named_twice):
+        refused.append(
+            CreatableTopicResult(
+                name=name,
+                error_code=ErrorCode.INVALID_REQUEST,
+                error_message=NAMED_TWICE,
+                configs=None,
+            )
         )
-        for name in sorted(repeated)
-    ]
+        yield
     allowed = []
     for topic in request.topics:
         yield
-        if topic.name in repeated:
+        if topic.name in named_twice:
             continue
         error = ErrorCode.NONE
         if topic.name == METADATA_TOPIC or not (
@@ -88,7 +88,7 @@ def _create_topics(
 
     def merge(
         response: CreateTopicsResponse | None,
-    ) -> Generator[None, None, CreateTopicsResponse]:
+    ) -> Steps[CreateTopicsResponse]:
         response = response or CreateTopicsResponse()
         for result in response.topics:
             yield
@@ -115,7 +115,7 @@ def _delete_topics(
     """DELETE on the topic; who may not DESCRIBE it is not told what an id's name is."""
     states = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
     yield
-    repeated = _repeated(
+    named_twice = yield from repeated(
         state.topic_id if state.topic_id != ZERO_UUID else state.name for state in states
     )
     refused: list[DeletableTopicResult] = []
@@ -128,7 +128,7 @@ def _delete_topics(
             continue
         seen.add(identity)
         refusal = _may_delete(state, context, image)
-        if identity in repeated:
+        if identity in named_twice:
             refusal = ErrorCode.INVALID_REQUEST, NAMED_TWICE
         if refusal is None:
             allowed.append(state)
@@ -145,7 +145,7 @@ def _delete_topics(
 
     def merge(
         response: DeleteTopicsResponse | None,
-    ) -> Generator[None, None, DeleteTopicsResponse]:
+    ) -> Steps[DeleteTopicsResponse]:
         response = response or DeleteTopicsResponse()
         response.responses += refused
         yield
@@ -180,18 +180,19 @@ def _create_partitions(
     request: CreatePartitionsRequest, context: ControllerRequestContext, _image: MetadataImage
 ) -> Filtered:
     """ALTER on the topic."""
-    repeated = _repeated(topic.name for topic in request.topics)
-    yield
-    refused = [
-        CreatePartitionsTopicResult(
-            name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=NAMED_TWICE
+    named_twice = yield from repeated(topic.name for topic in request.topics)
+    refused = []
+    for name in sorted(named_twice):
+        refused.append(
+            CreatePartitionsTopicResult(
+                name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=NAMED_TWICE
+            )
         )
-        for name in sorted(repeated)
-    ]
+        yield
     allowed = []
     for topic in request.topics:
         yield
-        if topic.name in repeated:
+        if topic.name in named_twice:
             continue
         if context.authorized_topic(Operation.ALTER, topic.name):
             allowed.append(topic)
@@ -206,7 +207,7 @@ def _create_partitions(
 
     def merge(
         response: CreatePartitionsResponse | None,
-    ) -> Generator[None, None, CreatePartitionsResponse]:
+    ) -> Steps[CreatePartitionsResponse]:
         response = response or CreatePartitionsResponse()
         response.results += refused
         yield
@@ -255,7 +256,7 @@ def _config_filter(request_class: Any, response_class: Any, entry_class: Any) ->
                     )
                 )
 
-        def merge(response: Any) -> Generator[None, None, Any]:
+        def merge(response: Any) -> Steps[Any]:
             response = response or response_class()
             response.responses += refused
             yield

@@ -1,15 +1,16 @@
 """Work that may be cut in slices: a generator that yields after each small part.
 
-Owns the type, and the way to do such work at once. Invariant: whoever cuts it in slices sees to it
-that nothing else changes what it works on.
+Owns the type, the way to do such work at once, and the work that many requests need. Invariant:
+the caller that cuts work in slices sees to it that nothing else changes what it works on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Hashable, Iterable
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
+HashableT = TypeVar("HashableT", bound=Hashable)
 
 Steps: TypeAlias = Generator[None, None, T]
 """Work in steps; what it returns is its result."""
@@ -22,3 +23,16 @@ def at_once(steps: Steps[T]) -> T:
             next(steps)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+
+def repeated(names: Iterable[HashableT]) -> Steps[set[HashableT]]:
+    """Those that occur more than once."""
+    seen: set[HashableT] = set()
+    twice: set[HashableT] = set()
+    for name in names:
+        if name in seen:
+            twice.add(name)
+        else:
+            seen.add(name)
+        yield
+    return twice

@@ -300,6 +300,10 @@ def _large_requests() -> Iterator[Any]:
             resources=[LegacyResource(resource_type=2, resource_name=name) for name in NAMES]
         ),
     )
+    yield from _more_large_requests()
+
+
+def _more_large_requests() -> Iterator[Any]:
     yield (
         "elections",
         ElectLeadersRequest(
@@ -329,6 +333,9 @@ def _large_requests() -> Iterator[Any]:
             ]
         ),
     )
+
+    updates = [FeatureUpdateKey(feature=name) for name in NAMES]
+    yield "features", UpdateFeaturesRequest(feature_updates=updates)
 
 
 LARGE = dict(_large_requests())

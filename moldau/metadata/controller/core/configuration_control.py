@@ -8,8 +8,7 @@ and a resource changes as a whole or not at all.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
 from typing import Any, Final, TypeAlias
@@ -38,7 +37,7 @@ from moldau.metadata.controller.core.result import (
 from moldau.metadata.controller.core.settings import ControllerSettings
 from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.image import ConfigResourceType
-from moldau.metadata.steps import Steps
+from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
@@ -102,13 +101,15 @@ def _alter(
     """What both requests have in common: each resource's answer, and the records."""
     outcomes: list[Any] = []
     records: list[VersionedRecord] = []
-    repeated = _repeated(request.resources)
+    named_twice = yield from repeated(
+        (each.resource_type, each.resource_name) for each in request.resources
+    )
     defaults = cache(lambda: state.broker_defaults(settings.node_config))
     for resource in request.resources:
         yield
         error, message = ErrorCode.NONE, None
         try:
-            _check_resource(state, resource, repeated)
+            _check_resource(state, resource, named_twice)
             own = _records(state, defaults, resource, wanted_config(resource))
             own = [*own, *clear_eligible_leaders(state, own)]
         except Refusal as refusal:
@@ -132,14 +133,11 @@ def _alter(
     return outcomes, records
 
 
-def _repeated(resources: Iterable[Any]) -> set[tuple[int, str]]:
-    counts = Counter((each.resource_type, each.resource_name) for each in resources)
-    return {resource for resource, count in counts.items() if count > 1}
-
-
-def _check_resource(state: ControllerState, resource: Any, repeated: set[tuple[int, str]]) -> None:
+def _check_resource(
+    state: ControllerState, resource: Any, named_twice: Collection[tuple[int, str]]
+) -> None:
     resource_type, name = resource.resource_type, resource.resource_name
-    if (resource_type, name) in repeated:
+    if (resource_type, name) in named_twice:
         raise Refusal(ErrorCode.INVALID_REQUEST, "the resource is named more than once")
     keys = [each.name for each in resource.configs]
     if len(set(keys)) != len(keys):

@@ -7,7 +7,6 @@ Invariant: a finalized level is supported by every registered broker and control
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from enum import IntEnum
 
@@ -25,6 +24,7 @@ from moldau.metadata.features import (
     supports_controller_registration,
 )
 from moldau.metadata.image import ConfigResourceType, LevelRange
+from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p57_update_features import (
     FeatureUpdateKey,
@@ -62,18 +62,18 @@ class UpgradeType(IntEnum):
 
 def update_features(
     state: ControllerState, settings: ControllerSettings, request: UpdateFeaturesRequest
-) -> ControllerResult[UpdateFeaturesResponse]:
+) -> Steps[ControllerResult[UpdateFeaturesResponse]]:
     """Finalize new levels: all of the request's, or none (KIP-1022)."""
     records: list[VersionedRecord] = []
     results: list[UpdatableFeatureResult] = []
-    counts = Counter(update.feature for update in request.feature_updates)
-    proposed = {
-        **state.image.features.finalized_levels,
-        **{update.feature: update.max_version_level for update in request.feature_updates},
-    }
+    named_twice = yield from repeated(update.feature for update in request.feature_updates)
+    proposed = dict(state.image.features.finalized_levels)
+    for update in request.feature_updates:
+        proposed[update.feature] = update.max_version_level
+        yield
     for update in request.feature_updates:
         try:
-            if counts[update.feature] > 1:
+            if update.feature in named_twice:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the feature is named more than once")
             records += _update(state, settings, update, proposed)
         except Refusal as refusal:

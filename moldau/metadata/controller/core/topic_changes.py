@@ -7,7 +7,6 @@ have as many replicas as the old ones.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final
 from uuid import UUID
 
@@ -28,7 +27,7 @@ from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.features import partition_record_version
 from moldau.metadata.image import TopicImage
 from moldau.metadata.image.topics import partition_record
-from moldau.metadata.steps import Steps
+from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.coordinator_records import INTERNAL_TOPICS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p20_delete_topics import (
@@ -65,12 +64,12 @@ def delete_topics(
             response.responses.append(_not_deleted(each, refusal))
             yield
         return result
-    counts = Counter(_topic_id_of(state, each) for each in wanted)
+    named_twice = yield from repeated(_topic_id_of(state, each) for each in wanted)
     for each in wanted:
         yield
         try:
             topic = _find_topic(state, settings, each)
-            if counts[topic.topic_id] > 1:
+            if topic.topic_id in named_twice:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
         except Refusal as refusal:
             response.responses.append(_not_deleted(each, refusal))
@@ -124,12 +123,12 @@ def create_partitions(
     """Grow topics (KIP-195); each on its own."""
     response = CreatePartitionsResponse()
     result = ControllerResult(response)
-    counts = Counter(topic.name for topic in request.topics)
+    named_twice = yield from repeated(topic.name for topic in request.topics)
     added_total = 0
     for wanted in request.topics:
         yield
         try:
-            if counts[wanted.name] > 1:
+            if wanted.name in named_twice:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
             topic = _growing_topic(state, wanted)
             added_total += wanted.count - len(topic.partitions)

@@ -7,7 +7,6 @@ two that collide are not both created.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -31,7 +30,7 @@ from moldau.metadata.controller.core.state import ControllerState
 from moldau.metadata.features import partition_record_version
 from moldau.metadata.image import ConfigResourceType
 from moldau.metadata.image.topics import partition_record
-from moldau.metadata.steps import Steps
+from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (
     CreatableTopic,
@@ -78,11 +77,11 @@ def create_topics(
         return result
     defaults = cache(lambda: state.broker_defaults(settings.node_config))
     batch = _Batch(state, settings, random, {}, {}, defaults)
-    counts = Counter(topic.name for topic in request.topics)
+    named_twice = yield from repeated(topic.name for topic in request.topics)
     for topic in request.topics:
         yield
         try:
-            if counts[topic.name] > 1:
+            if topic.name in named_twice:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
             records, created = yield from _create_topic(batch, topic)
         except Refusal as refusal:
