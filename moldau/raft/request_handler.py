@@ -167,15 +167,16 @@ class RaftRequestHandler:
         """DescribeQuorum v0–v2 (KIP-595, KIP-836, KIP-853): who leads, and how far everybody is."""
         status = self._log.status()
         response = quorum.DescribeQuorumResponse()
+        named = len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
+        if named > MAX_NAMED:
+            response.error_code = ErrorCode.INVALID_REQUEST
+            response.error_message = "only the metadata log, named once, has a quorum"
+            return response
         asked = [
             (topic.topic_name, partition.partition_index)
             for topic in request.topics
             for partition in topic.partitions
         ]
-        if len(request.topics) + len(asked) > MAX_NAMED:
-            response.error_code = ErrorCode.INVALID_REQUEST
-            response.error_message = "only the metadata log, named once, has a quorum"
-            return response
         is_known = asked == [(METADATA_TOPIC, METADATA_PARTITION)]
         for topic in request.topics:
             answer = quorum.TopicDataResponse(topic_name=topic.topic_name)
