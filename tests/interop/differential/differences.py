@@ -28,8 +28,8 @@ class Difference:
         reason: why it is so, for docs/compatibility.md.
         cases: names of cases.
         ours, kafka: the two values' texts.
-        ends: whether the rest of that answer, and what follows it in a sequence of requests,
-            cannot be compared.
+        excuses_answer: whether the rest of that answer cannot be compared.
+        ends: whether what follows it in a sequence of requests cannot be compared either.
     """
 
     api: str
@@ -38,6 +38,7 @@ class Difference:
     cases: tuple[str, ...] = ("*",)
     ours: str = "*"
     kafka: str = "*"
+    excuses_answer: bool = False
     ends: bool = False
 
     def patterns_for(self, api: str, case: str, found: Divergence) -> list[str]:
@@ -78,8 +79,9 @@ class DifferenceList:
         )
 
     def unexplained(self, api: str, case: str, found: Iterable[Divergence]) -> list[Divergence]:
-        """Those that no row excuses."""
+        """Those of an answer that no row excuses."""
         left = []
+        is_excused = False
         for each in found:
             matches = [
                 (row, pattern) for row in self.rows for pattern in row.patterns_for(api, case, each)
@@ -87,10 +89,13 @@ class DifferenceList:
             self.used.update(matches)
             if not matches:
                 left.append(each)
-        return left
+            is_excused = is_excused or any(row.excuses_answer for row, _ in matches)
+        return [] if is_excused else left
 
-    def ends(self, api: str, case: str, found: Iterable[Divergence]) -> bool:
-        """Whether a row that excuses one of them says that nothing else can be compared."""
+    def end(self, api: str, case: str, found: Iterable[Divergence]) -> str:
+        """The reason of a row that excuses one of them and says that nothing else can be compared;
+        empty when there is none.
+        """
         matches = [
             (row, pattern)
             for row in self.rows
@@ -99,7 +104,7 @@ class DifferenceList:
             for pattern in row.patterns_for(api, case, each)
         ]
         self.used.update(matches)
-        return bool(matches)
+        return matches[0][0].reason if matches else ""
 
     @property
     def unused(self) -> list[str]:

@@ -24,10 +24,19 @@ from tests.interop.differential.groups.sequences import (
     Step,
 )
 
+LONGEST_MS: Final = 2**31 - 1
 LONG_MS: Final = 1_800_000
 """The longest session: no timer is over within a run."""
 
-SUBSCRIPTIONS: Final = (["alpha"], ["alpha"], ["alpha", "beta"], ["beta"], ["no-such"], [])
+SUBSCRIPTIONS: Final = (
+    ["alpha"],
+    ["alpha"],
+    ["alpha", "beta"],
+    ["beta", "alpha", "beta"],
+    ["beta"],
+    ["no-such"],
+    [],
+)
 
 MALFORMED: Final = (
     b"",
@@ -80,11 +89,13 @@ def join(dice: Random, cast: Cast, actor: int) -> Step:
         "group_id": cast.group,
         "session_timeout_ms": chosen(dice, (50, LONG_MS), (50, LONG_MS - 60_000)),
         "member_id": MemberId(actor),
-        "protocol_type": "consumer",
+        "protocol_type": cast.protocol_type,
         "protocols": protocols,
     }
     if version >= 1:
-        fields["rebalance_timeout_ms"] = chosen(dice, (50, LONG_MS), (50, LONG_MS + 60_000))
+        fields["rebalance_timeout_ms"] = chosen(
+            dice, (48, LONG_MS), (48, LONG_MS + 60_000), (4, LONGEST_MS)
+        )
     if version >= 5 and actor in cast.instances:
         fields["group_instance_id"] = cast.instances[actor]
     if version >= 8 and dice.random() < 0.3:
@@ -104,6 +115,7 @@ def _spoil_join(dice: Random, cast: Cast, actor: int, version: int, fields: dict
         "malformed protocol",
         "malformed protocol",
         "malformed second protocol",
+        "protocol twice",
         "protocol type",
         "no protocol type",
         "no common protocol",
@@ -127,8 +139,11 @@ def _spoil_join(dice: Random, cast: Cast, actor: int, version: int, fields: dict
     elif kind == "malformed second protocol":
         bad = {"name": "sticky", "metadata": dice.choice(MALFORMED)}
         fields["protocols"] = [fields["protocols"][0], bad]
+    elif kind == "protocol twice":
+        again = {"name": fields["protocols"][0]["name"], "metadata": subscription(dice, ["beta"])}
+        fields["protocols"] = [*fields["protocols"], again]
     elif kind == "protocol type":
-        fields["protocol_type"] = "connect"
+        fields["protocol_type"] = _other_type(cast)
     elif kind == "no protocol type":
         fields["protocol_type"] = ""
     elif kind == "no common protocol":
@@ -144,6 +159,10 @@ def _spoil_join(dice: Random, cast: Cast, actor: int, version: int, fields: dict
     return kind
 
 
+def _other_type(cast: Cast) -> str:
+    return "consumer" if cast.protocol_type == "connect" else "connect"
+
+
 def sync(dice: Random, cast: Cast, actor: int) -> Step:
     """A SyncGroup, a leader's with assignments."""
     version = from_versions(dice, 0, 5)
@@ -157,7 +176,7 @@ def sync(dice: Random, cast: Cast, actor: int) -> Step:
     if version >= 3 and actor in cast.instances:
         fields["group_instance_id"] = cast.instances[actor]
     if version >= 5 and dice.random() < 0.7:
-        fields["protocol_type"] = "consumer"
+        fields["protocol_type"] = cast.protocol_type
         fields["protocol_name"] = ProtocolName(actor)
     if dice.random() < 0.2:
         kind = dice.choice(
@@ -176,7 +195,7 @@ def sync(dice: Random, cast: Cast, actor: int) -> Step:
         elif kind == "stranger assigned":
             fields["assignments"] = [{"member_id": STRANGER, "assignment": b"\0\0"}]
         elif kind == "protocol type":
-            fields["protocol_type"] = "connect"
+            fields["protocol_type"] = _other_type(cast)
         elif kind == "protocol name":
             fields["protocol_name"] = "no-such"
         else:

@@ -6,6 +6,7 @@ Owns: the lanes, the topics, and the tally. Invariant: sequences share topics an
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,7 @@ class Tally:
 
     Attributes:
         failures: by kind; the first of each shrunk.
+        cuts: how many sequences each row of the list ended early.
         counts: of each kind.
         chance_count: sequences with ids of members that a cluster made up, by the order of which
             assignors and elections go: they differed, and then did not.
@@ -61,8 +63,8 @@ class Tally:
     differences: DifferenceList
     sequence_count: int = 0
     request_count: int = 0
-    cut_count: int = 0
     chance_count: int = 0
+    cuts: Counter[str] = field(default_factory=Counter)
     counts: dict[tuple[str, ...], int] = field(default_factory=dict)
     failures: dict[tuple[str, ...], list[Failure]] = field(default_factory=dict)
     unstable: list[Failure] = field(default_factory=list)
@@ -75,8 +77,12 @@ class Tally:
     def __str__(self) -> str:
         return (
             f"{self.sequence_count} sequences, {self.request_count} requests, "
-            f"{self.cut_count} cut, {self.chance_count} by chance, {self.failure_count} differ"
+            f"{self.cuts.total()} cut, {self.chance_count} by chance, {self.failure_count} differ"
         )
+
+    def cut_report(self) -> str:
+        """Which rows of the list ended how many sequences."""
+        return "\n".join(f"{count:6} {reason[:80]}" for reason, count in self.cuts.most_common())
 
     def report(self) -> str:
         """All kinds of differences, shrunk."""
@@ -141,7 +147,8 @@ class Comparison:
         prefix = f"s{self._played_count}"
         outcome = await play(sequence, prefix, self._sides, self._tally.differences)
         self._tally.request_count += outcome.request_count
-        self._tally.cut_count += outcome.is_cut
+        if outcome.cut:
+            self._tally.cuts[outcome.cut] += 1
         return outcome.failure
 
     async def _note(self, failure: Failure) -> None:

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Final
 
 from moldau.protocol.api_keys import ApiKey
-from tests.interop.differential.groups.classic_steps import LONG_MS
+from tests.interop.differential.groups.classic_steps import LONG_MS, LONGEST_MS
 from tests.interop.differential.groups.drawing import STRANGER, Cast, chosen, other_than
 from tests.interop.differential.groups.sequences import (
     Assigned,
@@ -23,6 +23,7 @@ SUBSCRIPTIONS: Final = (
     ["alpha"],
     ["alpha"],
     ["alpha", "beta"],
+    ["beta", "alpha", "beta"],
     ["beta"],
     ["no-such"],
     ["alpine"],
@@ -30,9 +31,9 @@ SUBSCRIPTIONS: Final = (
 )
 
 
-def own_id(actor: int) -> str:
-    """The id that a client of the new protocol chooses."""
-    return f"m{actor}"
+def own_id(actor: int, time: int = 0) -> str:
+    """The id that a client of the new protocol chooses, another one each time that it starts."""
+    return f"m{actor}" + "abc"[:time]
 
 
 def _topics(dice: Random, cast: Cast) -> list[str]:
@@ -45,9 +46,16 @@ def join(dice: Random, cast: Cast, actor: int) -> Step:
     label = "join"
     fields: dict[str, Any] = {
         "group_id": cast.group,
-        "member_id": chosen(dice, (85, own_id(actor)), (15, MemberId(actor, own_id(actor)))),
+        "member_id": chosen(
+            dice,
+            (75, own_id(actor)),
+            (15, MemberId(actor, own_id(actor))),
+            (10, own_id(actor, time=dice.randrange(1, 3))),
+        ),
         "member_epoch": 0,
-        "rebalance_timeout_ms": chosen(dice, (70, LONG_MS), (30, LONG_MS + 60_000)),
+        "rebalance_timeout_ms": chosen(
+            dice, (66, LONG_MS), (30, LONG_MS + 60_000), (4, LONGEST_MS)
+        ),
         "topic_partitions": [],
     }
     if version == 0 and dice.random() < 0.1:
@@ -75,6 +83,7 @@ def _spoil_join(dice: Random, cast: Cast, actor: int, version: int, fields: dict
         (
             "no timeout", "no subscription", "owns", "owns null", "assignor", "no member id",
             "no group", "empty instance", "empty rack", "another's instance", "another's id",
+            "assigned once",
             *(("bad pattern",) if version >= PATTERN_VERSION else ()),
         )
     )  # fmt: skip
@@ -101,6 +110,8 @@ def _spoil_join(dice: Random, cast: Cast, actor: int, version: int, fields: dict
         fields["instance_id"] = cast.instance_of(other_than(dice, actor))
     elif kind == "another's id":
         fields["member_id"] = own_id(other_than(dice, actor))
+    elif kind == "assigned once":
+        fields["topic_partitions"] = Assigned(actor)
     elif kind == "bad pattern":
         fields["subscribed_topic_regex"] = dice.choice(BAD_PATTERNS)
     return kind
@@ -126,7 +137,9 @@ def heartbeat(dice: Random, cast: Cast, actor: int) -> Step:
         if version >= PATTERN_VERSION and dice.random() < 0.4:
             fields["subscribed_topic_regex"] = dice.choice((cast.pattern, cast.pattern, ""))
     if dice.random() < 0.15:
-        fields["rebalance_timeout_ms"] = LONG_MS
+        fields["rebalance_timeout_ms"] = chosen(dice, (70, LONG_MS), (30, LONG_MS + 60_000))
+    if dice.random() < 0.04:
+        fields["rack_id"] = dice.choice(("rack", "other rack"))
     if dice.random() < 0.08:
         fields["server_assignor"] = "uniform" if cast.is_uniform else "range"
     if dice.random() < 0.15:
@@ -137,39 +150,34 @@ def heartbeat(dice: Random, cast: Cast, actor: int) -> Step:
 def _spoil_heartbeat(
     dice: Random, cast: Cast, actor: int, version: int, fields: dict[str, Any]
 ) -> str:
-    kind = dice.choice(
-        (
-            "stale", "far behind", "ahead", "stranger", "epoch", "owns another's", "owns unknown",
-            "assignor", "no group", "unknown group", "another's instance", "unknown instance",
-            *(("bad pattern",) if version >= PATTERN_VERSION else ()),
-        )
-    )  # fmt: skip
-    if kind == "stale":
-        fields["member_epoch"] = Generation(actor, -1)
-    elif kind == "far behind":
-        fields["member_epoch"] = 1
-    elif kind == "ahead":
-        fields["member_epoch"] = Generation(actor, 1)
-    elif kind == "stranger":
-        fields["member_id"] = STRANGER
-    elif kind == "epoch":
-        fields["member_epoch"] = -3
-    elif kind == "owns another's":
-        fields["topic_partitions"] = [{"topic_id": TopicId("alpha"), "partitions": [0, 1, 2]}]
-    elif kind == "owns unknown":
-        fields["topic_partitions"] = [{"topic_id": TopicId("no-such"), "partitions": [7]}]
-    elif kind == "assignor":
-        fields["server_assignor"] = "no-such"
-    elif kind == "no group":
-        fields["group_id"] = ""
-    elif kind == "unknown group":
-        fields["group_id"] = cast.unknown_group
-    elif kind == "another's instance":
-        fields["instance_id"] = cast.instance_of(other_than(dice, actor))
-    elif kind == "unknown instance":
-        fields["instance_id"] = "i9"
-    elif kind == "bad pattern":
-        fields["subscribed_topic_regex"] = dice.choice(BAD_PATTERNS[:-1])
+    owned_twice = {"topic_id": TopicId("alpha"), "partitions": [0, 0]}
+    spoiled: dict[str, tuple[str, Any]] = {
+        "stale": ("member_epoch", Generation(actor, -1)),
+        "far behind": ("member_epoch", 1),
+        "ahead": ("member_epoch", Generation(actor, 1)),
+        "far ahead": ("member_epoch", 2**31 - 1),
+        "epoch": ("member_epoch", -3),
+        "stranger": ("member_id", STRANGER),
+        "owns another's": (
+            "topic_partitions",
+            [{"topic_id": TopicId("alpha"), "partitions": [0, 1, 2]}],
+        ),
+        "owns unknown": (
+            "topic_partitions",
+            [{"topic_id": TopicId("no-such"), "partitions": [7]}],
+        ),
+        "owns twice": ("topic_partitions", [owned_twice, owned_twice]),
+        "assignor": ("server_assignor", "no-such"),
+        "no group": ("group_id", ""),
+        "unknown group": ("group_id", cast.unknown_group),
+        "another's instance": ("instance_id", cast.instance_of(other_than(dice, actor))),
+        "unknown instance": ("instance_id", "i9"),
+    }
+    if version >= PATTERN_VERSION:
+        spoiled["bad pattern"] = ("subscribed_topic_regex", dice.choice(BAD_PATTERNS[:-1]))
+    kind = dice.choice(list(spoiled))
+    name, value = spoiled[kind]
+    fields[name] = value
     return kind
 
 

@@ -27,6 +27,7 @@ class Cast:
         pattern: the one regular expression that members subscribe to.
         is_alone: whether there is one member, so that it may subscribe to nothing: where others
             subscribe to something, Apache Kafka may still count all subscriptions as equal.
+        protocol_type: of classic members; of another type than "consumer", a group keeps it.
         is_owning: whether classic members claim to own partitions.
         is_uniform: whether members ask for the uniform assignor, whose choices are its own.
     """
@@ -35,6 +36,7 @@ class Cast:
     unknown_group: Group = field(default_factory=lambda: Group("unknown"))
     instances: dict[int, str] = field(default_factory=dict)
     pattern: str = "al.*"
+    protocol_type: str = "consumer"
     is_uniform: bool = False
     is_alone: bool = False
     is_owning: bool = False

@@ -38,7 +38,7 @@ QUESTIONS: Final = 3
 ANSWER_DEADLINE_S: Final = 10.0
 """A request that must be answered, and is not until then, counts as one that waits."""
 
-LOOK_UPS: Final = 4
+OUR_LOOK_UPS: Final = 2
 LOOK_UP_DEADLINE_S: Final = 120.0
 """More than a machine with much else to do needs."""
 
@@ -54,6 +54,7 @@ UNSEEN: Final = "an unseen member"
 
 _MADE_ID: Final = re.compile(rb"(?:c\d|i\d|)-[0-9a-f]{8}-[0-9a-f-]{27}")
 REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance")
+CLASSIC: Final = ("Stable", *REBALANCING)
 ALL_BUT_ONE_CLASSIC: Final = ("consumer group of 2, 1 classic", "consumer group of 3, 2 classic")
 EMPTY_CONSUMER_GROUP: Final = "consumer group of 0, 0 classic"
 ANSWERED: Final = "answered"
@@ -133,7 +134,7 @@ _PARTICULARS: Final = (
         "member",
     ),
     (re.compile(r"(id of )?\b(alpha|alpine|beta)\b"), "topic"),
-    (re.compile(r"s\d+-g"), "group"),
+    (re.compile(r"s\d+(-again)?-g"), "group"),
     (re.compile(r"b'.+'"), "bytes"),
     (re.compile(r"\[[\d, ]+\]"), "some"),
 )
@@ -144,12 +145,14 @@ class Outcome:
     """What came of one sequence.
 
     Attributes:
-        is_cut: a difference of the list made the rest incomparable.
+        cut: why the rest cannot be compared, as the list says it; empty when it was.
+        different: the steps whose answers differed, also those that the list excuses.
     """
 
     request_count: int = 0
     failure: Failure | None = None
-    is_cut: bool = False
+    cut: str = ""
+    different: set[int] = field(default_factory=set)
 
 
 class _Player:
@@ -164,24 +167,32 @@ class _Player:
         self.node = Node(side.name, side.bootstrap, self.memory.names, dict(side.topic_ids))
         self._nudge = build(
             OffsetCommitRequest,
-            group_id=f"{prefix}-nudge",
+            group_id="nudge",
             topics=[{"name": "alpha", "partitions": [{"partition_index": 0}]}],
         )
         self._question = DescribeGroupsRequest(groups=[self.group_id])
         self._asking: Connection | None = None
         self._pending: dict[int, tuple[asyncio.Future[bytes], Connection]] = {}
-        self._must_answer = False
+        self._is_committed = False
+
+    async def show_everything(self) -> None:
+        """Have a record committed after all that was sent: Apache Kafka shows what is committed, a
+        group too that it has made without a record.
+        """
+        if not self._is_committed:
+            await self._ask(self._nudge, NUDGE_VERSION)
+            self._is_committed = True
+
+    async def answers_at_once(self, step: Step) -> bool:
+        """Whether the answer to the step's request waits for no other member's."""
+        if step.api_key is ApiKey.JOIN_GROUP:
+            # Alone in its group it is answered when the first rebalance ends, right away.
+            return await self._state() in ("Empty", "Dead")
+        return not step.may_wait
 
     async def send(self, number: int, step: Step) -> None:
         """Send a step's request."""
-        self._must_answer = not step.may_wait
-        if step.api_key in READING:
-            # Apache Kafka shows what is committed: also a group that it has made without a record,
-            # once a later record of any group is committed.
-            await self._ask(self._nudge, NUDGE_VERSION)
-        if step.api_key is ApiKey.JOIN_GROUP:
-            # Alone in its group it is answered when the first rebalance ends, right away.
-            self._must_answer = await self._state() in ("Empty", "Dead")
+        self._is_committed = self._is_committed and step.api_key in READING
         connection = await self.side.connection()
         future = connection.ask(step.request(self.memory), step.api_version, f"c{step.actor}")
         self._pending[number] = future, connection
@@ -208,8 +219,9 @@ class _Player:
         fields = step.fields
         if fields.get("subscribed_topic_regex") and not fields.get("subscribed_topic_names"):
             self.history.append("after a subscription by pattern alone")
-        elif step.api_key is ApiKey.CONSUMER_GROUP_HEARTBEAT and where in REBALANCING:
-            self.history.append("after an upgrade within a rebalance")
+        elif step.api_key is ApiKey.CONSUMER_GROUP_HEARTBEAT and where in CLASSIC:
+            within = " within a rebalance" if where in REBALANCING else ""
+            self.history.append(f"after an upgrade{within}")
         if step.api_key is ApiKey.JOIN_GROUP:
             self.wheres[number] = where
             if where in ALL_BUT_ONE_CLASSIC and fields.get("group_instance_id"):
@@ -222,10 +234,14 @@ class _Player:
         where = [self.wheres[number]] if number in self.wheres else []
         return ", ".join([step.label, *where, *self.history])
 
-    async def answers(self, number: int) -> dict[int, bytes]:
-        """The answers that are there when the cluster has dealt with the step."""
+    async def answers(self, number: int, *, waits: bool) -> dict[int, bytes]:
+        """The answers that are there when the cluster has dealt with the step.
+
+        Args:
+            waits: whether the step's own answer may wait for requests of other members.
+        """
         pending = self._pending
-        if self._must_answer:
+        if not waits:
             await asyncio.wait([pending[number][0]], timeout=ANSWER_DEADLINE_S)
         for _ in range(QUESTIONS):
             if all(future.done() for future, _ in pending.values()):
@@ -236,13 +252,16 @@ class _Player:
             self.side.free.append(pending.pop(each)[1])
         return {each: future.result() for each, future in there.items()}
 
-    async def patterns_looked_up(self, number: int) -> None:
+    async def patterns_looked_up(self, number: int, look_ups: int) -> None:
         """Wait until the topics are known that the group's members subscribe to by pattern.
 
         Both look them up in the background, Apache Kafka one after the other, ours in slices by
         turns. So those of groups of its own, which are asked to do so later, are known later.
+
+        Args:
+            look_ups: how many of them; ours are more, in case a slice ends before its look-up.
         """
-        for turn in range(LOOK_UPS):
+        for turn in range(look_ups):
             group_id = f"{self.group_id}-{number}-{turn}"
             joining = build(
                 ConsumerGroupHeartbeatRequest,
@@ -256,6 +275,11 @@ class _Player:
             async with asyncio.timeout(LOOK_UP_DEADLINE_S):
                 while (await self._described(group_id)).group_epoch < LOOKED_UP_EPOCH:
                     pass
+
+    def forget(self, number: int) -> None:
+        """Wait no more for the answer to step `number` if it is not there: there will be none."""
+        if number in self._pending:
+            self._pending.pop(number)[1].abort()
 
     def close(self) -> None:
         """Keep the connections that can serve another sequence."""
@@ -305,44 +329,106 @@ async def play(
 ) -> Outcome:
     """Play a sequence on both sides, ours first, up to the first difference.
 
+    Where the two differ, the sequence is played once more, with looks at its group before the
+    steps whose rows of the list are about the group's state: most sequences need none of them.
+
     Args:
         prefix: of group names; no other sequence may have had it.
         trace: is called with a step's number and what both answered.
     """
-    outcome = Outcome()
-    ours, kafka = (_Player(side, prefix) for side in sides)
-    try:
-        for number, step in enumerate(sequence.steps):
-            await kafka.look(number, step)
-            await ours.send(number, step)
-            await kafka.send(number, step)
-            both = await ours.answers(number), await kafka.answers(number)
-            outcome.request_count += 1
-            for answered in sorted({*both[0], *both[1]}):
-                found = _compared(sequence, answered, ours, kafka, *both, trace)
-                if answered != number and found[:1] and found[0].path == ANSWERED:
-                    found = [found[0]._replace(path=f"{ANSWERED} later")]
-                if not found:
-                    continue
-                named = sequence.steps[answered]
-                case = kafka.case(answered, named)
-                if differences.ends(named.api, case, found):
-                    outcome.is_cut = True
-                    return outcome
-                left = differences.unexplained(named.api, case, found)
-                if left:
-                    has_made_ids = bool(kafka.memory.names)
-                    outcome.failure = Failure(
-                        sequence, answered, number, case, has_made_ids, tuple(left)
-                    )
-                    return outcome
-            if step.fields.get("subscribed_topic_regex"):
-                await ours.patterns_looked_up(number)
-                await kafka.patterns_looked_up(number)
-    finally:
-        ours.close()
-        kafka.close()
+    both = tuple(sides)
+    plain = Outcome()
+    if trace is _silent:
+        plain = await _Round(sequence, prefix, both, None, trace).play()
+        if plain.failure is None:
+            return plain
+    outcome = await _Round(sequence, f"{prefix}-again", both, differences, trace).play()
+    if (
+        outcome.failure is None
+        and plain.failure is not None
+        and plain.failure.number not in outcome.different
+    ):
+        outcome.failure, outcome.cut = plain.failure, ""
     return outcome
+
+
+class _Round:
+    """One time that a sequence is played.
+
+    Args:
+        differences: the list; None to end at the first difference, whatever it is.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        prefix: str,
+        sides: tuple[Side, ...],
+        differences: DifferenceList | None,
+        trace: Trace,
+    ) -> None:
+        self._sequence = sequence
+        self._ours, self._kafka = (_Player(side, prefix) for side in sides)
+        self._differences = differences
+        self._trace = trace
+        self._outcome = Outcome()
+
+    async def play(self) -> Outcome:
+        """Play it to its end, or to the first difference that ends it."""
+        try:
+            for number, step in enumerate(self._sequence.steps):
+                await self._step(number, step)
+                if self._outcome.failure is not None or self._outcome.cut:
+                    break
+        finally:
+            self._ours.close()
+            self._kafka.close()
+        return self._outcome
+
+    async def _step(self, number: int, step: Step) -> None:
+        ours, kafka = self._ours, self._kafka
+        if self._differences is not None:
+            await kafka.look(number, step)
+        if step.api_key in READING:
+            await kafka.show_everything()
+        waits = not await kafka.answers_at_once(step)
+        await ours.send(number, step)
+        await kafka.send(number, step)
+        both = (
+            await ours.answers(number, waits=waits),
+            await kafka.answers(number, waits=waits),
+        )
+        self._outcome.request_count += 1
+        for answered in sorted({*both[0], *both[1]}):
+            found = _compared(self._sequence, answered, ours, kafka, *both, self._trace)
+            if answered != number and found[:1] and found[0].path == ANSWERED:
+                found = [found[0]._replace(path=f"{ANSWERED} later")]
+            if found:
+                self._judge(answered, number, found)
+                if self._outcome.failure is not None or self._outcome.cut:
+                    return
+        if step.fields.get("subscribed_topic_regex"):
+            await ours.patterns_looked_up(number, OUR_LOOK_UPS)
+            await kafka.patterns_looked_up(number, 1)
+
+    def _judge(self, answered: int, number: int, found: list[Divergence]) -> None:
+        """Note what a difference means."""
+        sequence, kafka = self._sequence, self._kafka
+        self._outcome.different.add(answered)
+        named = sequence.steps[answered]
+        case = kafka.case(answered, named)
+        left = found
+        if self._differences is not None:
+            self._outcome.cut = self._differences.end(named.api, case, found)
+            if self._outcome.cut:
+                return
+            left = self._differences.unexplained(named.api, case, found)
+            for player in (self._ours, kafka):
+                player.forget(answered)
+        if left:
+            self._outcome.failure = Failure(
+                sequence, answered, number, case, bool(kafka.memory.names), tuple(left)
+            )
 
 
 def _compared(

@@ -23,8 +23,11 @@ from tests.interop.differential.groups.comparison import (
 from tests.interop.differential.groups.generating import sequence
 from tests.interop.java.tools import JavaTools, missing
 
-PER_CLUSTER: Final = 5000
+PER_CLUSTER: Final = 10_000
 """Sequences until both clusters are begun again, so that neither holds all groups."""
+
+PER_REPORT: Final = 1000
+"""Sequences until the next line tells how many were played, and what differed."""
 
 
 def main() -> int:
@@ -46,7 +49,6 @@ def main() -> int:
     told_count = 0
     end = options.first + options.sequences
     for first in range(options.first, end, PER_CLUSTER):
-        numbers = range(first, min(end, first + PER_CLUSTER))
         with tempfile.TemporaryDirectory(prefix="moldau-groups-") as directory:
             home = Path(directory)
             with (
@@ -59,11 +61,15 @@ def main() -> int:
                 if options.trace:
                     asyncio.run(comparison.trace(sequence(seed, first)))
                     return 0
-                asyncio.run(comparison.run(sequence(seed, number) for number in numbers))
-        print(f"{tally}, {time.monotonic() - began_s:.0f} s", flush=True)
-        if tally.failure_count > told_count:
-            told_count = tally.failure_count
-            print(tally.report(), flush=True)
+                last = min(end, first + PER_CLUSTER)
+                for part in range(first, last, PER_REPORT):
+                    numbers = range(part, min(last, part + PER_REPORT))
+                    asyncio.run(comparison.run(sequence(seed, number) for number in numbers))
+                    print(f"{tally}, {time.monotonic() - began_s:.0f} s", flush=True)
+                    if tally.failure_count > told_count:
+                        told_count = tally.failure_count
+                        print(tally.report(), flush=True)
+    print(tally.cut_report())
     return 1 if tally.failure_count else 0
 
 
