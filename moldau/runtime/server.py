@@ -133,6 +133,8 @@ class Server:
         self._per_ip: dict[str, int] = {}
         self._connection_index = 0
         self._flush_queue: list[ServerConnection] = []
+        self._line: deque[ServerConnection] = deque()
+        self._is_turn_due = False
         self._memory_waiters: deque[ServerConnection] = deque()
         self._waking = False
         self._sweep_timer: TimerHandle | None = None
@@ -306,6 +308,28 @@ class Server:
                 if not self._flush_queue:
                     self.loop.call_soon(self._flush_all)
                 self._flush_queue.extend(queue[position:])
+
+    def wait_for_turn(self, connection: ServerConnection) -> None:
+        """Let the connection take its turn after those that wait already. There is one turn between
+        two looks at the sockets, however many wait: what comes in meanwhile waits for one.
+        """
+        self._line.append(connection)
+        self._schedule_turn()
+
+    def _schedule_turn(self) -> None:
+        if self._line and not self._is_turn_due:
+            self._is_turn_due = True
+            self.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._is_turn_due = False
+        try:
+            self._flush_all()  # what is answered does not wait for the turn
+        finally:
+            try:
+                self._line.popleft().take_turn()
+            finally:
+                self._schedule_turn()
 
     def on_completed(self, request: Request, response_bytes: int, now_ms: float) -> None:
         """A response is on its way."""

@@ -4,8 +4,8 @@ Owns: the deque of unanswered requests, the frames not yet given to the handler,
 paused. Must not: know any API (but the header), wait, or create a task.
 Invariant: responses leave in the order of their requests; at most `MAX_IN_FLIGHT_REQUESTS` are with
 the handler, `MAX_HELD_REQUESTS` of those that are held; while any pause reason holds, nothing more
-is read from the socket; when the handler has had a connection's requests for `TURN_MS`, others
-come first.
+is read from the socket; what the handler has not had within `TURN_MS` waits in the server's line,
+one request a turn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from moldau.protocol.errors import RemoteProtocolError
-from moldau.protocol.framing import FrameReader
+from moldau.protocol.framing import CHUNK_BYTES, FrameReader
 from moldau.protocol.headers import decode_request_header
 from moldau.runtime.clock import TimerHandle
 from moldau.runtime.files import FileRegion, source_bytes
@@ -31,6 +31,11 @@ MAX_IN_FLIGHT_REQUESTS: Final = 64
 """Requests of one connection with the handler; more wait in the receive buffer, then in the socket.
 """
 
+MIN_READ_BYTES: Final = 4 * 1024
+"""One read may bring so much, or as many requests as may be in flight if they are as long as the
+last one: to cut 256 KB into tiny frames takes 3 ms.
+"""
+
 MAX_HELD_REQUESTS: Final = 4
 """Requests of one connection that may wait where room is limited for all; its next ones are not
 handled before. Apache Kafka handles one request of a connection at a time, whatever it waits for.
@@ -40,8 +45,14 @@ MAX_HELD_BYTES: Final = 1024 * 1024
 """Bytes of such requests after which the connection's next ones are not handled."""
 
 TURN_MS: Final = 0.25
-"""For so long requests of one connection are handled before others have their turn; nothing more is
-read from it before all that it has sent are with the handler.
+"""For so long requests that have just been read are handled. What is left over joins the server's
+line, of which one request is handled between two looks at the sockets; nothing more is read from
+the connection before all that it has sent is with the handler.
+"""
+
+UNSENT_MS: Final = 1.0
+"""The answers of so much handling leave together while the connection is in the line: a call to the
+kernel costs as much as a tenth of a request.
 """
 
 MAX_PENDING_RESPONSE_BYTES: Final = 1024 * 1024
@@ -90,13 +101,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_flush_scheduled",
         "_held",
         "_held_bytes",
+        "_in_line",
         "_pause_reasons",
+        "_read_bytes",
         "_reader",
         "_requests",
         "_server",
         "_stream",
         "_throttle_timer",
         "_throttled_until_ms",
+        "_unsent_ms",
         "client_host",
         "client_port",
         "client_software_name",
@@ -121,6 +135,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._backlog: deque[memoryview] = deque()
         self._pause_reasons = 0
         self._dispatching = False
+        self._in_line = False
+        self._unsent_ms = 0.0
+        self._read_bytes = CHUNK_BYTES
         self._flush_scheduled = False
         self._held: set[Request] = set()
         self._held_bytes = 0
@@ -248,7 +265,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._server.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.get_buffer(sizehint)
+        reader = self._reader
+        buffer = reader.get_buffer(sizehint)
+        return buffer if reader.holds_large_frame else buffer[: self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_closed:
@@ -262,9 +281,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.close(str(error))
             return
         if frames:
+            self._read_bytes = max(MIN_READ_BYTES, len(frames[-1]) * MAX_IN_FLIGHT_REQUESTS)
             self._server.bytes_received += nbytes
             self._backlog.extend(frames)
-            self._dispatch(now)
+            if not self._in_line:
+                self._dispatch(now, TURN_MS)
             if reader.error is not None:
                 # What came whole before the garbage is answered first.
                 self._server.log_closing(self, str(reader.error))
@@ -320,12 +341,21 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._reader.is_blocked:
             self._server.wait_for_memory(self)
             return
-        self._backlog.extend(frames)
+        if frames:
+            self._backlog.extend(frames)
+            self._pause(PauseReason.BACKLOG)
         self._resume(PauseReason.MEMORY)
+
+    def take_turn(self) -> None:
+        """First in the server's line: one request is handled."""
+        self._in_line = False
+        if not self.is_closed:
+            self._dispatch(self._server.clock.monotonic_ms(), 0.0)
 
     def flush(self) -> None:
         """Send what can be sent: the answered requests at the head of the order, joined."""
         self._flush_scheduled = False
+        self._unsent_ms = 0.0
         requests = self._requests
         if self.is_closed or not requests or not requests[0].is_done:
             return
@@ -362,8 +392,10 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # -- inner workings -------------------------------------------------------------------------
 
-    def _dispatch(self, now: float) -> None:
-        """Give frames to the handler until there are none or a pause reason stops it."""
+    def _dispatch(self, now: float, turn_ms: float) -> None:
+        """Give frames to the handler until there are none, a pause reason stops it, or the turn is
+        over, with one request at least.
+        """
         if self._dispatching:
             return
         self._dispatching = True
@@ -400,21 +432,24 @@ class ServerConnection(asyncio.BufferedProtocol):
                     self.flush()
                     if len(requests) >= MAX_IN_FLIGHT_REQUESTS:
                         self._pause(PauseReason.IN_FLIGHT)
-                if backlog and handled_ms - now >= TURN_MS:
-                    # Others have their turn between requests that came at once.
-                    server.loop.call_soon(self._dispatch_later)
+                if handled_ms - now >= turn_ms:
                     break
         finally:
             self._dispatching = False
         if backlog:
             self._pause(PauseReason.BACKLOG)
+            self._join_line()
         elif self._pause_reasons & PauseReason.BACKLOG:
             self._resume(PauseReason.BACKLOG)
-        self.flush()
+        self._unsent_ms += begun_ms - now
+        if not self._in_line or self._unsent_ms >= UNSENT_MS:
+            self.flush()
 
-    def _dispatch_later(self) -> None:
-        if not self.is_closed:
-            self._dispatch(self._server.clock.monotonic_ms())
+    def _join_line(self) -> None:
+        """Have a turn when those who came before have had theirs."""
+        if self._backlog and not self._in_line and not self._pause_reasons & _STOPS_DISPATCH:
+            self._in_line = True
+            self._server.wait_for_turn(self)
 
     def _queue_parts(self, request: Request, pending: list[bytes | bytearray | memoryview]) -> int:
         """Move a response's parts to `pending`, and through it to the stream at a big region."""
@@ -452,8 +487,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.is_closed or not before & reason:
             return
         after = self._pause_reasons = before & ~reason
-        if self._backlog and not self._dispatching and not after & _STOPS_DISPATCH:
-            self._server.loop.call_soon(self._dispatch_later)
+        if not self._dispatching:
+            self._join_line()
         if not after:
             self.transport.resume_reading()
 

@@ -11,14 +11,19 @@ from typing import Any
 
 import pytest
 
-from moldau.protocol.framing import ReceiveMemory
+from moldau.protocol.framing import CHUNK_BYTES, ReceiveMemory
 from moldau.runtime import outgoing
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.request import Request
 from moldau.runtime.server import ServerLimits
-from moldau.runtime.server_connection import TURN_MS, ServerConnection
+from moldau.runtime.server_connection import (
+    MAX_IN_FLIGHT_REQUESTS,
+    MIN_READ_BYTES,
+    TURN_MS,
+    ServerConnection,
+)
 
 from .conftest import Harness, Peer, response, until
 
@@ -239,7 +244,7 @@ def echo(request: Request) -> None:
 def receive_at_once(connection: ServerConnection, data: bytes) -> None:
     """What the transport does when all of it is there in one piece."""
     with memoryview(connection.get_buffer(-1)) as buffer:
-        assert len(buffer) > len(data)
+        assert len(buffer) >= len(data)
         buffer[: len(data)] = data
     connection.buffer_updated(len(data))
 
@@ -270,6 +275,67 @@ async def test_connections_take_turns_however_much_of_one_has_been_read(harness:
     assert server.memory.reserved_bytes == 0
 
 
+async def test_what_comes_in_waits_for_one_request_however_many_connections_flood(
+    harness: Harness,
+) -> None:
+    clock = ManualClock()
+    order: list[ServerConnection] = []
+    sent_at: list[int] = []
+
+    def handler(request: Request) -> None:
+        order.append(request.connection)
+        clock.stand_still(TURN_MS / 4)
+        echo(request)
+        if len(order) % 100 == 0 and len(sent_at) < question_count:
+            sent_at.append(len(order))
+            other.send(other.request(len(sent_at)))
+
+    question_count, flooder_count, count = 5, 4, 200
+    server = await harness.server(handler, clock=clock)
+    other = await harness.peer(server)
+    await until(lambda: server.connection_count == 1)
+    (calm,) = server.connections
+    flooders = [await harness.peer(server) for _ in range(flooder_count)]
+    await until(lambda: server.connection_count == 1 + flooder_count)
+    by_port = {connection.client_port: connection for connection in server.connections}
+    for peer in flooders:
+        connection = by_port[peer.writer.get_extra_info("sockname")[1]]
+        receive_at_once(connection, b"".join(peer.request(number) for number in range(count)))
+    for peer in flooders:
+        for number in range(count):
+            assert (await peer.receive())[0] == number
+    for number in range(question_count):
+        assert (await other.receive())[0] == number + 1
+    handled_at = [index for index, connection in enumerate(order) if connection is calm]
+    # asyncio's own loop has one more callback due when it looks at the sockets.
+    assert all(at - sent <= 1 for at, sent in zip(handled_at, sent_at, strict=True)), order
+    assert server.memory.reserved_bytes == 0
+
+
+async def test_answers_of_turns_are_sent_before_the_connection_leaves_the_line(
+    harness: Harness,
+) -> None:
+    """Turns so short that their answers would go out together with those of later turns."""
+    clock = ManualClock()
+
+    def handler(request: Request) -> None:
+        if request.correlation_id == 0:
+            clock.stand_still(TURN_MS)
+        echo(request)
+        if request.correlation_id == last:
+            request.connection.throttle(1_000)
+
+    last = 7
+    server = await harness.server(handler, clock=clock)
+    peer = await harness.peer(server)
+    await until(lambda: server.connection_count == 1)
+    (connection,) = server.connections
+    receive_at_once(connection, b"".join(peer.request(number) for number in range(2 * last)))
+    for number in range(last + 1):
+        assert (await peer.receive())[0] == number
+    assert connection.in_flight_count == 0
+
+
 async def test_nothing_is_read_while_requests_wait_for_their_turn(harness: Harness) -> None:
     clock = ManualClock()
 
@@ -288,6 +354,30 @@ async def test_nothing_is_read_while_requests_wait_for_their_turn(harness: Harne
     (connection,) = server.connections
     assert most_bytes <= len(connection.get_buffer(-1)) * 4
     assert server.memory.reserved_bytes == 0
+
+
+async def test_a_read_brings_no_more_tiny_requests_than_may_be_in_flight(harness: Harness) -> None:
+    server = await harness.server(echo)
+    peer = await harness.peer(server)
+    await until(lambda: server.connection_count == 1)
+    (connection,) = server.connections
+    small, medium, large = bytes(50), bytes(20_000), bytes(200_000)
+    small_bytes = len(peer.request(0, small))
+    for number, (body, least, most) in enumerate(
+        [
+            (small, MIN_READ_BYTES, 2 * MAX_IN_FLIGHT_REQUESTS * small_bytes),
+            (medium, CHUNK_BYTES // 2, CHUNK_BYTES),
+            (small, MIN_READ_BYTES, 2 * MAX_IN_FLIGHT_REQUESTS * small_bytes),
+        ]
+    ):
+        peer.send(peer.request(number, body))
+        assert (await peer.receive())[0] == number
+        assert least <= len(connection.get_buffer(-1)) <= most
+    frame = peer.request(3, large)
+    receive_at_once(connection, frame[:100])
+    assert len(connection.get_buffer(-1)) >= len(large) - 100
+    receive_at_once(connection, frame[100:])
+    assert (await peer.receive())[0] == 3
 
 
 async def test_memory_that_is_free_again_before_anybody_waits_for_it(harness: Harness) -> None:
