@@ -89,18 +89,22 @@ class _Unwritable(NamedTuple):
     reason: str
 
 
-@contextmanager
-def _failing(shard: Shard[Any]) -> Iterator[None]:
+class _Failing:
     """An exception in between leaves a state that is not the log's, or has not the timers that it
-    needs: it serves no request.
+    needs: it serves no request. (A generator as a context takes 2 µs more, for every append.)
     """
-    is_done = False
-    try:
-        yield
-        is_done = True
-    finally:
-        if not is_done:
-            shard.fail()
+
+    __slots__ = ("_shard",)
+
+    def __init__(self, shard: Shard[Any]) -> None:
+        self._shard = shard
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._shard.fail()
 
 
 class Shard(Generic[StateT]):
@@ -166,7 +170,7 @@ class Shard(Generic[StateT]):
         """Everything before `end_offset`, which is all there is, has been replayed."""
         self._move_to(ShardState.ACTIVE)
         self._end_offset = end_offset
-        with _failing(self):
+        with _Failing(self):
             self._carry_out(self.machine.loaded(self._now_ms()))
         self._drain()
 
@@ -275,7 +279,7 @@ class Shard(Generic[StateT]):
             done(appended.error)
             return
         if appended.next_offset >= 0:
-            with _failing(self):
+            with _Failing(self):
                 self.machine.replay_end_marker(producer, is_commit=is_commit)
             self._end_offset = appended.next_offset
 
@@ -313,7 +317,10 @@ class Shard(Generic[StateT]):
     def _answer_at_once(self, result: CoordinatorResult) -> None:
         if self.state is ShardState.ACTIVE:
             self._change_timers(result.timers)
-        if result.replies:
+        if len(result.replies) == 1:
+            reply = result.replies[0]
+            reply.to.respond(reply.message)
+        elif result.replies:
             self._send(result.replies)
         for command in result.commands:
             self._execute(self.partition_index, command)
@@ -385,7 +392,7 @@ class Shard(Generic[StateT]):
         if appended.error is not ErrorCode.NONE:
             return write_error(appended.error), 0
         first_offset = appended.next_offset - len(records)
-        with _failing(self):
+        with _Failing(self):
             for number, record in enumerate(records):
                 self.machine.replay(record, first_offset + number, producer)
         self._end_offset = appended.next_offset
@@ -467,6 +474,9 @@ class Shard(Generic[StateT]):
             self._wait_for_first()
 
     def _end_wait(self, waiting: Waiting, error: ErrorCode) -> None:
+        if waiting.timer_key is None:
+            self._carry_out(waiting.after(error, self._now_ms()))
+            return
         with self._once_more(waiting.timer_key):
             self._carry_out(waiting.after(error, self._now_ms()), waiting.timer_key)
 
