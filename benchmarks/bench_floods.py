@@ -1,27 +1,31 @@
 """Commits of one client while another floods the same coordinator with commits.
 
-One node of each kind. A client commits one offset after the other, at a steady pace; then the same
-with a second client beside it that commits without a pause and without waiting for answers, over
-one connection. Both are parts of a round, so that a ratio is taken within seconds.
+One node of each kind. A client commits one offset after the other, at a steady pace, in three
+states: undisturbed; beside a second client that commits without a pause and without waiting for
+answers, over one connection; and, as a control, beside a process that takes as much processor time
+as that client did, woken up as often, but talks to no broker. A round has all three, so that a
+ratio is taken within seconds. The clients and the control share a core, our node has the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import statistics
 import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Final
+from dataclasses import astuple
+from typing import Any, Final, NamedTuple
 
 from benchmarks.bench_start_up import WITHOUT_KAFKA
+from benchmarks.burner import BurnOrder
 from benchmarks.figures import Effort, Report, Spread, Table, at_most
-from benchmarks.flooder import FloodOrder
-from benchmarks.machine import ROOT
-from benchmarks.nodes import HOST, BrokerNode, pin_load
+from benchmarks.flooder import FloodCost, FloodOrder
+from benchmarks.machine import cpu_seconds
+from benchmarks.nodes import HOST, BrokerNode, pin_load, start_load
 from benchmarks.produce_load import brokers
 from benchmarks.wire import COMMIT_VERSION, RETRY_PAUSE_S, Wire, commit_request
 from moldau.broker.coordinator.key_partitions import partition_for
@@ -35,46 +39,129 @@ FLOODING: Final = next(
 )
 """A group of the same partition, of the default number of them."""
 COMMITS: Final = 2_000
+TURNS: Final = 8
 WARM_UP_COMMITS: Final = 500
 PACE_S: Final = 0.002
 TOPIC: Final = "events"
 FIND_VERSION: Final = 2
 LIMIT: Final = 1.2
-PERCENTILES: Final = {"p50": 0.5, "p99": 0.99}
+PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+QUIET_CPU_SHARE: Final = 0.3
+QUIET_LOOK_S: Final = 0.2
+QUIET_DEADLINE_S: Final = 60.0
 
-_Latencies = defaultdict[tuple[str, bool, str], list[float]]
+UNDISTURBED: Final = "undisturbed"
+CONTROL: Final = "control"
+FLOODED: Final = "flooded"
+
+
+class _Round(NamedTuple):
+    """Milliseconds by state and percentile, and what the flooder did meanwhile."""
+
+    latencies: dict[tuple[str, str], float]
+    flooder: FloodCost
 
 
 def run(effort: Effort) -> Report:
     """Rounds by turns."""
     report = Report("Commits of one client while another floods the coordinator")
-    found: _Latencies = defaultdict(list)
+    found: dict[str, list[_Round]] = defaultdict(list)
     with brokers(effort) as (ours, theirs):
         sides = [ours] if theirs is None else [ours, theirs]
-        for node in sides:
-            _prepare(effort, node)
-        for number in range(effort.rounds):
-            for node in sides if number % 2 == 0 else sides[::-1]:
-                _take(found, node, effort, is_flooded=False)
-                with _flooded(node):
-                    _take(found, node, effort, is_flooded=True)
+        with _on_load_core():
+            for node in sides:
+                _prepare(effort, node)
+            for number in range(effort.rounds):
+                for node in sides if number % 2 == 0 else sides[::-1]:
+                    found[node.name].append(_round(node, effort))
     table = Table(
-        ("node", "percentile", "undisturbed ms", "flooded ms", "ratio"),
+        (
+            *("node", "percentile", "undisturbed ms", "control ms", "flooded ms"),
+            *("control / undisturbed", "flooded / undisturbed", "flooded / control"),
+        ),
         "Minimum / median / maximum over the rounds:",
     )
     for node in sides:
         for name in PERCENTILES:
-            calm = Spread.of(found[node.name, False, name])
-            flooded = Spread.of(found[node.name, True, name])
-            ratio = flooded.per(calm)
-            table.add(node.name, name, calm.text(), flooded.text(), ratio.text())
+            undisturbed, control, flooded = (
+                Spread.of([each.latencies[state, name] for each in found[node.name]])
+                for state in (UNDISTURBED, CONTROL, FLOODED)
+            )
+            ratios = control.per(undisturbed), flooded.per(undisturbed), flooded.per(control)
+            cells = (undisturbed, control, flooded, *ratios)
+            table.add(node.name, name, *(cell.text() for cell in cells))
             if node is ours and name == "p99":
-                asked = f"p99 of commits beside a flood ≤ {LIMIT} x undisturbed"
-                report.targets.append(at_most(asked, ratio, LIMIT))
+                asked = f"p99 of commits beside a flood ≤ {LIMIT} x"
+                report.targets.append(at_most(f"{asked} undisturbed", ratios[1], LIMIT))
+                report.targets.append(at_most(f"{asked} the control's", ratios[2], LIMIT))
     report.tables.append(table)
+    for node in sides:
+        report.notes.append(
+            f"{node.name}: {_flooders([each.flooder for each in found[node.name]])}"
+        )
     if theirs is None:
         report.notes.append(WITHOUT_KAFKA)
     return report
+
+
+def _flooders(costs: list[FloodCost]) -> str:
+    """What the flooder did, for a note."""
+    commits = Spread.of([cost.answers for cost in costs])
+    share = Spread.of([cost.cpu_seconds * 100 for cost in costs])
+    wake_ups = Spread.of([cost.wake_ups for cost in costs])
+    return (
+        f"the flooder had {commits.text(0)} commits answered per second, took {share.text(0)} % of "
+        f"a core and woke up {wake_ups.text(0)} times a second."
+    )
+
+
+@contextlib.contextmanager
+def _on_load_core() -> Iterator[None]:
+    """The measuring client runs where loads do, and what it starts."""
+    cores = os.sched_getaffinity(0)
+    pin_load()
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _round(node: BrokerNode, effort: Effort) -> _Round:
+    """The states by turns, several times: what else the machine does hits all of them."""
+    count = max(1, effort.count(COMMITS) // TURNS)
+    latencies: dict[str, list[float]] = defaultdict(list)
+    costs = []
+    for _ in range(TURNS):
+        latencies[UNDISTURBED] += _latencies(node, count)
+        with _beside("flooder", FloodOrder(HOST, node.port, FLOODING, TOPIC)) as process:
+            latencies[FLOODED] += _latencies(node, count)
+            process.terminate()
+            output, _ = process.communicate()
+            costs.append(FloodCost(**json.loads(output)))
+        _wait_until_quiet(node)
+        with _beside("burner", BurnOrder(costs[-1].cpu_seconds, costs[-1].wake_ups)):
+            latencies[CONTROL] += _latencies(node, count)
+    return _Round(
+        {
+            (state, name): sorted(found)[int(share * (len(found) - 1))]
+            for state, found in latencies.items()
+            for name, share in PERCENTILES.items()
+        },
+        FloodCost(*(statistics.mean(values) for values in zip(*map(astuple, costs), strict=True))),
+    )
+
+
+def _wait_until_quiet(node: BrokerNode) -> None:
+    """What has been read of the flood is handled after the flooder's end."""
+    deadline = time.monotonic() + QUIET_DEADLINE_S
+    before = sum(cpu_seconds(node.pid))
+    while time.monotonic() < deadline:
+        time.sleep(QUIET_LOOK_S)
+        now = sum(cpu_seconds(node.pid))
+        if now - before < QUIET_CPU_SHARE * QUIET_LOOK_S:
+            return
+        before = now
+    raise TimeoutError(f"{node.name} is still busy with the flood")
 
 
 def _prepare(effort: Effort, node: BrokerNode) -> None:
@@ -95,36 +182,31 @@ def _commit(wire: Wire) -> int:
     return int(response.topics[0].partitions[0].error_code)
 
 
-def _take(found: _Latencies, node: BrokerNode, effort: Effort, *, is_flooded: bool) -> None:
-    """One client's commits, each when it is due, or at once if that has passed."""
-    latencies = []
+def _latencies(node: BrokerNode, count: int) -> list[float]:
+    """Milliseconds of one client's commits, each when it is due, or at once if that has passed."""
+    found = []
     with node.connect() as wire:
         due = time.monotonic()
-        for _ in range(effort.count(COMMITS, least=20)):
+        for _ in range(count):
             due = max(due + PACE_S, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))
             begin = time.monotonic()
             error = _commit(wire)
             assert not error, f"{node.name}: error {error}"
-            latencies.append((time.monotonic() - begin) * 1_000)
-    latencies.sort()
-    for name, share in PERCENTILES.items():
-        found[node.name, is_flooded, name].append(latencies[int(share * (len(latencies) - 1))])
+            found.append((time.monotonic() - begin) * 1_000)
+    return found
 
 
 @contextlib.contextmanager
-def _flooded(node: BrokerNode) -> Iterator[None]:
-    order = FloodOrder(HOST, node.port, FLOODING, TOPIC)
-    flooder = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.flooder", json.dumps(asdict(order))],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        preexec_fn=pin_load,
-    )
+def _beside(module: str, order: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of `benchmarks.flooder` or `benchmarks.burner` that has begun."""
+    process = start_load(module, order)
     try:
-        assert flooder.stdout is not None
-        assert flooder.stdout.readline() == b"flooding\n"
-        yield
+        assert process.stdout is not None
+        assert process.stdout.readline(), f"the {module} did not begin"
+        yield process
+        assert process.poll() in (None, 0), f"the {module} failed"
     finally:
-        flooder.kill()
-        flooder.communicate()
+        process.kill()
+        process.wait()
+        process.stdout.close()

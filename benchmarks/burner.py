@@ -1,0 +1,43 @@
+"""A process that takes processor time and talks to none: `python -m benchmarks.burner JSON`.
+
+Runs and sleeps by turns, for a share of the time and so many times a second, until it is killed:
+beside it a latency shows what a neighbour on the machine costs, without one at the broker.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+MOST_SHARE: Final = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class BurnOrder:
+    """How much processor time to take, and how often to wake up for it, per second."""
+
+    cpu_seconds: float
+    wake_ups: float
+
+
+def burn(order: BurnOrder) -> NoReturn:
+    """Never ends."""
+    share = min(order.cpu_seconds, MOST_SHARE)
+    piece_s = share / order.wake_ups
+    print("burning", flush=True)
+    begin, begin_cpu = time.monotonic(), time.thread_time()
+    piece_end = begin_cpu
+    while True:
+        piece_end += piece_s
+        while (used := time.thread_time()) < piece_end:
+            pass
+        rest_s = begin + (used - begin_cpu) / share - time.monotonic()
+        if rest_s > 0:
+            time.sleep(rest_s)
+
+
+if __name__ == "__main__":
+    burn(BurnOrder(**json.loads(sys.argv[1])))
