@@ -98,6 +98,12 @@ class RequestContext:
         """Ask for a pause; the longest one asked for wins."""
         self.throttle_time_ms = max(self.throttle_time_ms, throttle_time_ms)
 
+    def throttle_at_once(self, throttle_time_ms: int) -> None:
+        """Ask for a pause that begins before the answer."""
+        if throttle_time_ms:
+            self.throttle(throttle_time_ms)
+            self.request.connection.throttle(throttle_time_ms)
+
     def hold_if_waiting(self) -> None:
         """Unless it is answered: give the request's bytes back, and count it among those of its
         connection that wait for a commit.

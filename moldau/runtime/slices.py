@@ -16,8 +16,10 @@ Work = Coroutine[Any, Any, None]
 """What a handler returns that needs several turns of the loop; later requests of its connection
 wait until it has ended, so that they are handled in the order they came."""
 
-SLICE_MS: Final = 2.0
-"""For so long one piece of work may hold the loop before others have their turn."""
+SLICE_MS: Final = 0.5
+"""For so long one piece of work may hold the loop before others have their turn, which takes a
+fiftieth of that.
+"""
 
 
 class LoopSlices:

@@ -1,21 +1,36 @@
-"""Matching many names with regular expressions, off the loop.
+"""Matching many names with regular expressions, off the loop, and compiling expressions, on it.
 
-Owns: the slices of all look-ups of one broker. Must not: know what the names are, or who may see
-them. Invariant: one thread works on one slice at a time, so that disks do not wait for threads; a
-look-up leaves the thread when its slice is over, and after the match that is under way then.
+Owns: the slices of all look-ups of one broker, and how much of the loop clients may have compiled.
+Must not: know what the names are, or who may see them. Invariant: one thread works on one slice at
+a time, so that disks do not wait for threads; a look-up leaves the thread when its slice is over,
+and after the match that is under way then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.runtime.clock import Clock
 from moldau.runtime.outgoing import Offload
 
 MATCH_SLICE_MS: Final = 1.0
 """Python's lock is free during a match, but not between two: the loop waits for it so long."""
+
+
+FREE_COMPILATION_MS: Final = 0.25
+"""An expression that takes no longer to compile costs its client no rest; most take a tenth."""
+
+REST_PER_COMPILATION: Final = 100
+"""The next requests of its client wait for so many times as long as another expression took: RE2
+holds Python's lock while it compiles, so that a thread would hold up the loop as well.
+"""
+
+MOST_REST_MS: Final = 1_000
+"""A rest is no longer, however busy the machine was: sessions are."""
 
 
 class ExpressionMatcher:
@@ -29,6 +44,20 @@ class ExpressionMatcher:
         self._clock = clock
         self._offload = offload
         self._turn = asyncio.Lock()
+
+    def rest_after(self, expression: str) -> int:
+        """Compile the expression of a request, so that it is remembered, valid or not.
+
+        Returns:
+            For how many milliseconds the client's next requests shall wait.
+        """
+        begin_ms = self._clock.monotonic_ms()
+        with contextlib.suppress(InvalidExpression):
+            compile_expression(expression)
+        taken_ms = self._clock.monotonic_ms() - begin_ms
+        if taken_ms <= FREE_COMPILATION_MS:
+            return 0
+        return int(min(taken_ms * REST_PER_COMPILATION, MOST_REST_MS))
 
     async def match(
         self, patterns: Sequence[Any], names: Sequence[str], *, is_wanted: Callable[[], bool]

@@ -6,7 +6,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from moldau.broker.coordinator.matching import MATCH_SLICE_MS, ExpressionMatcher
+import pytest
+import re2
+
+from moldau.broker.coordinator.matching import (
+    FREE_COMPILATION_MS,
+    MATCH_SLICE_MS,
+    MOST_REST_MS,
+    REST_PER_COMPILATION,
+    ExpressionMatcher,
+)
 from moldau.runtime.clock import ManualClock
 
 MATCH_MS = 0.3
@@ -80,3 +89,26 @@ async def test_without_patterns_or_names_nothing_is_found() -> None:
     matcher = ExpressionMatcher(clock, Thread(clock).offload)
     assert await matcher.match([], NAMES, is_wanted=lambda: True) == []
     assert await matcher.match([Pattern(clock, "1")], [], is_wanted=lambda: True) == [[]]
+
+
+@pytest.mark.parametrize("end", ["", "("], ids=["taken", "refused"])
+def test_who_has_an_expression_compiled_rests_once_for_as_long_as_that_took(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    clock = ManualClock()
+    compile_with_re2, taken_ms = re2.compile, 0.0
+
+    def slowly(expression: str, options: Any) -> Any:
+        clock.stand_still(taken_ms)
+        return compile_with_re2(expression, options)
+
+    monkeypatch.setattr(re2, "compile", slowly)
+    matcher = ExpressionMatcher(clock, Thread(clock).offload)
+    for taken_ms, rest_ms in (
+        (FREE_COMPILATION_MS, 0),
+        (2.0, 2 * REST_PER_COMPILATION),
+        (1e6, MOST_REST_MS),
+    ):
+        expression = f"rest-{taken_ms}-{end}"
+        assert matcher.rest_after(expression) == rest_ms
+        assert matcher.rest_after(expression) == 0

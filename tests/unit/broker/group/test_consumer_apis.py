@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import re2
 
 from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.coordinator.matching import REST_PER_COMPILATION
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -79,6 +81,25 @@ async def test_a_regular_expression_is_resolved(broker: DataPath) -> None:
     broker.clock.advance(1000)
     answer = await broker.ask(request, 1)
     assert [each.partitions for each in answer.assignment.topic_partitions] == [[0, 1]]
+
+
+async def test_who_has_a_costly_expression_compiled_is_throttled_before_the_answer(
+    broker: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_with_re2, taken_ms = re2.compile, 0.0
+
+    def slowly(expression: str, options: Any) -> Any:
+        broker.clock.stand_still(taken_ms)
+        return compile_with_re2(expression, options)
+
+    monkeypatch.setattr(re2, "compile", slowly)
+    for taken_ms, rest_ms in ((0.0, 0), (3.0, 3 * REST_PER_COMPILATION)):
+        for end in ("", "("):
+            request = heartbeat(subscribed_topic_regex=f"costly-{taken_ms:.0f}-{end}")
+            answered = broker.send(request, 1)
+            assert broker.connection.throttled_ms == rest_ms
+            await until(lambda sent=answered: sent.is_answered)
+            assert answered.response.throttle_time_ms == rest_ms
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -11,6 +11,7 @@ import pytest
 import re2
 
 from moldau.broker.authorizer import AllowAllAuthorizer, Operation, ResourceType
+from moldau.broker.coordinator.matching import REST_PER_COMPILATION
 from moldau.metadata.features import TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
@@ -476,6 +477,23 @@ async def test_a_pattern_that_is_none_or_beyond_the_limits_is_refused(
     refused = await broker.list(transactional_id_pattern=pattern)
     assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert refused.transaction_states == []
+
+
+async def test_who_has_a_costly_pattern_compiled_is_throttled(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_with_re2 = re2.compile
+
+    def slowly(pattern: str, options: Any) -> Any:
+        broker.path.clock.stand_still(2.0)
+        return compile_with_re2(pattern, options)
+
+    monkeypatch.setattr(re2, "compile", slowly)
+    for pattern in ("costly-pattern", "costly-pattern("):
+        rest_ms = 2 * REST_PER_COMPILATION
+        assert (await broker.list(transactional_id_pattern=pattern)).throttle_time_ms == rest_ms
+        assert broker.path.connection.throttled_ms == rest_ms
+        assert (await broker.list(transactional_id_pattern=pattern)).throttle_time_ms == 0
 
 
 async def test_transactions_are_listed_by_pattern_off_the_loop_and_only_those_allowed(
