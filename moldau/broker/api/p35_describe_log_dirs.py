@@ -33,8 +33,8 @@ async def answer(
     slices = LoopSlices(services.clock)
     if request.topics is not None:
         wanted = defaultdict[str, set[int]](set)
-        for topic in request.topics:
-            wanted[topic.topic].update(topic.partitions)
+        for asked in request.topics:
+            wanted[asked.topic].update(asked.partitions)
             if slices.is_over:
                 await slices.next()
     response = DescribeLogDirsResponse()

@@ -306,7 +306,7 @@ class TransactionVerifier:
                 request_timeout_ms=self._request_timeout_ms,
             )
 
-        def request(connection: Connection) -> AddPartitionsToTxnRequest:
+        async def request(connection: Connection) -> AddPartitionsToTxnRequest:
             version = connection.best_version(
                 ApiKey.ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnRequest
             )
