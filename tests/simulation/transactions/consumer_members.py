@@ -54,7 +54,9 @@ class ConsumerMembership(Membership):
             self.member_id = f"{self.label}-id"
             if self.link.random.random() < EXPRESSIONS:
                 self.expression = "(" + "|".join(f"{name[:2]}.*" for name in self.topics) + ")"
+        data = self.world.data
         while not self.is_member:
+            data.challenged(self.group, self.label, self.instance_id, is_classic=False)
             await self._beat(JOIN_EPOCH)
             if not self.is_member:
                 await self.link.pause()

@@ -71,6 +71,8 @@ class GroupLog:
         """What the members of classic groups have together, as the log says."""
         self.seen_at: dict[str, float] = {}
         """When the newest record of a group came that is there."""
+        self.removed: dict[OffsetKey, list[Commit]] = {}
+        """What was committed once, and is not there any more."""
         self.removed_at: dict[OffsetKey, int] = {}
         """Where the newest tombstone of an offset lies."""
         self.forgotten: dict[str, None] = {}
@@ -220,6 +222,7 @@ class GroupLog:
             raise Violation("living-group-lost-offset", f"{key}: {commits[-1]}")
         self.removed_at[key] = place
         self.forgotten[key[0]] = None
+        self.removed.setdefault(key, []).extend(commits)
         commits.clear()
 
     def _is_owned(self, group: str, topic: str, index: int) -> bool:

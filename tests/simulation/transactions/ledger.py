@@ -76,16 +76,6 @@ class Ownership:
     is_classic: bool = False
     topic_id: UUID | None = None
 
-    def may_be_replaced_by(self, other: Ownership) -> bool:
-        """Whether another process may have its place at once: one that joins as the same static
-        member does, in the classic protocol; members of KIP-848 have to leave first. A topic that
-        is no more is nobody's.
-        """
-        if self.topic_id != other.topic_id:
-            return True
-        is_same = self.instance_id is not None and self.instance_id == other.instance_id
-        return is_same and (self.is_classic or other.is_classic)
-
 
 class TransactionLedger(DataLedger):
     """See the module."""
@@ -119,6 +109,8 @@ class TransactionLedger(DataLedger):
         self.group_of_id: dict[str, str] = {}
         """For ids that commit a group's offsets."""
         self.owners: dict[tuple[str, str, int], Ownership] = {}
+        self.challengers: dict[tuple[str, str], dict[str, bool]] = {}
+        """By group and instance id: processes that have joined with it, in the classic protocol?"""
         self.claims: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
         self._loaded_ends: dict[tuple[str, Key], int] = {}
         self._epoch_starts: dict[tuple[str, Key, int], int] = {}
@@ -440,7 +432,8 @@ class TransactionLedger(DataLedger):
         self.counts["offset_commits"] += 1
         if self.is_spoilt:
             return
-        known = self.group_log.commits.get((group, topic, index), ())
+        key = (group, topic, index)
+        known = [*self.group_log.commits.get(key, ()), *self.group_log.removed.get(key, ())]
         if not any(each.metadata == metadata for each in known):
             raise Violation("answered-uncommitted", f"{group}, {topic}-{index}: {metadata}")
 
@@ -511,18 +504,43 @@ class TransactionLedger(DataLedger):
             is_other = known is not None and known.member != member
             if is_other and known is not None and not self.is_spoilt:
                 is_due = self.now() >= known.heard_at + known.limit_s
-                if not is_due and not known.may_be_replaced_by(new):
+                # A topic that is no more is nobody's.
+                is_over = known.topic_id != topic_id or self._is_challenged(group, known)
+                if not is_due and not is_over:
                     raise Violation(
                         "two-owners", f"{place}: {member} and {known} at {self.now() * 1000:.3f}"
                     )
                 self.counts["owners_given_up"] += 1
             self.owners[place] = new
 
+    def challenged(
+        self, group: str, member: str, instance_id: str | None, *, is_classic: bool
+    ) -> None:
+        """A process joins with an instance id, from now on until it gives up what it has."""
+        if instance_id is not None:
+            self.challengers.setdefault((group, instance_id), {})[member] = is_classic
+
+    def _is_challenged(self, group: str, owner: Ownership) -> bool:
+        """Whether another process has asked for the same instance id, and so may have replaced an
+        owner if one of the two speaks the classic protocol; members of KIP-848 have to leave first.
+        """
+        if owner.instance_id is None:
+            return False
+        others = self.challengers.get((group, owner.instance_id), {})
+        return any(
+            owner.is_classic or is_classic
+            for member, is_classic in others.items()
+            if member != owner.member
+        )
+
     def released(
         self, group: str, member: str, others_than: Iterable[tuple[str, int]] = ()
     ) -> None:
         """A member reads nothing any more but `others_than`."""
         kept = {(group, topic, index) for topic, index in others_than}
+        if not kept:
+            for challengers in self.challengers.values():
+                challengers.pop(member, None)
         for place in [each for each in self.owners if each[0] == group and each not in kept]:
             if self.owners[place].member == member:
                 del self.owners[place]

@@ -349,6 +349,8 @@ class ClassicMembership(Membership):
                     )
                 ],
             )
+            data = self.world.data
+            data.challenged(self.group, self.label, self.instance_id, is_classic=True)
             error, response = await self.ask(request, "join", 9, self.rebalance_ms + 4_000)
             if response is not None and error is ErrorCode.NONE:
                 self.member_id, self.epoch = response.member_id, response.generation_id
