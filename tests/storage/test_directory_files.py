@@ -315,6 +315,12 @@ def test_a_directory_fails_once_and_keeps_the_first_reason() -> None:
     assert (directory.is_online, directory.offline_reason) == (False, "burnt")
 
 
+def test_the_largest_partition_number_has_a_directory() -> None:
+    largest = 2**31 - 1
+    assert parse_partition_directory(f"t-{largest}") == TopicPartition("t", largest)
+    assert parse_partition_directory(f"t-{largest + 1}") is None
+
+
 def test_directory_names() -> None:
     assert parse_partition_directory("a-b.c_d-12") == TopicPartition("a-b.c_d", 12)
     for name in ("a", "a-", "-1", "a-01", "a-x", "a b-1", "a-99999999999", "..-1", "a-0.b-delete"):

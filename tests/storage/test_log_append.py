@@ -19,6 +19,7 @@ from moldau.protocol.records import (
 )
 from moldau.protocol.records.header import write_header
 from moldau.runtime.filesystem import OsFilesystem
+from moldau.storage import append as storage_append
 from moldau.storage.append import AppendOrigin, needs_preparation, prepare
 from moldau.storage.faults import AppendRejected
 from moldau.storage.log_config import LogConfig
@@ -139,6 +140,44 @@ def test_a_record_count_the_bytes_cannot_hold_is_refused() -> None:
 
     write_crc(sent, 0, len(sent))
     assert refuse(LogConfig(), sent) is ErrorCode.INVALID_RECORD
+
+
+def test_a_batch_of_exactly_the_largest_size_is_taken() -> None:
+    sent = batch_of("x" * 100)
+    for max_bytes, error in [
+        (len(sent), ErrorCode.NONE),
+        (len(sent) - 1, ErrorCode.MESSAGE_TOO_LARGE),
+    ]:
+        log = LogBench(config=LogConfig(max_message_bytes=max_bytes)).open()
+        result = log.append_as_leader(bytearray(sent), leader_epoch=0)
+        assert result.error is error
+
+
+def test_as_many_records_as_the_bytes_can_hold_are_taken_and_no_more() -> None:
+    from moldau.protocol.records.header import write_crc
+
+    sent = encode_batch([Record(n, START_MS, None, None) for n in range(5)])
+    assert len(sent) == 61 + 5 * 7, "the least that a record takes"
+    assert LogBench().open().append_as_leader(bytearray(sent), leader_epoch=0).error is (
+        ErrorCode.NONE
+    )
+    sent[23:27] = (5).to_bytes(4, "big")
+    sent[57:61] = (6).to_bytes(4, "big")
+    write_crc(sent, 0, len(sent))
+    result = LogBench().open().append_as_leader(sent, leader_epoch=0)
+    assert result.error is ErrorCode.INVALID_RECORD
+    assert "6 records in" in (result.error_message or "")
+
+
+def test_keys_of_more_records_than_the_loop_may_look_at_are_looked_at_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(storage_append, "MAX_INLINE_KEY_CHECKS", 3)
+    compacted = LogConfig(cleanup_policy=("compact",))
+    for count, is_needed in [(3, False), (4, True)]:
+        sent = encode_batch([Record(n, START_MS, b"k", b"v") for n in range(count)])
+        assert storage_append.needs_preparation(sent, compacted) is is_needed
+        assert not storage_append.needs_preparation(sent, LogConfig())
 
 
 def test_limits_of_size_and_time() -> None:

@@ -171,7 +171,7 @@ def test_transaction_index_bytes_order_and_damage() -> None:
     assert again.collect(0, 100) == (entries, False)
     again.truncate_to(35)
     assert TransactionIndex(disk, "/d/i.txnindex").entries() == entries[:2]
-    for damaged in (data[:-1], b"\1" + data[1:], data[34:68] + data[:34]):
+    for damaged in (data[:-1], b"\1" + data[1:], data[34:68] + data[:34], data[:34] * 2):
         disk.put("/d/i.txnindex", damaged)
         assert not TransactionIndex(disk, "/d/i.txnindex").is_sane()
 
@@ -297,6 +297,20 @@ def test_an_index_that_was_emptied_takes_entries_again() -> None:
     index.append(BASE + 2, 200)
     assert index.lookup(BASE + 5) == (BASE + 2, 200)
     index.unmap()
+
+
+def test_a_scan_may_begin_at_any_batch() -> None:
+    batches = [bytes(batch_of("v" * size)) for size in (5, 40, 7, 90)]
+    disk = filesystem()
+    disk.put("/d/log", b"".join(batches))
+    file = disk.open("/d/log")
+    starts = [sum(map(len, batches[:number])) for number in range(len(batches))]
+    end = sum(map(len, batches))
+    for number, start in enumerate(starts):
+        assert [at for at, _ in scan_headers(file, start, end)] == starts[number:]
+        found = [(at, bytes(data)) for at, _, data in scan_verified(file, start, end)]
+        assert found == list(zip(starts, batches, strict=True))[number:]
+    file.close()
 
 
 @given(st.binary(max_size=300), st.integers(0, 3))

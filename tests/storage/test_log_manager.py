@@ -391,6 +391,44 @@ async def test_producers_are_forgotten_and_logs_rest_in_their_intervals() -> Non
     await manager.shutdown(1)
 
 
+async def test_a_log_is_flushed_as_soon_as_its_time_is_up() -> None:
+    node = Node(
+        config=LogConfig(flush_ms=1_000, segment_index_bytes=96), flush_check_interval_ms=100
+    )
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    log.last_flush_ms = node.clock.monotonic_ms()
+    fill(log)
+    for _ in range(9):
+        await node.advance(100)
+        assert log.recovery_point == 0
+    await node.advance(100)
+    assert log.recovery_point == 20
+    await manager.shutdown(1)
+
+
+async def test_the_topic_id_of_a_name_is_known_online_and_offline() -> None:
+    node = Node()
+    manager = await node.start()
+    log = manager.get_or_create(tp("a-0"), topic_id(1))
+    assert manager.topic_id_of(tp("a-0")) == topic_id(1)
+    assert manager.topic_id_of(tp("b-0")) == ZERO_UUID
+    log.take_offline("burnt")
+    assert manager.topic_id_of(tp("a-0")) == topic_id(1)
+    await manager.shutdown(1)
+
+
+async def test_a_partition_whose_directory_is_gone_can_be_deleted() -> None:
+    node = Node()
+    manager = await node.start()
+    manager.get_or_create(tp("a-0"), topic_id(1))
+    node.filesystem.rmtree("/data/a-0")
+    assert manager.delete(tp("a-0"))
+    assert manager.get(tp("a-0")) is None
+    assert not manager.delete(tp("a-0"))
+    await manager.shutdown(1)
+
+
 async def test_flush_by_time() -> None:
     config = LogConfig(flush_ms=1_000, segment_index_bytes=96)
     node = Node(config=config, flush_check_interval_ms=500)

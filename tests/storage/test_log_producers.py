@@ -452,6 +452,30 @@ def test_a_log_that_begins_elsewhere_knows_no_producer_of_the_old_records() -> N
     assert log.active_producers() == []
 
 
+def test_snapshots_of_records_before_the_first_segment_are_not_used() -> None:
+    bench = LogBench()
+    log = bench.open()
+    send(log, 0)
+    state = log.producer_state
+    state.take_snapshot()
+    assert 1 in state.snapshot_offsets
+    state.load_newest(5, 10, START_MS)
+    assert (state.producers, state.map_end_offset) == ({}, 5)
+    state.load_newest(1, 10, START_MS)
+    assert (list(state.producers), state.map_end_offset) == ([7], 1)
+    log.abandon()
+
+
+def test_the_state_of_producers_is_never_of_before_the_logs_start() -> None:
+    log = LogBench().open()
+    state = log.producer_state
+    state.map_end_offset = 5
+    state.on_log_start_offset(3)
+    assert state.map_end_offset == 5
+    state.on_log_start_offset(8)
+    assert state.map_end_offset == 8
+
+
 def test_a_control_record_that_is_not_understood_leaves_its_producer_as_it_is() -> None:
     """A newer broker may have written it; the bytes are intact."""
     bench = LogBench()

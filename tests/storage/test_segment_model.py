@@ -209,6 +209,16 @@ def test_a_closed_segment_says_what_it_said_before(rng: random.Random) -> None:
         each.close_descriptors()
 
 
+def test_an_interval_is_over_when_more_than_its_bytes_lie_behind() -> None:
+    data = bytes(encode_batch([Record(0, START_MS, None, b"v")], base_offset=BASE))
+    second = bytes(encode_batch([Record(0, START_MS, None, b"v")], base_offset=BASE + 1))
+    for interval_bytes, count in [(len(data), 0), (len(data) - 1, 1)]:
+        segment = segment_of([])
+        for each in (data, second):
+            segment.append(bytearray(each), [(0, read_batch_header(each, 0))], interval_bytes)
+        assert segment.offset_index.entry_count == count
+
+
 def test_an_append_fits_up_to_the_segments_size_and_the_last_offset_it_can_number() -> None:
     segment = segment_of(random_batches(random.Random(1)))
     room = CONFIG.segment_bytes - segment.size_bytes

@@ -272,6 +272,11 @@ def test_time_index_entries_that_may_be(times: bytes) -> None:
     assert [row for row in found if "by then" not in row[3]] == []
 
 
+def test_an_empty_log_has_no_timestamps() -> None:
+    disk = one_segment(b"", b"", time_entry(1000, 0))
+    assert findings(disk) == [(WARNING, f"{STEM}.timeindex", 0, "offset 100 is not in the log")]
+
+
 def test_room_kept_in_advance_is_no_damage_and_a_missing_index_is_told() -> None:
     disk = one_segment(index=INDEX + bytes(80), times=TIMES + bytes(120))
     assert findings(disk) == []

@@ -107,6 +107,16 @@ def test_a_second_process_with_a_live_brokers_id_is_refused_until_its_session_en
     assert driver.ask(stale).error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
+def test_a_registration_is_heard_of_as_a_heartbeat_is() -> None:
+    """Else two processes with one broker id could take the registration from each other."""
+    driver = CoreDriver()
+    assert driver.ask(registration(1)).error_code == 0
+    other = registration(1, incarnation_id=UUID(int=0x77))
+    assert driver.ask(other).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    driver.now_ms += SESSION_MS
+    assert driver.ask(other).error_code == 0
+
+
 def test_the_broker_in_the_controllers_own_process_may_register_at_once() -> None:
     driver = CoreDriver(node_id=1)
     driver.join(1)

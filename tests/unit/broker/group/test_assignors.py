@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,31 @@ partition_counts = st.dictionaries(
     st.sampled_from(TOPICS), st.integers(0, 9), min_size=1, max_size=len(TOPICS)
 )
 member_ids = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8, unique=True)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "problem"),
+    [
+        ({"a": {TOPICS[0]: {0}}, "b": {TOPICS[0]: {1}}}, None),
+        ({"a": {TOPICS[0]: {0, 1}}, "b": {TOPICS[0]: {1}}}, "assigned twice"),
+        ({"a": {TOPICS[0]: {0}}, "b": {}}, "left over"),
+        ({"a": {TOPICS[1]: {0}}, "b": {}}, "not subscribed"),
+    ],
+)
+def test_what_no_assignment_may_be(
+    assignment: dict[str, dict[UUID, set[int]]], problem: str | None
+) -> None:
+    member = MemberSpec(None, frozenset({TOPICS[0]}), {})
+    spec = GroupSpec({"a": member, "b": member}, {TOPICS[0]: 2, TOPICS[1]: 1})
+    frozen = {
+        member_id: {topic: frozenset(indexes) for topic, indexes in topics.items()}
+        for member_id, topics in assignment.items()
+    }
+    if problem is None:
+        check_assignment(spec, frozen)
+    else:
+        with pytest.raises(AssertionError, match=problem):
+            check_assignment(spec, frozen)
 
 
 @st.composite

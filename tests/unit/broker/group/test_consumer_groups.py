@@ -431,6 +431,7 @@ def test_describe_tells_epochs_assignments_and_kinds_of_members() -> None:
     )
     (described,) = group.members
     assert (described.member_id, described.instance_id) == (member.member_id, "i")
+    assert group.assignor_name == "uniform", "nobody asked for another one"
     assert described.client_host == "/127.0.0.1"
     assert described.member_type == 1
     for assignment in (described.assignment, described.target_assignment):

@@ -176,6 +176,8 @@ def test_a_generation_of_a_group_that_does_not_exist() -> None:
     assert error_of(groups.commit_transactional({("events", 0): 4}, generation=1)) is (
         ErrorCode.ILLEGAL_GENERATION
     )
+    first = groups.commit({("events", 0): 4}, generation=0, member_id="m", version=9)
+    assert error_of(first) is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_an_offset_of_a_deleted_topic_of_the_same_name_is_none() -> None:

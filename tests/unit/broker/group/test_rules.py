@@ -25,6 +25,7 @@ from moldau.broker.group.core.consumer_member import (
     MemberState,
     with_epoch,
 )
+from moldau.broker.group.core.consumer_protocol import write_assignment
 from moldau.broker.group.core.consumer_settings import ConsumerGroupSettings, Limits
 from moldau.broker.group.core.context import ClientInfo, Refusal
 from moldau.broker.group.core.errors import (
@@ -41,6 +42,7 @@ from moldau.broker.group.core.regular_expressions import (
 )
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     TopicPartitions,
@@ -339,6 +341,16 @@ def test_an_expression_ends_with_the_last_who_has_it() -> None:
     assert len(expression_tombstones(group, [members["m1"], members["m4"]])) == 1
     assert expression_tombstones(group, [members["m2"]]) == []
     assert len(expression_tombstones(group, [members["m2"], members["m3"]])) == 1
+
+
+# -- the embedded consumer protocol --------------------------------------------------------------
+
+
+def test_an_assignment_is_written_as_its_reader_can_read_it() -> None:
+    nothing = ConsumerProtocolAssignment(assigned_partitions=[]).to_bytes(0)
+    for subscription_, version in [(b"", 0), (b"\0", 0), (b"\0\2rest", 2), (b"\0\x63", 3)]:
+        written = write_assignment({}, subscription_, MetadataImage.EMPTY)
+        assert written == version.to_bytes(2, "big") + nothing
 
 
 # -- errors and settings -------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.transaction.core import partitions
 from moldau.broker.transaction.core.statuses import LEGAL_PREDECESSORS, TransactionStatus, is_legal
 from moldau.broker.transaction.core.transaction import (
     LAST_CLIENT_EPOCH,
@@ -21,7 +22,7 @@ from moldau.broker.transaction.core.transaction import (
     value_version,
 )
 from moldau.protocol.coordinator_records.transaction_log import TransactionLogValue
-from moldau.protocol.errors import RemoteProtocolError
+from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.types import TopicPartition
 
 S = TransactionStatus
@@ -202,15 +203,31 @@ def test_a_transition_that_is_not_legal_is_not_made() -> None:
         transaction(S.PREPARE_COMMIT).with_partitions([A0], 0, 1)
 
 
+@pytest.mark.parametrize(
+    ("producer", "error"),
+    [
+        ((8, 4), ErrorCode.INVALID_TXN_STATE),
+        ((8, 3), ErrorCode.PRODUCER_FENCED),
+        ((7, 3), ErrorCode.PRODUCER_FENCED),
+        ((7, 4), ErrorCode.PRODUCER_FENCED),
+        ((9, 4), ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    ],
+)
+def test_nobody_writes_into_a_transaction_that_was_taken_over(
+    producer: tuple[int, int], error: ErrorCode
+) -> None:
+    kept = transaction().kept_for(ProducerIdAndEpoch(8, 4), 2000, 600)
+    assert partitions.refusal(kept, ProducerIdAndEpoch(*producer)) is error
+
+
 # -- the record ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [s for s in S if s not in (S.DEAD, S.PREPARE_EPOCH_FENCE)])
 def test_a_record_says_all_of_a_transaction(status: TransactionStatus) -> None:
-    partitions = frozenset({A1, A0, B0}) if status is not S.EMPTY else frozenset()
     before = transaction(
         status,
-        partitions=partitions,
+        partitions=frozenset({A1, A0, B0}) if status is not S.EMPTY else frozenset(),
         previous_producer_id=6,
         next_producer_id=8,
         next_producer_epoch=4,

@@ -19,5 +19,9 @@ def test_the_last_cleaning_and_the_last_look() -> None:
     figures.cleaned(CleaningStats(bytes_read=200, bytes_written=51), 3_999.0)
     clock.advance(70)
     assert list(figures.values().values()) == [0.0, 25.0, 3.0, 65.0, 0.0, 75.0, 70.0]
+    full = CleaningStats(key_count=3, slot_count=4)
+    figures.looked(0.0, 6_000)
+    figures.cleaned(full, 0.0)
+    assert list(figures.values().values())[:4] == [75.0, 0.0, 0.0, 6.0]
     figures.cleaned(CleaningStats(), 0.0)
     assert figures.recopy_ratio == 0.0
