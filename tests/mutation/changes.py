@@ -257,6 +257,8 @@ def _can_be_dropped(node: ast.stmt) -> bool:
     """A statement without which the function can still be run: no first value of a local name."""
     if isinstance(node, ast.Assign):
         return not any(isinstance(target, ast.Name | ast.Tuple) for target in node.targets)
+    if isinstance(node, ast.Delete):  # `del argument` says that it is not used, and does nothing
+        return not all(isinstance(target, ast.Name) for target in node.targets)
     return isinstance(node, _DROPPED)
 
 

@@ -45,6 +45,7 @@ SOURCE = dedent(
 
         def add(self, size: int, *, last: bool = False) -> int:
             """What a method says."""
+            del last
             assert size > 0, "not counted"
             logger.warning("adds %d", size + 1)
             if size < self.least and not last:
@@ -56,6 +57,7 @@ SOURCE = dedent(
                 if each == size:
                     continue
             self.count += size
+            del self.sizes[0]
             total = self.count - 1
             return max(total, 2)
     '''
@@ -73,6 +75,8 @@ DIFFS = [
     (COMPARISON, "if each == size: -> if each != size:"),
     (DROPPED, "continue -> pass"),
     (DROPPED, "self.count += size -> pass"),
+    (DROPPED, "del self.sizes[0] -> pass"),
+    (OFF_BY_ONE, "del self.sizes[0] -> del self.sizes[1]"),
     (OFF_BY_ONE, "total = self.count - 1 -> total = self.count + 1"),
     (OFF_BY_ONE, "total = self.count - 1 -> total = self.count - 2"),
     (DROPPED, "return max(total, 2) -> pass"),

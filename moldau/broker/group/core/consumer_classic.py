@@ -84,7 +84,6 @@ class ClassicMembers:
         fence: Fence,
     ) -> None:
         self._context = context
-        self._settings = context.consumer_settings
         self._updates = updates
         self._migration = migration
         self._fence = fence
