@@ -47,7 +47,7 @@ class FakeLink:
     async def send(self, leader: LeaderAddress, message: Any, *, timeout_ms: float) -> Any:
         del timeout_ms
         self.addresses.append(leader)
-        self.sent.append(message(self))
+        self.sent.append(await message(self))
         self.pending = asyncio.get_running_loop().create_future()
         return await self.pending
 
