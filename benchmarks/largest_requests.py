@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import LocalProtocolError
 from moldau.protocol.messages.p32_describe_configs import DescribeConfigsRequest
 from moldau.protocol.records import Record, encode_batch
@@ -26,6 +27,10 @@ OTHER_BROKER: Final = 99
 """A broker that does not run: requests in its name move nothing."""
 
 WITHOUT_TEXTS: Final = ("v3_and_below",)
+
+COMMITS: Final = (ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT)
+BATCH_SHARE: Final = 30
+"""Percent of the size whose offsets fit into one batch of the group coordinator's log."""
 
 
 class Names(NamedTuple):
@@ -66,6 +71,12 @@ def largest_requests(
             found = fill.largest(message_class, size_bytes)
             if found is not None:
                 yield Largest(f"{'.'.join(path)}, {names.label}", found)
+    if message_class.API_KEY in COMMITS:
+        path = ("topics", "partitions")
+        fill = _Filler(api_version, all_names[0], overrides, path, is_long=False)
+        found = fill.largest(message_class, size_bytes * BATCH_SHARE // 100)
+        if found is not None:
+            yield Largest("topics.partitions, as many as a batch holds", found)
     fill = _Filler(api_version, all_names[0], overrides, (), is_long=True)
     try:
         found = fill.struct(message_class, 1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.headers import RequestHeader, encode_response
+from moldau.protocol.produce_parts import has_more_parts
 from moldau.protocol.schema import ArrayType, Message, Struct
 from moldau.protocol.types import Part
 from moldau.runtime.files import FileRegion
@@ -24,6 +25,9 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 LARGE_BODY_BYTES: Final = 64 * 1024
 """A body above it is decoded off the loop: it may hold so many elements that this takes 5 ms."""
+
+LARGE_PART_COUNT: Final = 500
+"""A Produce request with more topics and partitions is decoded off the loop."""
 
 LARGE_ELEMENT_COUNT: Final = 1000
 """A response with an array above it is encoded off the loop."""
@@ -106,10 +110,15 @@ class Request:
 
     @property
     def is_large(self) -> bool:
-        """Whether its body may take long to decode. A Produce request is large by its records,
-        which are not decoded.
+        """Whether its body, which must be there, may take long to decode. A Produce request is
+        large by its records, which are not decoded, unless it has very many of them.
         """
-        return self.size_bytes > LARGE_BODY_BYTES and self.header.api_key != ApiKey.PRODUCE
+        if self.size_bytes <= LARGE_BODY_BYTES:
+            return False
+        header = self.header
+        return header.api_key != ApiKey.PRODUCE or has_more_parts(
+            self.body, header.api_version, LARGE_PART_COUNT
+        )
 
     @property
     def is_done(self) -> bool:
@@ -139,7 +148,8 @@ class Request:
         sent then.
         """
         version = self.header.api_version if api_version is None else api_version
-        if self.is_large or is_large_message(message):
+        is_long = self.size_bytes > LARGE_BODY_BYTES and self.header.api_key != ApiKey.PRODUCE
+        if is_long or is_large_message(message):
             self.is_answered = True
             self.connection.start(self._respond_large(message, version))
         else:

@@ -152,11 +152,13 @@ async def _respond(
     return response
 
 
-def _without_repeats(wanted: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
-    seen: dict[object, MetadataRequestTopic] = {}
+def _without_repeats(wanted: list[MetadataRequestTopic]) -> Iterator[MetadataRequestTopic]:
+    seen: set[object] = set()
     for topic in wanted:
-        seen.setdefault((topic.topic_id, topic.name), topic)
-    return list(seen.values())
+        identity = (topic.topic_id, topic.name)
+        if identity not in seen:
+            seen.add(identity)
+            yield topic
 
 
 class _View(NamedTuple):

@@ -7,19 +7,23 @@ nobody knows finds nothing. COORDINATOR_LOAD_IN_PROGRESS while some of them are 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.protocol.messages.p16_list_groups import ListedGroup, ListGroupsResponse
 
 if TYPE_CHECKING:
+    from moldau.broker.coordinator.core.steps import Steps
     from moldau.broker.request_context import RequestContext
     from moldau.broker.services import BrokerServices
     from moldau.protocol.errors import ErrorCode
     from moldau.protocol.messages.p16_list_groups import ListGroupsRequest
 
 
-def handle(services: BrokerServices, context: RequestContext, request: ListGroupsRequest) -> None:
+def handle(
+    services: BrokerServices, context: RequestContext, request: ListGroupsRequest
+) -> Iterator[None]:
     """Ask every partition that is led here."""
 
     def done(error: ErrorCode, groups: list[ListedGroup]) -> None:
@@ -31,9 +35,15 @@ def handle(services: BrokerServices, context: RequestContext, request: ListGroup
             ]
         context.respond(ListGroupsResponse(error_code=error, groups=groups))
 
-    services.group_coordinator.list_groups(
-        frozenset(state.lower() for state in request.states_filter),
-        frozenset(kind.lower() for kind in request.types_filter),
-        done,
-    )
+    states = yield from _lowered(request.states_filter)
+    types = yield from _lowered(request.types_filter)
+    services.group_coordinator.list_groups(states, types, done)
     context.hold_if_waiting()
+
+
+def _lowered(names: list[str]) -> Steps[frozenset[str]]:
+    lowered = set()
+    for name in names:
+        lowered.add(name.lower())
+        yield
+    return frozenset(lowered)

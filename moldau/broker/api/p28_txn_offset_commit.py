@@ -105,7 +105,7 @@ class _Commit:
         self._context = context
         self._request = request
         self._support = offset_commit_support(context.api_version)
-        self._unknown: dict[str, list[TxnOffsetCommitResponsePartition]] = {}
+        self._unknown: dict[str, TxnOffsetCommitResponseTopic] = {}
 
     def set_aside_unknown(self) -> Iterator[None]:
         """Keep the topics and partitions that exist and may be read; a step for each."""
@@ -157,7 +157,11 @@ class _Commit:
             if error is ErrorCode.NONE:
                 found.append(asked)
             else:
-                self._unknown.setdefault(topic.name, []).append(
+                unknown = self._unknown.get(topic.name)
+                if unknown is None:
+                    unknown = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
+                    self._unknown[topic.name] = unknown
+                unknown.partitions.append(
                     TxnOffsetCommitResponsePartition(partition_index=index, error_code=error)
                 )
             yield
@@ -218,9 +222,9 @@ class _Commit:
         for name, unknown in self._unknown.items():
             topic = topics.get(name)
             if topic is None:
-                topic = TxnOffsetCommitResponseTopic(name=name)
-                response.topics.append(topic)
-            topic.partitions.extend(unknown)
+                response.topics.append(unknown)
+            else:
+                topic.partitions.extend(unknown.partitions)
         if self._context.api_version < FIRST_WITH_LOAD_ERROR:
             for topic in response.topics:
                 for each in topic.partitions:

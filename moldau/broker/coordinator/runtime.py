@@ -48,6 +48,8 @@ KEYS_COMPARED: Final = 64
 halves the doubt at least.
 """
 
+UNKNOWN_MAX_BYTES: Final = 2**31 - 1
+
 MAX_LOADING_COUNT: Final = 4
 """Partitions that are loaded at the same time: each holds a piece of its log in memory."""
 
@@ -252,6 +254,16 @@ class CoordinatorRuntime(Generic[StateT]):
     def partition_of(self, key: str) -> int | None:
         """The partition that a group or transactional id is kept in; None without the topic."""
         return partition_for(key, self._partition_count) if self._partition_count else None
+
+    def max_batch_bytes(self, key: str) -> int:
+        """What a batch in the log of a key's partition may hold; no limit where that is not known:
+        an operation may find it loaded all the same.
+        """
+        partition_index = self.partition_of(key)
+        shard = None if partition_index is None else self._shards.get(partition_index)
+        if shard is None or not shard.is_led:
+            return UNKNOWN_MAX_BYTES
+        return shard.partition.max_batch_bytes
 
     def call(
         self, key: str | int, operation: Operation[StateT], *, passes_limit: bool = False

@@ -25,6 +25,7 @@ from moldau.broker.group.core.context import ClientInfo
 from moldau.broker.group.core.joining_protocols import JoiningProtocols
 from moldau.broker.group.core.offset_requests import refused_fetch
 from moldau.broker.group.core.prepared_commit import (
+    CommitLimits,
     PreparedCommit,
     prepare_commit,
     prepare_transactional,
@@ -233,9 +234,8 @@ class GroupCoordinator:
         each partition, and then one that commits them.
         """
         version = context.api_version
-        prepared = yield from prepare_commit(
-            request, self._settings.max_metadata_bytes, self._services.clock.now_ms()
-        )
+        limits = self._commit_limits(request.group_id)
+        prepared = yield from prepare_commit(request, limits, self._services.clock.now_ms())
         self.ask(
             request.group_id,
             reply_to,
@@ -248,8 +248,12 @@ class GroupCoordinator:
 
     def prepare_transactional(self, request: TxnOffsetCommitRequest) -> Steps[PreparedCommit]:
         """What `txn_offset_commit` stores; a step for each partition."""
-        return prepare_transactional(
-            request, self._settings.max_metadata_bytes, self._services.clock.now_ms()
+        limits = self._commit_limits(request.group_id)
+        return prepare_transactional(request, limits, self._services.clock.now_ms())
+
+    def _commit_limits(self, group_id: str) -> CommitLimits:
+        return CommitLimits(
+            self._settings.max_metadata_bytes, self.runtime.max_batch_bytes(group_id)
         )
 
     def txn_offset_commit(

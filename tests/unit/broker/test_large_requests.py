@@ -8,10 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from moldau.broker import api
+from moldau.broker import api, delayed_fetch
+from moldau.broker.api import p01_fetch
 from moldau.broker.authorizer import AllowAllAuthorizer, Operation, ResourceType
 from moldau.broker.request_context import RequestContext
 from moldau.broker.request_router import RequestRouter
@@ -22,19 +24,26 @@ from moldau.protocol.messages import (
     p02_list_offsets,
     p08_offset_commit,
     p09_offset_fetch,
+    p11_join_group,
+    p13_leave_group,
     p15_describe_groups,
     p19_create_topics,
     p20_delete_topics,
     p21_delete_records,
     p23_offset_for_leader_epoch,
+    p24_add_partitions_to_txn,
+    p27_write_txn_markers,
+    p28_txn_offset_commit,
     p32_describe_configs,
     p33_alter_configs,
     p37_create_partitions,
     p42_delete_groups,
     p44_incremental_alter_configs,
+    p47_offset_delete,
     p61_describe_producers,
     p65_describe_transactions,
     p69_consumer_group_describe,
+    p75_describe_topic_partitions,
 )
 from moldau.protocol.messages.p10_find_coordinator import (
     FindCoordinatorRequest,
@@ -42,14 +51,16 @@ from moldau.protocol.messages.p10_find_coordinator import (
 )
 from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.protocol.schema import Message
+from moldau.runtime import slices
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.slices import SLICE_MS
 from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest, until
-from tests.unit.broker.messages import batch, produce
+from tests.unit.broker.messages import batch, fetch, fetched_values, produce
 from tests.unit.broker.test_admin_requests import ScriptedController, combined_node_config
 
 COUNT = 30
 STEP_MS = 0.75
+PARTITION_COUNT = 10
 NAMES = [f"name-{number}" for number in range(COUNT)]
 
 
@@ -125,6 +136,33 @@ def _requests() -> Iterator[tuple[Message, int]]:
     yield p44_incremental_alter_configs.IncrementalAlterConfigsRequest(resources=resources), 1
     topics = [p61_describe_producers.TopicRequest(name=n, partition_indexes=[0]) for n in NAMES]
     yield p61_describe_producers.DescribeProducersRequest(topics=topics), 0
+    topics = [
+        p24_add_partitions_to_txn.AddPartitionsToTxnTopic(name=n, partitions=[0]) for n in NAMES
+    ]
+    yield (
+        p24_add_partitions_to_txn.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="group", v3_and_below_topics=topics
+        ),
+        3,
+    )
+    offset: Any = p28_txn_offset_commit.TxnOffsetCommitRequestPartition(partition_index=0)
+    topics = [
+        p28_txn_offset_commit.TxnOffsetCommitRequestTopic(name=n, partitions=[offset])
+        for n in NAMES
+    ]
+    yield (
+        p28_txn_offset_commit.TxnOffsetCommitRequest(
+            transactional_id="group", group_id="group", topics=topics
+        ),
+        3,
+    )
+    partition = p47_offset_delete.OffsetDeleteRequestPartition(partition_index=0)
+    topics = [
+        p47_offset_delete.OffsetDeleteRequestTopic(name=n, partitions=[partition]) for n in NAMES
+    ]
+    yield p47_offset_delete.OffsetDeleteRequest(group_id="group", topics=topics), 0
+    topics = [p75_describe_topic_partitions.TopicRequest(name=n) for n in NAMES]
+    yield p75_describe_topic_partitions.DescribeTopicPartitionsRequest(topics=topics), 0
     yield p65_describe_transactions.DescribeTransactionsRequest(transactional_ids=NAMES), 0
     yield p69_consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=NAMES), 0
 
@@ -152,6 +190,145 @@ async def test_a_request_with_many_parts_lets_others_have_their_turn(
     steps = [later - earlier for earlier, later in pairwise(times)]
     assert max(steps) <= SLICE_MS + 2 * STEP_MS
     assert asked.response is not None
+
+
+def _requests_of_one_whole() -> Iterator[tuple[Message, int]]:
+    """Many parts of one thing that permission is asked for once."""
+    indexes = list(range(PARTITION_COUNT))
+    offsets: Any = [
+        p08_offset_commit.OffsetCommitRequestPartition(partition_index=n) for n in indexes
+    ]
+    topics: Any = [p08_offset_commit.OffsetCommitRequestTopic(name="t", partitions=offsets)]
+    yield p08_offset_commit.OffsetCommitRequest(group_id="group", topics=topics), 8
+    unknown = p09_offset_fetch.OffsetFetchRequestTopics(
+        topic_id=UUID(int=1), partition_indexes=indexes
+    )
+    groups = [p09_offset_fetch.OffsetFetchRequestGroup(group_id="group", topics=[unknown])]
+    yield p09_offset_fetch.OffsetFetchRequest(groups=groups), 10
+    protocols = [
+        p11_join_group.JoinGroupRequestProtocol(name=name, metadata=b"\0") for name in NAMES
+    ]
+    yield p11_join_group.JoinGroupRequest(group_id="group", protocols=protocols), 5
+    members = [p13_leave_group.MemberIdentity(member_id=name) for name in NAMES]
+    yield p13_leave_group.LeaveGroupRequest(group_id="group", members=members), 5
+    topics = [p24_add_partitions_to_txn.AddPartitionsToTxnTopic(name="t", partitions=indexes)]
+    yield (
+        p24_add_partitions_to_txn.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="group", v3_and_below_topics=topics
+        ),
+        3,
+    )
+    topics = [p27_write_txn_markers.WritableTxnMarkerTopic(name="t", partition_indexes=indexes)]
+    markers = [p27_write_txn_markers.WritableTxnMarker(producer_id=1, topics=topics)]
+    yield p27_write_txn_markers.WriteTxnMarkersRequest(markers=markers), 1
+    offsets = [
+        p28_txn_offset_commit.TxnOffsetCommitRequestPartition(partition_index=n) for n in indexes
+    ]
+    topics = [p28_txn_offset_commit.TxnOffsetCommitRequestTopic(name="t", partitions=offsets)]
+    yield (
+        p28_txn_offset_commit.TxnOffsetCommitRequest(
+            transactional_id="group", group_id="group", topics=topics
+        ),
+        3,
+    )
+    offsets = [p47_offset_delete.OffsetDeleteRequestPartition(partition_index=n) for n in indexes]
+    topics = [p47_offset_delete.OffsetDeleteRequestTopic(name="t", partitions=offsets)]
+    yield p47_offset_delete.OffsetDeleteRequest(group_id="group", topics=topics), 0
+
+
+@pytest.mark.parametrize("is_permitted", [True, False])
+@pytest.mark.parametrize(
+    ("message", "api_version"),
+    [pytest.param(*each, id=ApiKey(each[0].API_KEY).name) for each in _requests_of_one_whole()],
+)
+async def test_there_is_a_step_for_each_part_of_one_whole(
+    broker: DataPath, message: Message, api_version: int, is_permitted: bool
+) -> None:
+    if is_permitted:
+        broker.create_topic("t", PARTITION_COUNT)
+    request = FakeRequest(FakeConnection(), message.API_KEY, api_version, b"")
+    authorizer = AllowAllAuthorizer() if is_permitted else broker.authorizer
+    context = RequestContext(request, authorizer)  # type: ignore[arg-type]
+    handle = api.load_handler_module(api.BROKER_APIS[ApiKey(message.API_KEY)]).handle
+    copy = type(message).decode(bytearray(message.to_bytes(api_version)), api_version)[0]
+    steps = sum(1 for _ in handle(broker.services, context, copy))
+    assert steps >= PARTITION_COUNT
+    await until(lambda: request.is_answered)
+
+
+# -- fetches -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fetch is large, and every partition a slice of its own."""
+    monkeypatch.setattr(delayed_fetch, "MAX_READ_AT_ONCE", 0)
+    monkeypatch.setattr(p01_fetch, "MAX_READ_AT_ONCE", 0)
+    monkeypatch.setattr(delayed_fetch, "STEP_COUNT", 1)
+    monkeypatch.setattr(slices, "SLICE_MS", -1.0)
+
+
+@pytest.fixture
+async def free(tmp_path: Path) -> AsyncIterator[DataPath]:
+    async with DataPath(tmp_path) as data_path:
+        yield data_path
+
+
+def _told(response: Any) -> dict[int, list[bytes]]:
+    return {
+        each.partition_index: fetched_values(each)
+        for topic in response.responses
+        for each in topic.partitions
+    }
+
+
+async def test_a_fetch_of_many_partitions_lets_others_have_their_turn(
+    free: DataPath, small_steps: None
+) -> None:
+    free.create_topic("t", PARTITION_COUNT)
+    for index in range(PARTITION_COUNT):
+        await free.ask(produce({("t", index): batch(1, value=b"%d" % index)}), 12)
+    turns = 0
+    asked = free.send(
+        fetch({("t", index): 0 for index in range(PARTITION_COUNT)}, max_wait_ms=0), 12
+    )
+    while not asked.is_answered:
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 3 * PARTITION_COUNT, "listing, reading, and answering them"
+    assert _told(asked.response) == {index: [b"%d" % index] for index in range(PARTITION_COUNT)}
+
+
+@pytest.mark.parametrize("turn_count", range(1, 10))
+async def test_what_changes_while_a_fetch_is_answered_is_told_with_the_next(
+    free: DataPath, small_steps: None, turn_count: int
+) -> None:
+    free.create_topic("t", 3)
+    listed: Any = {("t", index): 0 for index in range(3)}
+    asked = free.send(fetch(listed, session_id=0, session_epoch=0, max_wait_ms=0), 12)
+    for _ in range(turn_count):
+        await asyncio.sleep(0)
+    free.send(produce({("t", 0): batch(1, value=b"new")}), 12, FakeConnection())
+    await until(lambda: asked.is_answered)
+    told = _told(asked.response)
+    if told[0] != [b"new"]:
+        session_id = asked.response.session_id
+        again = fetch({}, session_id=session_id, session_epoch=1, max_wait_ms=0)
+        told = _told(await free.ask(again, 12))
+    assert told[0] == [b"new"]
+
+
+async def test_a_fetch_of_many_partitions_waits_for_what_came_while_they_were_read(
+    free: DataPath, small_steps: None
+) -> None:
+    free.create_topic("t", 3)
+    asked = free.send(fetch({("t", index): 0 for index in range(3)}, max_wait_ms=1000), 12)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not asked.is_answered
+    free.send(produce({("t", 0): batch(1, value=b"new")}), 12, FakeConnection())
+    await until(lambda: asked.is_answered)
+    assert _told(asked.response)[0] == [b"new"]
 
 
 class Counted(list[Any]):

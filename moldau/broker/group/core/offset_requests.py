@@ -96,6 +96,8 @@ class OffsetRequests:
         error = self._commit_error(request, api_version)
         if error is not ErrorCode.NONE:
             return CoordinatorResult.reply(reply_to, prepared.refused(error))
+        if prepared.is_too_large:
+            return _too_large(prepared, reply_to)
         self._count("offset-commit", len(prepared.records))
         result = CoordinatorResult.reply_when_committed(
             reply_to,
@@ -119,6 +121,8 @@ class OffsetRequests:
         error = self._transactional_error(request, api_version)
         if error is not ErrorCode.NONE:
             return CoordinatorResult.reply(reply_to, prepared.refused(error))
+        if prepared.is_too_large:
+            return _too_large(prepared, reply_to)
         self._count("offset-commit", len(prepared.records))
         producer = Producer(request.producer_id, request.producer_epoch)
         return CoordinatorResult.reply_when_committed(
@@ -298,6 +302,11 @@ class OffsetRequests:
         return store.get(group_id, topic, partition) is not None or store.is_pending(
             group_id, topic, partition
         )
+
+
+def _too_large(prepared: PreparedCommit, reply_to: ReplyTo) -> CoordinatorResult:
+    error = offset_write_error(ErrorCode.MESSAGE_TOO_LARGE)
+    return CoordinatorResult.reply(reply_to, prepared.refused(error))
 
 
 def _is_of_another_topic(stored_id: UUID, asked_id: UUID) -> bool:

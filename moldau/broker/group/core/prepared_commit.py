@@ -34,12 +34,51 @@ from moldau.protocol.records import Record
 from moldau.protocol.types import ZERO_UUID
 
 
-class PreparedCommit(NamedTuple):
-    """What is written, and what is answered when it is."""
+class CommitLimits(NamedTuple):
+    """Of the broker: characters of an offset's metadata, and bytes of a batch in the log."""
 
-    records: list[CoordinatorRecord]
-    response: Any
-    """OffsetCommitResponse or TxnOffsetCommitResponse."""
+    max_metadata_length: int
+    max_batch_bytes: int
+
+
+class PreparedCommit:
+    """What is written, and what is answered when it is.
+
+    Args:
+        response: an empty OffsetCommitResponse or TxnOffsetCommitResponse.
+        limits: for what is to be prepared.
+    """
+
+    __slots__ = ("_limits", "_size_bytes", "is_too_large", "records", "response")
+
+    def __init__(self, response: Any, limits: CommitLimits) -> None:
+        self.response = response
+        self.records: list[CoordinatorRecord] = []
+        self.is_too_large = False
+        """Whether no batch can hold the records, which there are none of then."""
+        self._limits = limits
+        self._size_bytes = 0
+
+    def add(self, record: CoordinatorRecord) -> None:
+        """Encode and keep one more record."""
+        if self.is_too_large:
+            return
+        assert record.value is not None
+        try:
+            row = Record(
+                0,
+                record.value.commit_timestamp,  # type: ignore[attr-defined]
+                CONSUMER_OFFSETS.encode_key(record.key),
+                CONSUMER_OFFSETS.encode_value(record.value, record.value_version),
+            )
+        except LocalProtocolError:
+            self.records.append(record)  # whoever appends it says so
+            return
+        self.records.append(record._replace(row=row))
+        self._size_bytes += len(row.key or b"") + len(row.value or b"")
+        if self._size_bytes > self._limits.max_batch_bytes:
+            self.is_too_large = True
+            self.records.clear()
 
     def refused(self, error: ErrorCode) -> Any:
         """The answer, with the same error for every partition."""
@@ -50,7 +89,7 @@ class PreparedCommit(NamedTuple):
 
 
 def prepare_commit(
-    request: OffsetCommitRequest, max_metadata_length: int, now_ms: float
+    request: OffsetCommitRequest, limits: CommitLimits, now_ms: float
 ) -> Steps[PreparedCommit]:
     """Prepare an OffsetCommit whose topics have names and, if known, ids; a step for each
     partition.
@@ -58,7 +97,7 @@ def prepare_commit(
     expire_timestamp_ms = NO_EXPIRY
     if request.retention_time_ms >= 0:
         expire_timestamp_ms = int(now_ms) + request.retention_time_ms
-    prepared = PreparedCommit([], OffsetCommitResponse(topics=[]))
+    prepared = PreparedCommit(OffsetCommitResponse(topics=[]), limits)
     for topic in request.topics:
         answered = OffsetCommitResponseTopic(
             name=topic.name, topic_id=topic.topic_id, partitions=[]
@@ -67,31 +106,33 @@ def prepare_commit(
         for asked in topic.partitions:
             told = OffsetCommitResponsePartition(partition_index=asked.partition_index)
             answered.partitions.append(told)
-            if is_metadata_too_large(asked, max_metadata_length):
+            if is_metadata_too_large(asked, limits.max_metadata_length):
                 told.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 stored = _to_store(asked, now_ms, expire_timestamp_ms, topic.topic_id)
-                prepared.records.append(_encoded(request.group_id, topic.name, asked, stored))
+                index = asked.partition_index
+                prepared.add(offset_record(request.group_id, topic.name, index, stored))
             yield
     return prepared
 
 
 def prepare_transactional(
-    request: TxnOffsetCommitRequest, max_metadata_length: int, now_ms: float
+    request: TxnOffsetCommitRequest, limits: CommitLimits, now_ms: float
 ) -> Steps[PreparedCommit]:
     """Prepare a TxnOffsetCommit; a step for each partition."""
-    prepared = PreparedCommit([], TxnOffsetCommitResponse(topics=[]))
+    prepared = PreparedCommit(TxnOffsetCommitResponse(topics=[]), limits)
     for topic in request.topics:
         answered = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
         prepared.response.topics.append(answered)
         for asked in topic.partitions:
             told = TxnOffsetCommitResponsePartition(partition_index=asked.partition_index)
             answered.partitions.append(told)
-            if is_metadata_too_large(asked, max_metadata_length):
+            if is_metadata_too_large(asked, limits.max_metadata_length):
                 told.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 stored = _to_store(asked, now_ms, NO_EXPIRY, ZERO_UUID)
-                prepared.records.append(_encoded(request.group_id, topic.name, asked, stored))
+                index = asked.partition_index
+                prepared.add(offset_record(request.group_id, topic.name, index, stored))
             yield
     return prepared
 
@@ -119,23 +160,3 @@ def _to_store(
         expire_timestamp_ms,
         topic_id,
     )
-
-
-def _encoded(
-    group_id: str,
-    topic: str,
-    asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
-    stored: StoredOffset,
-) -> CoordinatorRecord:
-    record = offset_record(group_id, topic, asked.partition_index, stored)
-    assert record.value is not None
-    try:
-        row = Record(
-            0,
-            stored.commit_timestamp_ms,
-            CONSUMER_OFFSETS.encode_key(record.key),
-            CONSUMER_OFFSETS.encode_value(record.value, record.value_version),
-        )
-    except LocalProtocolError:
-        return record  # whoever appends it says so
-    return record._replace(row=row)

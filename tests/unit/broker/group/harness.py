@@ -227,11 +227,11 @@ class Groups:
                 for (topic, partition), offset in offsets.items()
             ],
         )
-        max_length = self.coordinator._settings.max_metadata_bytes
+        limits = self.coordinator._commit_limits(group_id)
         return self.call(
             group_id,
             lambda state, to, now_ms: state.offset_requests.commit(
-                request, at_once(prepare_commit(request, max_length, now_ms)), version, to
+                request, at_once(prepare_commit(request, limits, now_ms)), version, to
             ),
         )
 
