@@ -28,12 +28,18 @@ async def answer(
     services: BrokerServices, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     """Create topics, or only validate them."""
-    counts = Counter(topic.name for topic in request.topics)
+    slices = LoopSlices(services.clock)
+    counts = Counter[str]()
+    topics: dict[str, CreatableTopic] = {}
+    for topic in request.topics:
+        if slices.is_over:
+            await slices.next()
+        counts[topic.name] += 1
+        topics[topic.name] = topic
     cluster_wide = context.authorized(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
     refused: list[CreatableTopicResult] = []
     allowed: list[CreatableTopic] = []
-    slices = LoopSlices(services.clock)
-    for name, topic in {topic.name: topic for topic in request.topics}.items():
+    for name, topic in topics.items():
         if slices.is_over:
             await slices.next()
         if counts[name] > 1:
@@ -60,6 +66,8 @@ async def answer(
         ]
         return response
     for result in answered.topics:
+        if slices.is_over:
+            await slices.next()
         if not context.authorized(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name):
             result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             result.configs, result.num_partitions, result.replication_factor = [], -1, -1

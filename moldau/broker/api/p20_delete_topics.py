@@ -28,7 +28,7 @@ async def answer(
     states = (
         request.topics
         if context.api_version >= 6
-        else [DeleteTopicState(name=name) for name in request.topic_names]
+        else (DeleteTopicState(name=name) for name in request.topic_names)
     )
     response = DeleteTopicsResponse()
     allowed: list[DeleteTopicState] = []

@@ -37,12 +37,16 @@ async def answer(
 ) -> AlterConfigsResponse:
     """Replace configurations, or only validate that."""
     slices = LoopSlices(services.clock)
-    counts = Counter((r.resource_type, r.resource_name) for r in request.resources)
-    if slices.is_over:
-        await slices.next()
+    counts = Counter[tuple[int, str]]()
+    by_identity: dict[tuple[int, str], AlterConfigsResource] = {}
+    for resource in request.resources:
+        if slices.is_over:
+            await slices.next()
+        identity = (resource.resource_type, resource.resource_name)
+        counts[identity] += 1
+        by_identity[identity] = resource
     response = AlterConfigsResponse()
     forwarded: list[AlterConfigsResource] = []
-    by_identity = {(r.resource_type, r.resource_name): r for r in request.resources}
     for identity, resource in by_identity.items():
         if slices.is_over:
             await slices.next()

@@ -28,10 +28,15 @@ async def answer(
 ) -> CreatePartitionsResponse:
     """Add partitions to topics, or only validate that."""
     slices = LoopSlices(services.clock)
-    counts = Counter(topic.name for topic in request.topics)
+    counts = Counter[str]()
+    topics: dict[str, CreatePartitionsTopic] = {}
+    for topic in request.topics:
+        if slices.is_over:
+            await slices.next()
+        counts[topic.name] += 1
+        topics[topic.name] = topic
     response = CreatePartitionsResponse()
     allowed: list[CreatePartitionsTopic] = []
-    topics = {topic.name: topic for topic in request.topics}
     for name, topic in topics.items():
         if slices.is_over:
             await slices.next()

@@ -44,7 +44,11 @@ async def answer(
 ) -> IncrementalAlterConfigsResponse:
     """Apply the operations resource by resource, or only validate them."""
     slices = LoopSlices(services.clock)
-    counts = Counter((r.resource_type, r.resource_name) for r in request.resources)
+    counts = Counter[tuple[int, str]]()
+    for resource in request.resources:
+        if slices.is_over:
+            await slices.next()
+        counts[resource.resource_type, resource.resource_name] += 1
     response = IncrementalAlterConfigsResponse()
     forwarded: list[AlterConfigsResource] = []
     for resource in request.resources:

@@ -11,6 +11,11 @@ import pytest
 
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
 from moldau.protocol.framing import POISON_BYTE, ReceiveMemory
+from moldau.protocol.messages.p00_produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from moldau.protocol.messages.p03_metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -19,7 +24,12 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponseTopic,
 )
 from moldau.runtime.clock import ManualClock
-from moldau.runtime.request import LARGE_BODY_BYTES, LARGE_ELEMENT_COUNT, Request
+from moldau.runtime.request import (
+    LARGE_BODY_BYTES,
+    LARGE_ELEMENT_COUNT,
+    LARGE_PART_COUNT,
+    Request,
+)
 from moldau.runtime.server import ListenerSpec, Server, ServerLimits
 from moldau.runtime.server_connection import (
     MAX_HELD_BYTES,
@@ -533,6 +543,23 @@ async def test_a_large_response_that_cannot_be_encoded_closes_its_connection(
     assert await peer.at_eof()
     await until(lambda: bool(faults))
     assert isinstance(faults[0]["exception"], LocalProtocolError)
+
+
+@pytest.mark.parametrize("count", [LARGE_PART_COUNT - 1, LARGE_PART_COUNT])
+async def test_a_produce_request_is_large_by_its_parts(harness: Harness, count: int) -> None:
+    is_large = []
+
+    def handler(request: Request) -> None:
+        is_large.append(request.is_large)
+        echo(request)
+
+    records = b"x" * (1 + LARGE_BODY_BYTES // (LARGE_PART_COUNT - 1))
+    partitions = [PartitionProduceData(index=n, records=records) for n in range(count)]
+    message = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=partitions)])
+    peer = await harness.peer(await harness.server(handler))
+    peer.send(peer.request(1, message.to_bytes(3), api_key=0))
+    await peer.receive()
+    assert is_large == [count == LARGE_PART_COUNT]
 
 
 async def test_a_large_body_is_decoded_beside_the_loop(harness: Harness) -> None:
