@@ -29,7 +29,7 @@ OTHER_BROKER: Final = 99
 WITHOUT_TEXTS: Final = ("v3_and_below",)
 
 COMMITS: Final = (ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT)
-BATCH_SHARE: Final = 30
+BATCH_SHARE: Final = 25
 """Percent of the size whose offsets fit into one batch of the group coordinator's log."""
 
 
