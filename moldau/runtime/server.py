@@ -314,22 +314,21 @@ class Server:
         two looks at the sockets, however many wait: what comes in meanwhile waits for one.
         """
         self._line.append(connection)
-        self._schedule_turn()
-
-    def _schedule_turn(self) -> None:
-        if self._line and not self._is_turn_due:
+        if not self._is_turn_due:
             self._is_turn_due = True
             self.loop.call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        self._is_turn_due = False
+        connection = self._line.popleft()
+        if self._line:
+            self.loop.call_soon(self._next_turn)
+        else:
+            self._is_turn_due = False
         try:
-            self._flush_all()  # what is answered does not wait for the turn
+            if self._flush_queue:
+                self._flush_all()  # what is answered does not wait for the turn
         finally:
-            try:
-                self._line.popleft().take_turn()
-            finally:
-                self._schedule_turn()
+            connection.take_turn()
 
     def on_completed(self, request: Request, response_bytes: int, now_ms: float) -> None:
         """A response is on its way."""

@@ -32,8 +32,8 @@ MAX_IN_FLIGHT_REQUESTS: Final = 64
 """
 
 MIN_READ_BYTES: Final = 4 * 1024
-"""One read may bring so much, or as many requests as may be in flight if they are as long as the
-last one: to cut 256 KB into tiny frames takes 3 ms.
+"""After a read of many requests the next one may bring so much, or as many as may be in flight if
+they are as long as the last one: to cut 256 KB into tiny frames takes 3 ms.
 """
 
 MAX_HELD_REQUESTS: Final = 4
@@ -51,8 +51,9 @@ the connection before all that it has sent is with the handler.
 """
 
 UNSENT_MS: Final = 1.0
-"""The answers of so much handling leave together while the connection is in the line: a call to the
-kernel costs as much as a tenth of a request.
+"""The answers of so much handling leave together while the connection stays in the line: a call to
+the kernel costs as much as a tenth of a request. Those of what has just been read leave at once, so
+that a client with few requests in flight sends the next ones meanwhile.
 """
 
 MAX_PENDING_RESPONSE_BYTES: Final = 1024 * 1024
@@ -265,9 +266,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._server.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        reader = self._reader
-        buffer = reader.get_buffer(sizehint)
-        return buffer if reader.holds_large_frame else buffer[: self._read_bytes]
+        buffer = self._reader.get_buffer(sizehint)
+        if self._read_bytes == CHUNK_BYTES or self._reader.holds_large_frame:
+            return buffer
+        return buffer[: self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_closed:
@@ -281,7 +283,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.close(str(error))
             return
         if frames:
-            self._read_bytes = max(MIN_READ_BYTES, len(frames[-1]) * MAX_IN_FLIGHT_REQUESTS)
+            if len(frames) > MAX_IN_FLIGHT_REQUESTS // 2:
+                self._read_bytes = max(MIN_READ_BYTES, len(frames[-1]) * MAX_IN_FLIGHT_REQUESTS)
+            else:
+                self._read_bytes = CHUNK_BYTES
             self._server.bytes_received += nbytes
             self._backlog.extend(frames)
             if not self._in_line:
@@ -442,7 +447,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         elif self._pause_reasons & PauseReason.BACKLOG:
             self._resume(PauseReason.BACKLOG)
         self._unsent_ms += begun_ms - now
-        if not self._in_line or self._unsent_ms >= UNSENT_MS:
+        if turn_ms or not self._in_line or self._unsent_ms >= UNSENT_MS:
             self.flush()
 
     def _join_line(self) -> None:
