@@ -24,8 +24,7 @@ from benchmarks.bench_start_up import WITHOUT_KAFKA
 from benchmarks.burner import BurnOrder
 from benchmarks.figures import Effort, Report, Spread, Table, at_most
 from benchmarks.flooder import FloodCost, FloodOrder
-from benchmarks.machine import cpu_seconds
-from benchmarks.nodes import HOST, BrokerNode, pin_load, start_load
+from benchmarks.nodes import HOST, BrokerNode, pin_load, start_load, wait_until_quiet
 from benchmarks.produce_load import brokers
 from benchmarks.wire import COMMIT_VERSION, RETRY_PAUSE_S, Wire, commit_request
 from moldau.broker.coordinator.key_partitions import partition_for
@@ -46,9 +45,6 @@ TOPIC: Final = "events"
 FIND_VERSION: Final = 2
 LIMIT: Final = 1.2
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-QUIET_CPU_SHARE: Final = 0.3
-QUIET_LOOK_S: Final = 0.2
-QUIET_DEADLINE_S: Final = 60.0
 
 UNDISTURBED: Final = "undisturbed"
 CONTROL: Final = "control"
@@ -138,7 +134,7 @@ def _round(node: BrokerNode, effort: Effort) -> _Round:
             process.terminate()
             output, _ = process.communicate()
             costs.append(FloodCost(**json.loads(output)))
-        _wait_until_quiet(node)
+        wait_until_quiet(node)
         with _beside("burner", BurnOrder(costs[-1].cpu_seconds, costs[-1].wake_ups)):
             latencies[CONTROL] += _latencies(node, count)
     return _Round(
@@ -149,19 +145,6 @@ def _round(node: BrokerNode, effort: Effort) -> _Round:
         },
         FloodCost(*(statistics.mean(values) for values in zip(*map(astuple, costs), strict=True))),
     )
-
-
-def _wait_until_quiet(node: BrokerNode) -> None:
-    """What has been read of the flood is handled after the flooder's end."""
-    deadline = time.monotonic() + QUIET_DEADLINE_S
-    before = sum(cpu_seconds(node.pid))
-    while time.monotonic() < deadline:
-        time.sleep(QUIET_LOOK_S)
-        now = sum(cpu_seconds(node.pid))
-        if now - before < QUIET_CPU_SHARE * QUIET_LOOK_S:
-            return
-        before = now
-    raise TimeoutError(f"{node.name} is still busy with the flood")
 
 
 def _prepare(effort: Effort, node: BrokerNode) -> None:

@@ -2,17 +2,20 @@
 
 One node, one producer with acks=all that sends a batch of 1 KB every 5 ms, alone and beside a
 client, in a process of its own, that does one of these twenty times a second: joins groups with
-the most expensive regular expressions that are allowed, or with those that are refused, for 300
-topics with long names; lists transactions by such a pattern. Alone and beside take turns.
+expressions that take as long to match, or to compile, as the limits allow, or with those that take
+as long to refuse; lists transactions by an expensive pattern. One that does nothing but ask for API
+versions is the control. All of them take turns within a round, and the node is quiet before each.
 """
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from benchmarks.figures import Effort, Report, Spread, Table, at_most
@@ -23,6 +26,7 @@ from benchmarks.nodes import (
     MoldauNode,
     pin_load,
     temporary_directory,
+    wait_until_quiet,
 )
 from benchmarks.wire import ProduceFrame, Wire
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
@@ -32,13 +36,15 @@ from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.p66_list_transactions import ListTransactionsRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
-TOPIC_COUNT: Final = 300
+TOPIC_COUNT: Final = 60
 LONG_NAME: Final = "topic-" + "abc" * 75
-TRANSACTIONAL_ID_COUNT: Final = 200
-EXPENSIVE: Final = "((.?){0,20}){0,20}|x{%d}"
-"""As much as the limits allow; the number makes it another one each time."""
-REFUSED: Final = "((.?){0,30}){0,30}" * 3 + "{%d}"
+TRANSACTIONAL_ID_COUNT: Final = 60
+SLOW_TO_MATCH: Final = "((.?){0,15}){0,16}|x%d"
+"""3 ms for a long name; the number makes it another one each time."""
+SLOW_TO_COMPILE: Final = r"(?i)[^\PL][^\PL]|x%d"
+SLOW_TO_REFUSE: Final = r"(?i)\PL\PL\PL\PL|x%d"
 SAMPLE_COUNT: Final = 1500
+TURNS: Final = 5
 PAUSE_S: Final = 0.005
 ATTACK_PAUSE_S: Final = 0.05
 LIMIT: Final = 1.2
@@ -62,39 +68,80 @@ def _join(wire: Wire, expression: str, number: int) -> None:
 
 
 def _list(wire: Wire, number: int) -> None:
-    wire.ask(ListTransactionsRequest(transactional_id_pattern=EXPENSIVE % number), 2)
+    wire.ask(ListTransactionsRequest(transactional_id_pattern=SLOW_TO_MATCH % number), 2)
 
 
+ALONE: Final = "none"
+HARMLESS: Final = "harmless requests, the control"
 ATTACKS: Final[dict[str, Callable[[Wire, int], None]]] = {
-    "harmless requests, for comparison": lambda wire, _: wire.ask(ApiVersionsRequest(), 0),
-    "joins with expensive expressions": lambda wire, n: _join(wire, EXPENSIVE % (n % 1000), n),
-    "joins with refused expressions": lambda wire, n: _join(wire, REFUSED % (n % 1000), n),
-    "the same refused expression again": lambda wire, n: _join(wire, REFUSED % 1, n),
-    "lists of transactions by pattern": lambda wire, n: _list(wire, n % 1000),
+    HARMLESS: lambda wire, _: wire.ask(ApiVersionsRequest(), 0),
+    "joins with expressions slow to match": lambda wire, n: _join(wire, SLOW_TO_MATCH % n, n),
+    "joins with expressions slow to compile": lambda wire, n: _join(wire, SLOW_TO_COMPILE % n, n),
+    "joins with expressions slow to refuse": lambda wire, n: _join(wire, SLOW_TO_REFUSE % n, n),
+    "the same refused expression again": lambda wire, n: _join(wire, SLOW_TO_REFUSE % 1, n),
+    "lists of transactions by pattern": _list,
 }
+
+_Rounds = list[dict[str, list[float]]]
+"""Of each round the latencies beside each client."""
 
 
 def run(effort: Effort) -> Report:
-    """Alone and beside each attack, in turns."""
-    count = effort.count(SAMPLE_COUNT, least=50)
+    """All by turns."""
     report = Report("Neighbours of an ill-behaved client")
-    table = Table(
-        ("another client", "p50 ms", "p99 ms", "longest ms", "p99, x undisturbed"),
-        "Produce with acks=all, minimum / median / maximum over the rounds:",
-    )
     with temporary_directory() as directory, MoldauNode(directory, SETTINGS) as node:
         _prepare(node)
-        with Wire(HOST, node.port) as wire:
-            _latencies(wire, count)
-            for attack in ATTACKS:
-                alone, beside = [], []
-                for _ in range(effort.rounds):
-                    alone.append(_latencies(wire, count))
-                    with _attacker(attack, node.port):
-                        beside.append(_latencies(wire, count))
-                _add(report, table, attack, alone, beside)
+        with Wire(HOST, node.port) as wire, ExitStack() as stack:
+            _latencies(wire, effort.count(SAMPLE_COUNT, least=50))
+            attackers = {name: stack.enter_context(_attacker(name, node.port)) for name in ATTACKS}
+            rounds = [_round(effort, node, wire, attackers) for _ in range(effort.rounds)]
+    table = Table(
+        ("another client", "p50 ms", "p99 ms", "longest ms", "p99 / alone", "p99 / control"),
+        "Produce with acks=all, minimum / median / maximum over the rounds:",
+    )
+    for name in (ALONE, *ATTACKS):
+        per_alone, per_control = (_ratio(rounds, name, to) for to in (ALONE, HARMLESS))
+        cells = (_median(rounds, name), _p99(rounds, name), _longest(rounds, name))
+        table.add(name, *(cell.text(DIGITS) for cell in (*cells, per_alone, per_control)))
+        if name != ALONE:
+            asked = f"p99 beside {name} ≤ {LIMIT:g} x"
+            report.targets.append(at_most(f"{asked} undisturbed", per_alone, LIMIT))
+        if name not in (ALONE, HARMLESS):
+            report.targets.append(at_most(f"{asked} the control's", per_control, LIMIT))
     report.tables.append(table)
     return report
+
+
+def _round(
+    effort: Effort, node: BrokerNode, wire: Wire, attackers: dict[str, subprocess.Popen[bytes]]
+) -> dict[str, list[float]]:
+    count = max(10, effort.count(SAMPLE_COUNT) // TURNS)
+    found: dict[str, list[float]] = defaultdict(list)
+    for _ in range(TURNS):
+        found[ALONE] += _latencies(wire, count)
+        for name, process in attackers.items():
+            process.send_signal(signal.SIGCONT)
+            found[name] += _latencies(wire, count)
+            assert process.poll() is None, "the attacker ended"
+            process.send_signal(signal.SIGSTOP)
+            wait_until_quiet(node)
+    return found
+
+
+def _ratio(rounds: _Rounds, name: str, to: str) -> Spread:
+    return _p99(rounds, name).per(_p99(rounds, to))
+
+
+def _median(rounds: _Rounds, name: str) -> Spread:
+    return Spread.of([sorted(each[name])[len(each[name]) // 2] for each in rounds])
+
+
+def _p99(rounds: _Rounds, name: str) -> Spread:
+    return Spread.of([sorted(each[name])[len(each[name]) * 99 // 100] for each in rounds])
+
+
+def _longest(rounds: _Rounds, name: str) -> Spread:
+    return Spread.of([max(each[name]) for each in rounds])
 
 
 SETTINGS: Final = {
@@ -102,33 +149,6 @@ SETTINGS: Final = {
     "transaction.state.log.num.partitions": "3",
     "group.consumer.max.size": "1000",
 }
-
-
-def _add(
-    report: Report,
-    table: Table,
-    attack: str,
-    alone: list[list[float]],
-    beside: list[list[float]],
-) -> None:
-    ratio = Spread.of([_p99(there) / _p99(here) for here, there in zip(alone, beside, strict=True)])
-    for name, rounds, cell in (
-        (f"alone ({attack})", alone, "1.00"),
-        (attack, beside, ratio.text(DIGITS)),
-    ):
-        table.add(
-            name,
-            Spread.of([sorted(each)[len(each) // 2] for each in rounds]).text(DIGITS),
-            Spread.of([_p99(each) for each in rounds]).text(DIGITS),
-            Spread.of([max(each) for each in rounds]).text(DIGITS),
-            cell,
-        )
-    asked = f"p99 beside {attack} ≤ {LIMIT:g} x undisturbed"
-    report.targets.append(at_most(asked, ratio, LIMIT))
-
-
-def _p99(latencies: list[float]) -> float:
-    return sorted(latencies)[len(latencies) * 99 // 100]
 
 
 def _latencies(wire: Wire, count: int) -> list[float]:
@@ -173,7 +193,8 @@ def _until_answered(ask: Callable[[], int]) -> None:
 
 
 @contextmanager
-def _attacker(attack: str, port: int) -> Iterator[None]:
+def _attacker(attack: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A client that has begun, and is stopped."""
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.bench_neighbours", attack, str(port)],
         cwd=ROOT,
@@ -183,8 +204,8 @@ def _attacker(attack: str, port: int) -> Iterator[None]:
     try:
         assert process.stdout is not None, "a pipe"
         assert process.stdout.readline() == b"attacking\n", "the attacker did not begin"
-        yield
-        assert process.poll() is None, "the attacker ended"
+        process.send_signal(signal.SIGSTOP)
+        yield process
     finally:
         process.kill()
         process.communicate()
@@ -192,7 +213,7 @@ def _attacker(attack: str, port: int) -> Iterator[None]:
 
 def attack(name: str, port: int) -> None:
     """Go on until the process is ended."""
-    number = time.time_ns() // 1_000_000 % 1_000_000 * 1000
+    number = time.time_ns() // 1_000_000 % 1_000_000 * 1000  # each attacker has groups of its own
     with Wire(HOST, port) as wire:
         ATTACKS[name](wire, number)
         print("attacking", flush=True)

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from benchmarks.bare import BareOrder
-from benchmarks.machine import ROOT
+from benchmarks.machine import ROOT, cpu_seconds
 from benchmarks.wire import Wire
 from moldau.protocol.types import uuid_to_base64
 
@@ -32,6 +32,9 @@ HOST: Final = "127.0.0.1"
 KAFKA_VERSION: Final = "4.3.0"
 CONNECT_PAUSE_S: Final = 0.002
 POLL_PAUSE_S: Final = 0.02
+QUIET_CPU_SHARE: Final = 0.3
+QUIET_LOOK_S: Final = 0.2
+QUIET_DEADLINE_S: Final = 120.0
 READY_DEADLINE_S: Final = 90.0
 STOP_DEADLINE_S: Final = 30.0
 PIECE_BYTES: Final = 2**20
@@ -212,6 +215,19 @@ class BrokerNode:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def wait_until_quiet(node: BrokerNode) -> None:
+    """Return when the node does little: work that clients have left behind ends after them."""
+    deadline = time.monotonic() + QUIET_DEADLINE_S
+    before = sum(cpu_seconds(node.pid))
+    while time.monotonic() < deadline:
+        time.sleep(QUIET_LOOK_S)
+        now = sum(cpu_seconds(node.pid))
+        if now - before < QUIET_CPU_SHARE * QUIET_LOOK_S:
+            return
+        before = now
+    raise TimeoutError(f"{node.name} is still busy")
 
 
 class MoldauNode(BrokerNode):
