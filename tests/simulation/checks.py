@@ -179,6 +179,14 @@ class Checks:
                 f" {replica.now_ms() - fetched[needed - 1]:.0f} ms ago",
             )
 
+    def stood_still(self, replica: Replica, duration_ms: float) -> None:
+        """A process goes on after a pause: the pause has made nothing older that it knew, so that a
+        decision of before may be carried out now.
+        """
+        for who, peer in self._heard_ms:
+            if who == replica.who:
+                self._heard_ms[who, peer] += duration_ms
+
     def _check_candidacy(self, replica: Replica, state: ElectionState) -> None:
         """Nobody raises the epoch without having heard from a majority (PreVote, KIP-996)."""
         voters = [voter.voter_id for voter in replica.core.voters.voters]

@@ -126,12 +126,12 @@ class ProcessFaults:
         duration_ms = self._random.choice(PAUSES_MS) * (0.5 + self._random.random())
         self._fault("pause", f"{replica.node_id} {duration_ms:.0f} ms")
         replica.paused = True
-        self._world.scheduler.after(duration_ms, self._resume, replica)
+        self._world.scheduler.after(duration_ms, self._resume, replica, duration_ms)
         return True
 
-    @staticmethod
-    def _resume(replica: Replica) -> None:
+    def _resume(self, replica: Replica, duration_ms: float) -> None:
         replica.paused = False
+        self._world.checks.stood_still(replica, duration_ms)
         if replica.alive:
             replica.pump()
 
