@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 from moldau.broker.transaction.core.statuses import TransactionStatus
 from moldau.protocol.records import iter_batches
@@ -12,6 +13,8 @@ from tests.unit.broker.transaction.bench import Bench
 
 GOLDEN = Path(__file__).parent / "golden"
 TOPIC = "grouped"
+TOPIC_ID = UUID("f5ba6592-3409-4691-abb9-5f9b79951107")
+"""The topic's id in Apache Kafka's cluster, as some of the offsets name it."""
 
 
 def put(partition: MemoryPartition, name: str) -> None:
@@ -28,6 +31,7 @@ def put(partition: MemoryPartition, name: str) -> None:
 def kafka_groups() -> Groups:
     """A coordinator that has taken over from Apache Kafka."""
     groups = Groups(partition_count=3, is_led=False)
+    groups.create_topic(TOPIC, 3, TOPIC_ID)
     for index in range(3):
         put(groups.broker.partition(index), f"__consumer_offsets-{index}.log")
     groups.broker.elect_all()

@@ -143,8 +143,10 @@ class Groups:
         self.broker.depose(0, keep=keep)
         self.broker.elect(0)
 
-    def create_topic(self, name: str, partition_count: int = 2) -> None:
-        topic_id = topic_id_of(name)
+    def create_topic(
+        self, name: str, partition_count: int = 2, topic_id: UUID | None = None
+    ) -> None:
+        topic_id = topic_id_of(name) if topic_id is None else topic_id
         self.broker.replay(
             TopicRecord(name=name, topic_id=topic_id),
             *[
