@@ -25,9 +25,6 @@ SENDFILE_MIN_BYTES: Final = 64 * 1024
 PUMP_LIMIT_BYTES: Final = 4 * 1024 * 1024
 """What one connection may send before the loop serves others."""
 
-MAX_WRITE_BYTES: Final = 1024 * 1024
-"""What the transport is given at once."""
-
 READ_PIECE_BYTES: Final = 256 * 1024
 """How much of a region is in memory at a time where sendfile cannot be used."""
 
@@ -138,12 +135,7 @@ class OutgoingStream:
         """Send immutable bytes after everything queued before."""
         if not data or self._closed:
             return
-        if (
-            self._direct is None
-            and not self._queue
-            and not self._paused
-            and len(data) <= MAX_WRITE_BYTES
-        ):
+        if self._direct is None and not self._queue and not self._paused:
             self._transport.write(data)
             return
         self._queue.append(data)
@@ -239,17 +231,12 @@ class OutgoingStream:
 
     def _pump_transport(self) -> None:
         queue = self._queue
-        budget = PUMP_LIMIT_BYTES
         while queue and not self._paused and not self._blocked:
             head = queue[0]
-            if budget <= 0:
-                self._blocked = True
-                self._loop.call_soon(self._others_had_their_turn)
-                return
             if isinstance(head, bytes):
-                piece = self._next_piece(head)
-                budget -= len(piece)
-                self._transport.write(piece)
+                queue.popleft()
+                self.pending_bytes -= len(head)
+                self._transport.write(head)
                 continue
             if self._needs_prefetch(head, READ_PIECE_BYTES):
                 return
@@ -258,27 +245,7 @@ class OutgoingStream:
             if len(piece) != size:
                 raise OSError(f"{head.file.name} ends inside a response")
             self._advance_region(head, size)
-            budget -= size
             self._transport.write(piece)
-
-    def _next_piece(self, head: bytes) -> bytes | memoryview:
-        """What of the queue's first bytes the transport is given now: it copies what the kernel
-        does not take.
-        """
-        piece: bytes | memoryview = head
-        if self._head_sent or len(head) > MAX_WRITE_BYTES:
-            piece = memoryview(head)[self._head_sent : self._head_sent + MAX_WRITE_BYTES]
-        self.pending_bytes -= len(piece)
-        self._head_sent += len(piece)
-        if self._head_sent == len(head):
-            self._queue.popleft()
-            self._head_sent = 0
-        return piece
-
-    def _others_had_their_turn(self) -> None:
-        self._blocked = False
-        if not self._closed:
-            self._pump()
 
     def _pump_direct(self, direct: socket.socket) -> None:
         queue = self._queue

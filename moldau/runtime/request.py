@@ -169,9 +169,6 @@ class Request:
         """The last message of `owned`, encoded; the loop is not the one that takes it apart."""
         message = owned.pop()
         parts = self._encoded(message, api_version)
-        if all(isinstance(part, bytes | bytearray | memoryview) for part in parts):
-            # In one piece: the connection would join them on the loop.
-            parts = [b"".join(parts)]  # type: ignore[arg-type]
         if getrefcount(message) == _NAMED_ONCE:
             _take_apart(message)
         return parts

@@ -107,57 +107,6 @@ async def test_the_switch_waits_for_bytes_already_in_the_transport(
     assert await peer.receive() == (3, contents + b"end")
 
 
-class TakingTransport:
-    """Takes all that it is given, and remembers it."""
-
-    def __init__(self) -> None:
-        self.taken: list[bytes] = []
-        self.is_closed = False
-
-    def get_extra_info(self, name: str) -> None:
-        del name
-
-    def set_write_buffer_limits(self, high: int) -> None:
-        del high
-
-    def write(self, data: bytes | memoryview) -> None:
-        self.taken.append(bytes(data))
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-class Owner:
-    """Of a stream that nothing happens to."""
-
-    def on_drained(self) -> None:
-        return
-
-    on_progress = on_drained
-
-
-async def test_a_large_answer_leaves_in_pieces_and_others_have_their_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(outgoing, "MAX_WRITE_BYTES", 10)
-    monkeypatch.setattr(outgoing, "PUMP_LIMIT_BYTES", 25)
-    transport = TakingTransport()
-    loop = asyncio.get_running_loop()
-    stream = outgoing.OutgoingStream(transport, Owner(), loop)  # type: ignore[arg-type]
-    large = random.Random(3).randbytes(76)
-    stream.write(large)
-    stream.write(b"small")
-    stream.close_when_sent()
-    turns = [len(transport.taken)]
-    while not transport.is_closed:
-        await asyncio.sleep(0)
-        turns.append(len(transport.taken))
-    assert b"".join(transport.taken) == large + b"small"
-    assert turns == [3, 6, 9]
-    assert max(map(len, transport.taken)) == 10
-    assert stream.pending_bytes == 0
-
-
 async def test_a_peer_that_leaves_in_the_middle_frees_the_descriptor(
     harness: Harness, segment: File
 ) -> None:
