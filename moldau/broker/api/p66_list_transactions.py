@@ -7,7 +7,7 @@ are left out before any is matched. COORDINATOR_LOAD_IN_PROGRESS while a partiti
 the list would not be whole. A pattern that takes more than 0.25 ms to compile has its connection
 throttled for a hundred times as long, at most a second. Known gaps: a pattern of more than 1,024
 bytes, or that takes RE2 more than 64 KiB, names more than 4 Unicode classes, or has repetitions
-(`{1,249}`) of more than 256 altogether, is refused like one that is none.
+(`{1,249}`) of more than 1,000 altogether, is refused like one that is none.
 """
 
 from __future__ import annotations

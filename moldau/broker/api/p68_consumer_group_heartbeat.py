@@ -9,8 +9,8 @@ those count that the member may DESCRIBE. Unlike Kafka's, this coordinator also 
 groups of librdkafka's sticky assignors, whose assignments carry data of their own. An expression
 that takes more than 0.25 ms to compile has its connection throttled for a hundred times as long, at
 most a second. Known gaps: a regular expression of more than 1,024 bytes, or that takes RE2 more
-than 64 KiB, names more than 4 Unicode classes, or has repetitions (`{1,249}`) of more than 256
-altogether, is refused like one that is none.
+than 64 KiB, names more than 4 Unicode classes, or has repetitions (`{1,249}`) of more than
+1,000 altogether, is refused like one that is none.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns: which expressions are taken, and the memory of the last ones, refused ones included. Must not:
 match anything. Invariant: an expression costs its compilation once while it is remembered, and no
-expression costs more than the limits allow: 3 ms to compile, during which Python's lock is held
+expression costs more than the limits allow: 4 ms to compile, during which Python's lock is held
 (`(?i)[^\\PL][^\\PL]`), 4 ms to match a topic's name, half a second to match 32 KB.
 """
 
@@ -25,9 +25,9 @@ MAX_UNICODE_CLASSES: Final = 4
 them, also when it then refuses the expression.
 """
 
-MAX_REPETITIONS: Final = 256
+MAX_REPETITIONS: Final = 1_000
 """What the numbers in `{1,249}` and the like may add up to, the larger one of each: RE2's time
-grows faster than they do, to 4 ms for 1,000. No topic's name has more characters.
+grows faster than they do, to 4 ms for 1,000.
 """
 
 MAX_REMEMBERED: Final = 256
