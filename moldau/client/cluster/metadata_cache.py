@@ -20,6 +20,10 @@ from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRespons
 
 KEPT_IDS: Final = 8
 """So many ids that a topic's name has had are remembered: a broker lags by one or two."""
+MAX_REFUSALS: Final = 5
+"""So often in a row a former id is taken for the word of a broker that lags. An id that is told on
+and on is the topic's: a client that begins may hear of the former topic after the new one.
+"""
 KEPT_GONE: Final = 1_000
 """Of so many topics that are gone their ids are remembered, until there are more."""
 
@@ -92,6 +96,7 @@ class MetadataCache:
         self.topic_names: dict[uuid.UUID, str] = {}
         self.version: int = 0
         self._ids: dict[str, deque[uuid.UUID]] = {}
+        self._refusal_counts: dict[str, int] = {}
 
     def update(self, response: MetadataResponse, *, complete: bool) -> None:
         """Take over a response; `complete` when all topics were asked for."""
@@ -128,15 +133,23 @@ class MetadataCache:
                 self.topic_errors[name] = ErrorCode.of(topic.error_code)
         if len(self._ids) > len(self.topics) + KEPT_GONE:
             self._ids = {name: ids for name, ids in self._ids.items() if name in self.topics}
+            self._refusal_counts.clear()
 
     def _was_replaced(self, name: str, topic_id: uuid.UUID) -> bool:
         """Whether the name has gone to another topic since it had this id; notes a new id."""
         if not topic_id.int:
             return False
         ids = self._ids.setdefault(name, deque(maxlen=KEPT_IDS))
-        if topic_id not in ids:
+        if topic_id in ids and topic_id != ids[-1]:
+            refusal_count = self._refusal_counts.get(name, 0) + 1
+            if refusal_count <= MAX_REFUSALS:
+                self._refusal_counts[name] = refusal_count
+                return True
+            ids.remove(topic_id)
+        self._refusal_counts.pop(name, None)
+        if not ids or topic_id != ids[-1]:
             ids.append(topic_id)
-        return ids[-1] != topic_id
+        return False
 
     def update_controllers(self, response: DescribeClusterResponse) -> None:
         """Take over who the controllers are and which one is active (KIP-919)."""
@@ -189,6 +202,7 @@ class MetadataCache:
             del self.topic_errors[name]
         for name in [name for name in self._ids if name not in names]:
             del self._ids[name]
+            self._refusal_counts.pop(name, None)
         if gone:
             self.version += 1
 

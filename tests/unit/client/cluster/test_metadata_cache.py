@@ -6,7 +6,12 @@ import uuid
 
 import pytest
 
-from moldau.client.cluster.metadata_cache import KEPT_GONE, KEPT_IDS, MetadataCache
+from moldau.client.cluster.metadata_cache import (
+    KEPT_GONE,
+    KEPT_IDS,
+    MAX_REFUSALS,
+    MetadataCache,
+)
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import (
     MetadataResponse,
@@ -56,6 +61,19 @@ def test_the_former_topic_does_not_come_back_while_the_new_one_is_unknown_to_a_b
     cache.update(told(1), complete=False)
     assert known(cache) is None
     cache.update(told(2), complete=False)
+    assert known(cache) == (2, 0)
+
+
+def test_a_client_that_heard_of_the_former_topic_last_believes_what_is_told_on_and_on():
+    cache = MetadataCache()
+    cache.update(told(2), complete=False)
+    cache.update(told(1), complete=False)  # a broker that lags, and nothing tells so
+    for _ in range(MAX_REFUSALS):
+        cache.update(told(2), complete=False)
+    cache.update(told(2), complete=False)
+    assert known(cache) == (2, 0)
+    for _ in range(MAX_REFUSALS):
+        cache.update(told(1), complete=False)
     assert known(cache) == (2, 0)
 
 
