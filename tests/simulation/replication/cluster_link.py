@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
@@ -34,6 +34,10 @@ class PartitionView:
     replicas: tuple[int, ...]
 
 
+MAX_REFUSALS: Final = 5
+"""As in the client's own cache of metadata."""
+
+
 class ClusterLink:
     """One per client process."""
 
@@ -50,7 +54,10 @@ class ClusterLink:
         self.random = random
         self.topic_ids: dict[str, UUID] = {}
         self.partitions: dict[tuple[str, int], PartitionView] = {}
-        self._past_topics: set[UUID] = set()
+        self._past_topics: dict[UUID, int] = {}
+        """Ids that were replaced, and how often each was told since: of a topic that was told of
+        before the former one, again and again.
+        """
         self._network = network
         self._addresses = {broker_id: (host, port) for broker_id, host, port in brokers}
         self._connections: dict[int, Connection] = {}
@@ -109,7 +116,7 @@ class ClusterLink:
         except NO_ANSWER:
             return
         for described in response.topics:
-            if described.error_code != ErrorCode.NONE or described.topic_id in self._past_topics:
+            if described.error_code != ErrorCode.NONE or self._is_past(described.topic_id):
                 continue
             self._believe(topic, described.topic_id)
             for partition in described.partitions:
@@ -121,11 +128,20 @@ class ClusterLink:
                 if known is None or view.leader_epoch >= known.leader_epoch:
                     self.partitions[key] = view
 
+    def _is_past(self, topic_id: UUID) -> bool:
+        if topic_id not in self._past_topics:
+            return False
+        self._past_topics[topic_id] += 1
+        if self._past_topics[topic_id] > MAX_REFUSALS:
+            del self._past_topics[topic_id]
+            return False
+        return True
+
     def _believe(self, topic: str, topic_id: UUID) -> None:
         before = self.topic_ids.get(topic, topic_id)
         self.topic_ids[topic] = topic_id
         if before != topic_id:
-            self._past_topics.add(before)
+            self._past_topics[before] = 0
             for key in [key for key in self.partitions if key[0] == topic]:
                 del self.partitions[key]
 
