@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from moldau.broker.coordinator.shard import Shard
-from moldau.broker.group.core import consumer_join, consumer_protocol, migration
+from moldau.broker.group.core import consumer_protocol, migration
 from moldau.broker.group.core.classic_group import ClassicGroup, ClassicGroupState
 from moldau.broker.group.core.classic_groups import ClassicGroups
 from moldau.broker.group.core.consumer_group import ConsumerGroup
+from moldau.broker.group.core.joining_protocols import JoiningProtocols
 from moldau.broker.transaction.core.transaction import ProducerIdAndEpoch, Transaction
 from moldau.metadata.controller.core import topic_changes
 from moldau.protocol.errors import ErrorCode
@@ -61,16 +62,14 @@ def downgrade_is_complete() -> Undo:
 
 def first_protocol_alone_is_read() -> Undo:
     """What else a classic member says is found unreadable when its group is to change."""
-    read = consumer_join.read_subscription
 
     def write_assignment(partitions: Any, subscription: bytes, image: Any) -> bytes:
         consumer_protocol._version_of(subscription)
         return written(partitions, subscription, image)
 
     written = consumer_protocol.write_assignment
-    undo = _replaced(
-        consumer_join, "_subscription", lambda request: read(bytes(request.protocols[0].metadata))
-    )
+    first = property(lambda self: consumer_protocol.read_subscription(self.named[0][1]))
+    undo = _replaced(JoiningProtocols, "subscription", first)
     return _both(undo, _replaced(migration, "write_assignment", write_assignment))
 
 

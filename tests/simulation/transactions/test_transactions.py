@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.cluster.runner import Choice
+from tests.simulation.transactions.mutations import MUTATIONS
 from tests.simulation.transactions.run import MIN_MEDIAN_EVENTS, TRANSACTIONS
 
 TIME_BOX_S = float(os.environ.get("MOLDAU_TRANSACTION_SIM_SECONDS", "80"))
@@ -143,6 +144,11 @@ def test_a_bug_put_in_is_found(mutation):
     print(f"{mutation}: seed {failed.seed}, {failed.failure}")
     # Without the bug the same seed is a good one.
     assert TRANSACTIONS.run_seed(failed.seed, replace(choice, mutation="")).failure is None
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_bug_finds_where_it_is_put_in(mutation):
+    MUTATIONS[mutation]()()
 
 
 def test_there_are_enough_bugs_to_put_in():
