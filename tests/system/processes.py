@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from moldau.testing import wait_until
 
-END_DEADLINE_S = 30
+END_DEADLINE_S = 120
 
 LEADER_ELECTED_JUST_NOW = (KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION)
 

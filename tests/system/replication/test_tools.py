@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.system.replication.disk_mood import MOOD_VARIABLE, DiskMood
 from tests.system.replication.nemesis import (
     BROKER_FAULTS,
     CONTROLLER_FAULTS,
+    Nemesis,
     broker_plan,
     controller_plan,
 )
@@ -51,6 +53,27 @@ def test_every_fault_comes_and_never_two_brokers_at_a_time():
         assert step.victim != step.peer
         # A broker that has not caught up yet is still the one that is bad.
         assert before.settles or step.victim == before.victim
+
+
+class Unbreakable:
+    """A cluster whose nodes cannot be killed."""
+
+    broker_ids = BROKER_IDS
+    controller_ids = CONTROLLER_IDS
+
+    def kill(self, node_id: int) -> None:
+        raise RuntimeError(f"{node_id} cannot be killed")
+
+
+def test_a_lane_that_ends_before_its_time_is_a_complaint():
+    cluster: Any = Unbreakable()
+    nemesis = Nemesis(
+        cluster, 1, "topic", missing=lambda _: [], say=print, only=frozenset({"kill"})
+    )
+    nemesis.start()
+    wait_until(lambda: nemesis.complaints, what="a complaint")
+    nemesis.finish()
+    assert "cannot be killed" in nemesis.complaints[0]
 
 
 @pytest.mark.parametrize("mood", [DiskMood(stalls_writes=True), DiskMood(stalls_flushes=True)])
