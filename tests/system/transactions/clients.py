@@ -309,6 +309,10 @@ class Pipeline(Client):
             return consumer_config(bootstrap, self.group, is_committed_only=True)
         return member_config(bootstrap, self.group, self._protocol, assignor=self._assignor)
 
+    def reader(self, name: str) -> RecordingConsumer:
+        """A consumer for its next life."""
+        return RecordingConsumer(self.config(), name, self.history)
+
     def end(self, reader: RecordingConsumer) -> None:
         """The consumer's life is over."""
         reader.close()
@@ -316,7 +320,7 @@ class Pipeline(Client):
     def live(self) -> None:
         """A life of the producer is one of the consumer, too."""
         name = f"{self.name}.{self._life + 1}"
-        self._reader = RecordingConsumer(self.config(), name, self.history)
+        self._reader = self.reader(name)
         try:
             if self._protocol is not None:
                 self._reader.subscribe(sorted({log.topic for log in self._inputs}))

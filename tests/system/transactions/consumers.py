@@ -8,10 +8,9 @@ partition that is then revoked is in the history too, but neither handed on nor 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -31,8 +30,6 @@ NO_OFFSET: Final = "no previously committed offset"
 SESSION_TIMEOUT_MS: Final = 6_000
 #: How long a member may think before its partitions go to others.
 MAX_POLL_INTERVAL_MS: Final = 8_000
-#: How long a killed consumer is waited for; mostly it takes milliseconds.
-VANISH_S: Final = 5.0
 
 Taken = dict[Log, list[Seen]]
 
@@ -84,6 +81,7 @@ class RecordingConsumer:
 
     Args:
         told_committed_only: what the history is told; as in `config` unless it is to be lied to.
+        make_consumer: confluent-kafka's own when None.
     """
 
     def __init__(
@@ -93,6 +91,7 @@ class RecordingConsumer:
         history: History,
         *,
         told_committed_only: bool | None = None,
+        make_consumer: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
         is_committed_only = config["isolation.level"] == "read_committed"
         self.errors: Counter[str] = Counter()
@@ -112,7 +111,7 @@ class RecordingConsumer:
         self._taken: Taken = {}
         self._not_noted: Taken = {}
         self._asked: tuple[int, int | None] = (0, None)
-        self.consumer = Consumer(dict(config))
+        self.consumer = (make_consumer or Consumer)(dict(config))
         self._history = history
         self.record = history.consumer(
             name,
@@ -220,18 +219,9 @@ class RecordingConsumer:
         """Leave the group, if it is in one."""
         self.consumer.close()
 
-    def kill(self) -> bool:
-        """Vanish as a killed process does: a consumer of confluent-kafka that is dropped without
-        being closed ends its connections, and does not leave its group. False: librdkafka has not
-        come to its end, and goes on for some time as an application that hangs.
-        """
-        # In a thread: librdkafka 2.16 has been seen to wait for its own threads for ever then.
-        dropped = [self.consumer]
-        del self.consumer
-        vanishing = threading.Thread(target=dropped.clear, daemon=True)
-        vanishing.start()
-        vanishing.join(VANISH_S)
-        return not vanishing.is_alive()
+    def kill(self) -> None:
+        """Vanish without leaving the group; the consumer has to be mortal."""
+        self.consumer.kill()
 
 
 class OffsetReader:

@@ -14,14 +14,15 @@ from typing import Any, Final
 from tests.system.transactions.clients import Pipeline
 from tests.system.transactions.consumers import RecordingConsumer, member_config
 from tests.system.transactions.history import Transaction
+from tests.system.transactions.mortal_consumer import MortalConsumer
 from tests.system.transactions.senders import Broken, Sender
 
 OTHER: Final = {"classic": "consumer", "consumer": "classic"}
 TO_CONSUMER, TO_CLASSIC = "classic to consumer", "consumer to classic"
 DIRECTIONS: Final = (TO_CONSUMER, TO_CLASSIC)
 #: How a life ends, and how often of all.
-ENDS: Final = {"closed": 3, "gone in a transaction": 1}
-#: How likely each transaction is the last of a member that goes in one.
+ENDS: Final = {"closed": 3, "killed": 1, "killed in a transaction": 1}
+#: How likely each transaction is the last of a member that is killed in one.
 LAST_SHARE: Final = 0.1
 #: How often a dynamic member comes back as a static one, and the other way round.
 CHANGE_OF_KIND_SHARE: Final = 0.3
@@ -64,11 +65,17 @@ class MigratingMember(Pipeline):
             instance_id=self.name if self._is_static else None,
         )
 
+    def reader(self, name: str) -> RecordingConsumer:
+        if self._end == "closed":
+            return super().reader(name)
+        # Only a process can be killed.
+        return RecordingConsumer(self.config(), name, self.history, make_consumer=MortalConsumer)
+
     def fill(self, transaction: Transaction, sender: Sender) -> bool:
         is_filled = super().fill(transaction, sender)
-        is_to_go = self._end == "gone in a transaction" and not self.setting.is_calm.is_set()
-        if is_filled and is_to_go and self.dice.random() < LAST_SHARE:
-            raise Broken("gone in a transaction")
+        is_to_die = self._end == "killed in a transaction" and not self.setting.is_calm.is_set()
+        if is_filled and is_to_die and self.dice.random() < LAST_SHARE:
+            raise Broken("killed in a transaction")
         return is_filled
 
     def end(self, reader: RecordingConsumer) -> None:
@@ -76,7 +83,10 @@ class MigratingMember(Pipeline):
             self._count()
             if self.dice.random() < CHANGE_OF_KIND_SHARE:
                 self._is_static = not self._is_static
-        reader.close()
+        if self._end == "closed":
+            reader.close()
+        else:
+            reader.kill()
 
     def _count(self) -> None:
         """It was a member in this life; the next one is of the other protocol."""

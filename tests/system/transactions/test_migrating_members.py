@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from moldau.testing import Cluster, wait_until
 from tests.system.transactions.consumers import RecordingConsumer, member_config
 from tests.system.transactions.history import History
+from tests.system.transactions.mortal_consumer import MortalConsumer
 
 SESSION_MS = 45_000
 CONFIG = {
@@ -32,14 +33,20 @@ def bootstrap() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-@pytest.mark.parametrize("is_killed", [False, True], ids=["closed", "killed"])
-def test_only_a_closed_member_leaves(bootstrap: str, protocol: str, is_killed: bool) -> None:
-    group = f"{protocol}-{is_killed}"
+@pytest.mark.parametrize(
+    ("make", "is_killed"),
+    [(None, False), (MortalConsumer, False), (MortalConsumer, True)],
+    ids=["closed", "closed-process", "killed"],
+)
+def test_only_a_closed_member_leaves(
+    bootstrap: str, protocol: str, make: type[MortalConsumer] | None, is_killed: bool
+) -> None:
+    group = f"{protocol}-{make}-{is_killed}"
     config = member_config(bootstrap, group, protocol)
     config |= {"auto.offset.reset": "earliest", "max.poll.interval.ms": SESSION_MS}
     if protocol == "classic":
         config["session.timeout.ms"] = SESSION_MS
-    member = RecordingConsumer(config, "one", History())
+    member = RecordingConsumer(config, "one", History(), make_consumer=make)
     member.subscribe([TOPIC])
 
     def owns_all() -> bool:
@@ -55,7 +62,7 @@ def test_only_a_closed_member_leaves(bootstrap: str, protocol: str, is_killed: b
 
     assert member_count() == 1
     if is_killed:
-        assert member.kill()
+        member.kill()
         assert member_count() == 1
     else:
         member.close()
