@@ -12,9 +12,10 @@ import pytest
 
 from moldau.testing import Cluster, node_process
 from tests.system.transactions import migrating_members
+from tests.system.transactions.check_members import check_members
 from tests.system.transactions.checker import check
 from tests.system.transactions.clients import ABORT_SHARE, Setting, TailReader
-from tests.system.transactions.findings import Finding
+from tests.system.transactions.findings import Finding, Findings
 from tests.system.transactions.history import History
 from tests.system.transactions.lies import (
     AbortsCommits,
@@ -28,7 +29,6 @@ from tests.system.transactions.lies import (
 )
 from tests.system.transactions.migrating_members import (
     DIRECTIONS,
-    TO_CONSUMER,
     MigratingMember,
 )
 from tests.system.transactions.occasions import (
@@ -52,7 +52,6 @@ CONFIG: Final = {
     "group.consumer.min.heartbeat.interval.ms": "500",
 }
 ENOUGH: Final = 8
-ENOUGH_MIGRATIONS: Final = 3
 DIRTY: Final = "dirty reader"
 
 #: Who lies how, and what it is called.
@@ -82,6 +81,13 @@ def have_migrated(workload: Workload) -> bool:
     """The member of each group that is to has changed its protocol in both directions."""
     members = [each for each in workload.pipelines if isinstance(each, MigratingMember)]
     return all(member.migrations[way] for member in members for way in DIRECTIONS)
+
+
+def has_shared_partition(history: History) -> bool:
+    """Whether two members have had a partition at once, by now."""
+    findings = Findings()
+    check_members(history, findings)
+    return not findings.is_clean
 
 
 @pytest.fixture
@@ -119,14 +125,15 @@ def test_honest_clients_of_an_honest_broker(bootstrap: str):
 def test_an_upgrade_that_forgets_what_is_read_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(node_process, "COMMAND", COMMAND)
     monkeypatch.setenv(PLANT_VARIABLE, "upgrade-forgets-what-is-read")
+    monkeypatch.setattr(migrating_members, "ENDS", {"closed": 1})
     seed = secrets.randbits(32)
     print(f"seed {seed}")
     with Cluster(config=CONFIG) as cluster:
         _, findings, _ = run_until(
             cluster.bootstrap_server,
             seed,
-            lambda workload: workload.migrations[TO_CONSUMER] >= ENOUGH_MIGRATIONS,
-            groups=("classic",),
+            lambda workload: has_shared_partition(workload.setting.history),
+            groups=("classic", "eager"),
             has_version_2=False,
             settle_s=10.0,
         )
