@@ -23,7 +23,7 @@ from tests.interop.differential.groups.sequences import TOPICS, Sequence
 from tests.interop.differential.groups.shrinking import is_stable, shrink
 
 LIST: Final = Path(__file__).with_name("differences.toml")
-LANES: Final = 16
+LANES: Final = 48
 SHOWN_OF_A_KIND: Final = 1
 MOST_KINDS: Final = 40
 GROUP_SIZE: Final = "3"

@@ -50,7 +50,7 @@ def join(dice: Random, cast: Cast, actor: int) -> Step:
             dice,
             (75, own_id(actor)),
             (15, MemberId(actor, own_id(actor))),
-            (10, own_id(actor, time=dice.randrange(1, 3))),
+            (0 if cast.is_alone else 10, own_id(actor, time=dice.randrange(1, 3))),
         ),
         "member_epoch": 0,
         "rebalance_timeout_ms": chosen(

@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.interop.differential.groups import classic_steps, consumer_steps, offset_steps
 from tests.interop.differential.groups.drawing import ACTORS, Cast, chosen
-from tests.interop.differential.groups.sequences import Group, Sequence, Step
+from tests.interop.differential.groups.sequences import Sequence, Step
 
 LONGEST: Final = 14
 """Requests of a sequence, without its last look at the group."""
@@ -35,7 +35,6 @@ class _Play:
         self._steps: list[Step] = []
         self._actors = range(chosen(dice, (30, 1), (45, 2), (20, 3), (5, ACTORS)))
         self._cast = Cast(
-            group=Group(chosen(dice, (97, "g"), (3, "grüße, \N{OX}"))),
             protocol_type=chosen(dice, (96, "consumer"), (4, "connect")),
             pattern=chosen(dice, (50, "al.*"), (25, "al.*|beta"), (10, "none.*"), (15, "be.a")),
             is_uniform=dice.random() < 0.05,

@@ -178,6 +178,10 @@ _SEQUENCES: Final[dict[str, tuple[Step, ...]]] = {
     "a subscription cut short": (join(0, CUT_SHORT),),
     "a subscription without topics": (join(0, NO_TOPICS_AT_ALL),),
     "a protocol twice": (join(0, ALPHA, ALPHA),),
+    "a protocol twice in a group": (
+        join(0, ALPHA, version=8, group_instance_id="i0"),
+        *[join(1, ALPHA, ALPHA, version=8, group_instance_id="i1")] * 2,
+    ),
     "a subscription cut short in a consumer group": (enter(0, "alpha"), join(1, b"")),
     "a member epoch without an id": (
         enter(0, "alpha"),
@@ -242,10 +246,10 @@ _SEQUENCES: Final[dict[str, tuple[Step, ...]]] = {
         heartbeat(1),
     ),
     "two rebalances": (join(0, ALPHA), sync(0), join(0, subscription("beta")), join(0, ALPHA)),
-    "an empty consumer group is joined": (
+    "a refused join to an empty consumer group": (
         enter(0, "alpha"),
         beat(0, member_epoch=LEAVE),
-        join(1, ALPHA, version=9),
+        join(1, version=9),
     ),
     "an upgraded member had claimed more": (
         join(0, subscription("beta", owned={"beta": [0]}), label="owning, join"),

@@ -39,7 +39,7 @@ ANSWER_DEADLINE_S: Final = 10.0
 """A request that must be answered, and is not until then, counts as one that waits."""
 
 OUR_LOOK_UPS: Final = 2
-LOOK_UP_DEADLINE_S: Final = 120.0
+LOOK_UP_DEADLINE_S: Final = 900.0
 """More than a machine with much else to do needs."""
 
 LOOKED_UP_EPOCH: Final = 2
@@ -219,11 +219,14 @@ class _Player:
         fields = step.fields
         if fields.get("subscribed_topic_regex") and not fields.get("subscribed_topic_names"):
             self.history.append("after a subscription by pattern alone")
-        elif step.api_key is ApiKey.CONSUMER_GROUP_HEARTBEAT and where in CLASSIC:
+        if step.api_key is ApiKey.CONSUMER_GROUP_HEARTBEAT and where in CLASSIC:
             within = " within a rebalance" if where in REBALANCING else ""
             self.history.append(f"after an upgrade{within}")
         if step.api_key is ApiKey.JOIN_GROUP:
             self.wheres[number] = where
+            names = [each["name"] for each in fields["protocols"]]
+            if len(set(names)) < len(names):
+                self.history.append("after a protocol named twice")
             if where in ALL_BUT_ONE_CLASSIC and fields.get("group_instance_id"):
                 self.history.append("after a downgrade by a JoinGroup")
             if where == EMPTY_CONSUMER_GROUP:
