@@ -183,6 +183,10 @@ _SEQUENCES: Final[dict[str, tuple[Step, ...]]] = {
         *[join(1, ALPHA, ALPHA, version=8, group_instance_id="i1")] * 2,
     ),
     "a subscription cut short in a consumer group": (enter(0, "alpha"), join(1, b"")),
+    "a second protocol cut short in a consumer group": (
+        enter(0, "alpha"),
+        join(1, ALPHA, ("sticky", b""), label="join malformed second protocol"),
+    ),
     "a member epoch without an id": (
         enter(0, "alpha"),
         Step(
