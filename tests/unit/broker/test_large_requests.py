@@ -136,7 +136,15 @@ def _requests() -> Iterator[tuple[Message, int]]:
     yield p44_incremental_alter_configs.IncrementalAlterConfigsRequest(resources=resources), 1
     topics = [p61_describe_producers.TopicRequest(name=n, partition_indexes=[0]) for n in NAMES]
     yield p61_describe_producers.DescribeProducersRequest(topics=topics), 0
-    topics = [
+    topics = [p75_describe_topic_partitions.TopicRequest(name=n) for n in NAMES]
+    yield p75_describe_topic_partitions.DescribeTopicPartitionsRequest(topics=topics), 0
+    yield p65_describe_transactions.DescribeTransactionsRequest(transactional_ids=NAMES), 0
+    yield p69_consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=NAMES), 0
+    yield from _requests_about_offsets_and_transactions()
+
+
+def _requests_about_offsets_and_transactions() -> Iterator[tuple[Message, int]]:
+    topics: Any = [
         p24_add_partitions_to_txn.AddPartitionsToTxnTopic(name=n, partitions=[0]) for n in NAMES
     ]
     yield (
@@ -156,15 +164,11 @@ def _requests() -> Iterator[tuple[Message, int]]:
         ),
         3,
     )
-    partition = p47_offset_delete.OffsetDeleteRequestPartition(partition_index=0)
+    partition: Any = p47_offset_delete.OffsetDeleteRequestPartition(partition_index=0)
     topics = [
         p47_offset_delete.OffsetDeleteRequestTopic(name=n, partitions=[partition]) for n in NAMES
     ]
     yield p47_offset_delete.OffsetDeleteRequest(group_id="group", topics=topics), 0
-    topics = [p75_describe_topic_partitions.TopicRequest(name=n) for n in NAMES]
-    yield p75_describe_topic_partitions.DescribeTopicPartitionsRequest(topics=topics), 0
-    yield p65_describe_transactions.DescribeTransactionsRequest(transactional_ids=NAMES), 0
-    yield p69_consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=NAMES), 0
 
 
 @pytest.mark.parametrize(
