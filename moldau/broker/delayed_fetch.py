@@ -283,7 +283,7 @@ class DelayedFetch(DelayedOperation):
     def _ended(self) -> None:
         self._let_go()
         if not self.context.is_answered:
-            # Nobody else would: it waits nowhere any more.
+            # Nothing else would: it waits nowhere any more.
             self.context.close("a fetch failed inside the broker")
 
     def _let_go(self) -> None:

@@ -1,7 +1,7 @@
-"""The entries of one DescribeConfigs answer, whoever is asked: broker or controller.
+"""The entries of one DescribeConfigs answer, of brokers and controllers alike.
 
 Owns: what entries of one answer have in common, and how many there may be. Must not: know what is
-described. Invariant: resources that are alike share the entries, which nobody changes then; an
+described. Invariant: resources that are alike share the entries, which stay as they are then; an
 answer has at most MAX_DESCRIBED_ENTRIES.
 """
 

@@ -14,9 +14,9 @@ from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceT
 from moldau.protocol.messages.p16_list_groups import ListedGroup, ListGroupsResponse
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.core.steps import Steps
     from moldau.broker.request_context import RequestContext
     from moldau.broker.services import BrokerServices
+    from moldau.metadata.steps import Steps
     from moldau.protocol.errors import ErrorCode
     from moldau.protocol.messages.p16_list_groups import ListGroupsRequest
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.cluster_view import is_internal_topic
-from moldau.broker.coordinator.core.steps import Steps, at_once
 from moldau.broker.transaction.core.transaction import EPOCH_BUMP_VERSION
 from moldau.broker.transaction.errors import producer_fenced_error
+from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

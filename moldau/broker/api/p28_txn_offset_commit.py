@@ -40,11 +40,11 @@ from moldau.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from moldau.broker.coordinator.core.steps import Steps
     from moldau.broker.group.core.prepared_commit import PreparedCommit
     from moldau.broker.partition import Partition
     from moldau.broker.request_context import RequestContext
     from moldau.broker.services import BrokerServices
+    from moldau.metadata.steps import Steps
 
 FIRST_WITH_LOAD_ERROR: Final = 2
 FIRST_WITH_ABORTABLE_ERROR: Final = 4

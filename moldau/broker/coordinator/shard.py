@@ -452,8 +452,8 @@ class Shard(Generic[StateT]):
         self._waiting.add(Waiting(self._end_offset, deadline_ms, after, size_bytes, timer_key))
 
     def _drain(self) -> None:
-        """Answer whoever waited long enough, in order, those who come meanwhile too; after a slice
-        the others go on in another turn of the loop.
+        """Answer requests that waited long enough, in order, those that come meanwhile too; after a
+        slice the others go on in another turn of the loop.
         """
         if self._is_draining or self.state is not ShardState.ACTIVE:
             return

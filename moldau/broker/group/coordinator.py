@@ -46,10 +46,10 @@ from moldau.protocol.messages.p47_offset_delete import OffsetDeleteResponse
 if TYPE_CHECKING:
     from moldau.broker.coordinator import CoordinatorRuntimes
     from moldau.broker.coordinator.core.result import CoordinatorResult
-    from moldau.broker.coordinator.core.steps import Steps
     from moldau.broker.request_context import RequestContext
     from moldau.broker.services import BrokerServices
     from moldau.metadata.image import MetadataDelta, MetadataImage
+    from moldau.metadata.steps import Steps
     from moldau.protocol.messages.p08_offset_commit import OffsetCommitRequest
     from moldau.protocol.messages.p09_offset_fetch import OffsetFetchRequestGroup
     from moldau.protocol.messages.p11_join_group import JoinGroupRequest

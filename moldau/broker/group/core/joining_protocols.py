@@ -13,7 +13,7 @@ from moldau.broker.group.core.consumer_protocol import read_subscription
 from moldau.protocol.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.core.steps import Steps
+    from moldau.metadata.steps import Steps
     from moldau.protocol.messages.consumer_protocol_subscription import (
         ConsumerProtocolSubscription,
     )

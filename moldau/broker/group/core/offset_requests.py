@@ -18,7 +18,6 @@ from moldau.broker.coordinator.core.result import (
     Producer,
     ReplyTo,
 )
-from moldau.broker.coordinator.core.steps import Steps, at_once
 from moldau.broker.group.core.classic_group import ClassicGroup
 from moldau.broker.group.core.errors import (
     group_write_error,
@@ -28,6 +27,7 @@ from moldau.broker.group.core.errors import (
 from moldau.broker.group.core.offset_store import OffsetStore, StoredOffset
 from moldau.broker.group.core.prepared_commit import PreparedCommit, is_metadata_too_large
 from moldau.broker.group.core.records import offset_tombstone
+from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitRequest,

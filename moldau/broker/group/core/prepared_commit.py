@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import CoordinatorRecord
-from moldau.broker.coordinator.core.steps import Steps
 from moldau.broker.group.core.offset_store import StoredOffset
 from moldau.broker.group.core.records import NO_EXPIRY, offset_record
+from moldau.metadata.steps import Steps
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages.p08_offset_commit import (
@@ -72,7 +72,7 @@ class PreparedCommit:
                 CONSUMER_OFFSETS.encode_value(record.value, record.value_version),
             )
         except LocalProtocolError:
-            self.records.append(record)  # whoever appends it says so
+            self.records.append(record)  # its append says so
             return
         self.records.append(record._replace(row=row))
         self._size_bytes += len(row.key or b"") + len(row.value or b"")

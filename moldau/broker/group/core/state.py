@@ -259,7 +259,7 @@ class GroupState:
 
     def _is_of_deleted_topic(self, topic: str, topic_id: UUID) -> bool:
         """Whether an offset that says of which topic it is has outlived it. Metadata are not behind
-        the log here: whoever wrote the offset knew the topic before this broker was made leader.
+        the log here: the broker that wrote the offset knew the topic before this one began to lead.
         """
         known = self._metadata().topics.topics_by_name.get(topic)
         return topic_id not in (ZERO_UUID, None if known is None else known.topic_id)

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from moldau.broker.coordinator.core.steps import at_once
 from moldau.broker.coordinator.matching import ExpressionMatcher
 from moldau.broker.group.coordinator import GroupCoordinator
 from moldau.broker.group.core.context import ClientInfo
@@ -25,6 +24,7 @@ from moldau.broker.group.core.joining_protocols import JoiningProtocols
 from moldau.broker.group.core.prepared_commit import prepare_commit
 from moldau.broker.group.core.state import GroupState
 from moldau.config import BROKER_KEYS
+from moldau.metadata.steps import at_once
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription

@@ -6,11 +6,11 @@ from types import GeneratorType
 
 import pytest
 
-from moldau.broker.coordinator.core.steps import at_once
 from moldau.broker.coordinator.shard import Shard
 from moldau.broker.group.core.joining_protocols import MAX_READ_AT_ONCE as MAX_PROTOCOLS
 from moldau.broker.group.core.joining_protocols import JoiningProtocols
 from moldau.broker.group.core.offset_requests import MAX_READ_AT_ONCE
+from moldau.metadata.steps import at_once
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from tests.unit.broker.group.harness import Groups, error_of, subscription
