@@ -3,12 +3,14 @@ they come from.
 
 Behaviour: synonyms when asked for (KIP-226), types and documentation from v3 on (KIP-569);
 sensitive values are never told; for a broker the broker asked must be the one named, "" gives the
-cluster's dynamic defaults. Known gaps: client metrics resources are refused until that part exists.
+cluster's dynamic defaults; an answer has a limit of entries. Known gaps: client metrics resources
+are refused until that part exists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from functools import partial
 
 from moldau.broker.authorizer import Operation
 from moldau.broker.config_resources import (
@@ -28,7 +30,7 @@ from moldau.config import (
     describe_group_config,
     describe_topic_config,
 )
-from moldau.metadata.config_entries import config_entry
+from moldau.metadata.described_configs import TOO_MANY_ENTRIES, DescribedEntries
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p32_describe_configs import (
@@ -43,19 +45,12 @@ from moldau.runtime.slices import LoopSlices
 async def answer(
     services: BrokerServices, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """Describe each resource; what is wrong with one does not touch the others. One that is named
-    again has the same result: a request may repeat it 30,000 times.
-    """
+    """Describe each resource; what is wrong with one does not touch the others."""
     response = DescribeConfigsResponse()
     slices = LoopSlices(services.clock)
-    results: dict[object, DescribeConfigsResult] = {}
+    entries = DescribedEntries(request)
     for resource in request.resources:
-        keys = frozenset(resource.configuration_keys or ()) or None
-        asked = (resource.resource_type, resource.resource_name, keys)
-        result = results.get(asked)
-        if result is None:
-            result = results[asked] = _describe(services, context, request, resource, keys)
-        response.results.append(result)
+        response.results.append(_describe(services, context, entries, resource))
         if slices.is_over:
             await slices.next()
     return response
@@ -64,54 +59,66 @@ async def answer(
 def _describe(
     services: BrokerServices,
     context: RequestContext,
-    request: DescribeConfigsRequest,
+    entries: DescribedEntries,
     resource: DescribeConfigsResource,
-    keys: Collection[str] | None,
 ) -> DescribeConfigsResult:
-    """`keys` None means all, as an empty list in the request does."""
     resource_type, name = resource.resource_type, resource.resource_name
+    result = DescribeConfigsResult(
+        error_message="", resource_type=resource_type, resource_name=name
+    )
     refused = authorized_for(context, Operation.DESCRIBE_CONFIGS, resource_type, name) or problem(
         services, resource_type, name
     )
     if refused is not None:
-        return DescribeConfigsResult(
-            error_code=refused[0],
-            error_message=refused[1],
-            resource_type=resource_type,
-            resource_name=name,
-        )
-    if resource_type == ConfigResourceType.BROKER_LOGGER:
-        described = _loggers(keys)
-    else:
-        described = _described(services, resource_type, name, keys)
-    return DescribeConfigsResult(
-        error_code=ErrorCode.NONE,
-        error_message="",
-        resource_type=resource_type,
-        resource_name=name,
-        configs=[config_entry(request, config) for config in described],
-    )
+        result.error_code, result.error_message = refused
+        return result
+    # An empty list means all keys, as null does.
+    keys = frozenset(resource.configuration_keys or ()) or None
+    configs = entries.of(*_description(services, resource_type, name, keys))
+    if configs is None:
+        result.error_code, result.error_message = ErrorCode.POLICY_VIOLATION, TOO_MANY_ENTRIES
+        return result
+    result.configs = configs
+    return result
 
 
-def _described(
+def _description(
     services: BrokerServices, resource_type: int, name: str, keys: Collection[str] | None
-) -> list[DescribedConfig]:
+) -> tuple[Hashable, Callable[[], Iterable[DescribedConfig]]]:
+    """What is equal for resources that are described alike, and how to describe this one."""
+    if resource_type == ConfigResourceType.BROKER_LOGGER:
+        return (resource_type, keys), partial(_loggers, keys)
     configs = services.metadata.image.configs
     defaults = configs.get(ConfigResourceType.BROKER, "")
     if resource_type == ConfigResourceType.BROKER and name == "":
-        return [
-            config
-            for config in describe_cluster_default_config(defaults)
-            if keys is None or config.name in keys
-        ]
+        return (resource_type, name, keys), partial(_cluster_defaults, defaults, keys)
     own = configs.get(ConfigResourceType.BROKER, str(services.broker_id))
+    config = services.node_config
     if resource_type == ConfigResourceType.BROKER:
-        return describe_broker_config(services.node_config, defaults, own, keys)
-    if resource_type == ConfigResourceType.GROUP:
-        overrides = configs.get(ConfigResourceType.GROUP, name)
-        return describe_group_config(services.node_config, defaults, own, overrides, keys)
-    overrides = configs.get(ConfigResourceType.TOPIC, name)
-    return describe_topic_config(services.node_config, defaults, own, overrides, keys)
+        return (
+            (resource_type, name, keys),
+            partial(describe_broker_config, config, defaults, own, keys),
+        )
+    overrides = configs.get(resource_type, name)
+    describe = (
+        describe_group_config
+        if resource_type == ConfigResourceType.GROUP
+        else describe_topic_config
+    )
+    return (
+        (resource_type, frozenset(overrides.items()), keys),
+        partial(describe, config, defaults, own, overrides, keys),
+    )
+
+
+def _cluster_defaults(
+    defaults: Mapping[str, str], keys: Collection[str] | None
+) -> list[DescribedConfig]:
+    return [
+        config
+        for config in describe_cluster_default_config(defaults)
+        if keys is None or config.name in keys
+    ]
 
 
 def _loggers(keys: Collection[str] | None) -> list[DescribedConfig]:

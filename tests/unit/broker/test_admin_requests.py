@@ -17,6 +17,7 @@ from moldau.broker.controller_channel import (
     ForwardedClient,
 )
 from moldau.config import NodeConfig
+from moldau.metadata import described_configs
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_codes, error_response, has_error
 from moldau.protocol.errors import ErrorCode
@@ -24,11 +25,12 @@ from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataReque
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    DescribeConfigsResult,
 )
 from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, TopicPartitions
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
-from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath
+from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 
 
 class ScriptedController:
@@ -153,6 +155,53 @@ async def test_no_keys_mean_all_keys(administered: DataPath, keys: list[str] | N
     described = {config.name: config.value for config in response.results[0].configs}
     assert described["retention.ms"] == "1234"
     assert len(described) > 30
+
+
+async def test_described_resources_share_entries_up_to_a_limit(
+    administered: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    administered.create_topic("a")
+    administered.create_topic("b")
+    administered.create_topic("own", retention_ms="7")
+
+    async def described(*named: tuple[int, str]) -> list[DescribeConfigsResult]:
+        resources = [
+            DescribeConfigsResource(resource_type=kind, resource_name=name) for kind, name in named
+        ]
+        response = await administered.ask(DescribeConfigsRequest(resources=resources), 4)
+        assert [(each.resource_type, each.resource_name) for each in response.results] == [*named]
+        results: list[DescribeConfigsResult] = response.results
+        return results
+
+    first, again, changed, group, node, defaults, loggers = await described(
+        (2, "a"), (2, "b"), (2, "own"), (32, "g"), (4, str(BROKER_ID)), (4, ""), (8, str(BROKER_ID))
+    )
+    assert first.configs == again.configs
+    count = len(first.configs)
+    retention = [
+        {config.name: config.value for config in each.configs}["retention.ms"]
+        for each in (first, changed)
+    ]
+    assert retention == ["604800000", "7"]
+    names = [{config.name for config in each.configs} for each in (group, node, loggers)]
+    for expected, found in zip(
+        ("consumer.session.timeout.ms", "node.id", "root"), names, strict=True
+    ):
+        assert expected in found
+    assert not defaults.configs, "nothing is set for the whole cluster"
+
+    assert count * 10_000 < described_configs.MAX_DESCRIBED_ENTRIES, "ten thousand topics at once"
+    monkeypatch.setattr(described_configs, "MAX_DESCRIBED_ENTRIES", 3 * count + 1)
+    results = await described(
+        (2, "a"), (2, "b"), (2, "a"), (2, "b"), (2, "none"), (8, str(BROKER_ID))
+    )
+    assert [each.error_code for each in results] == [
+        *([ErrorCode.NONE] * 3),
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.POLICY_VIOLATION,
+    ]
+    assert not results[3].configs
 
 
 FORWARDED_WHOLE = {
