@@ -31,7 +31,7 @@ from moldau.client.records import (
     TopicPartition,
 )
 from moldau.client.serialization import SerializerLike
-from moldau.client.sync.calls import Callers, GiveBack, face_of, quick_face_of
+from moldau.client.sync.calls import Callers, face_of, quick_face_of
 from moldau.client.sync.client import BlockingClient
 from moldau.client.sync.handover import (
     RECORD_OVERHEAD_BYTES,
@@ -97,12 +97,11 @@ class Producer(BlockingClient):
         work: Callable[..., Coroutine[Any, Any, Result]],
         /,
         *arguments: Any,
-        give_back: GiveBack[Result] | None = None,
         callers: Callers | None = None,
         **keywords: Any,
     ) -> Result:
         result: Result = super()._call(
-            self._after_records, work, arguments, keywords, give_back=give_back, callers=callers
+            self._after_records, work, arguments, keywords, callers=callers
         )
         return result
 
@@ -379,7 +378,11 @@ class Transaction:
         weakref.finalize(self, producer._undo_left, self._block).atexit = False
 
     def __enter__(self) -> None:
-        self._producer._call(self._block.begin, give_back=self._undo)
+        try:
+            self._producer._call(self._block.begin)
+        except BaseException:  # Ctrl-C; it may have begun
+            self._producer._undo_left(self._block)
+            raise
 
     def __exit__(
         self,
@@ -391,10 +394,6 @@ class Transaction:
             self._producer._call(self._block.end, None)
         else:
             BlockingClient._call(self._producer, self._block.end, value)
-
-    def _undo(self, _: None) -> None:
-        """Interrupted just when it had begun. On the loop."""
-        self._producer._undo(self._block)
 
 
 class _Block:
