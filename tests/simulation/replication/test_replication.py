@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.cluster.runner import Choice
 from tests.simulation.replication.run import MIN_MEDIAN_EVENTS, REPLICATION
 
-TIME_BOX_S = float(os.environ.get("MOLDAU_REPLICATION_SIM_SECONDS", "180"))
+TIME_BOX_S = float(os.environ.get("MOLDAU_REPLICATION_SIM_SECONDS", "60"))
 FIRST_SEED = int(os.environ.get("MOLDAU_REPLICATION_SIM_FIRST_SEED", "0"))
 """The same seeds every time, as the quorum's gate: `make sim` looks for what nobody has seen."""
 
