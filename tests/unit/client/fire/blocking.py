@@ -31,6 +31,7 @@ from tests.unit.client.fire.account import (
     stored_in,
     value_of,
 )
+from tests.unit.client.sync.interruptions import PRODUCT
 
 Result = TypeVar("Result")
 
@@ -81,7 +82,7 @@ class Gun:
             signal.pthread_kill(self._main, signal.SIGINT)
 
     def _struck(self, number: int, frame: FrameType | None) -> None:
-        if self._is_armed and not _is_in_weak_callback(frame):
+        if self._is_armed and _is_in_product(frame):
             self._is_armed = False
             raise KeyboardInterrupt
 
@@ -99,13 +100,13 @@ class Gun:
             self._is_armed = False
 
 
-def _is_in_weak_callback(frame: FrameType | None) -> bool:
-    """Python drops what is raised there, Ctrl-C too."""
+def _is_in_product(frame: FrameType | None) -> bool:
+    """Not in a weak reference's callback: Python drops what is raised there, Ctrl-C too."""
+    files = set()
     while frame is not None:
-        if frame.f_code.co_filename in WEAK_FILES:
-            return True
+        files.add(frame.f_code.co_filename)
         frame = frame.f_back
-    return False
+    return files.isdisjoint(WEAK_FILES) and any(each.startswith(PRODUCT) for each in files)
 
 
 @contextlib.contextmanager
