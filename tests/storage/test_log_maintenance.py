@@ -537,6 +537,26 @@ def test_a_flush_covers_the_last_words_in_the_indexes_of_a_segment_flushed_befor
         assert node.durable == bytes(node.data), suffix
 
 
+@pytest.mark.parametrize(("flushed", "bases"), [(3, [0, 3]), (4, [3]), (5, [3])])
+def test_a_flush_begins_with_the_segment_of_the_last_record_that_was_flushed(
+    flushed: int, bases: list[int]
+) -> None:
+    bench = LogBench()
+    log = bench.open()
+    for offset in range(6):
+        if offset == 3:
+            log.roll()
+        if offset == flushed:
+            log.flush()
+        append(log, "x")
+    job = log.start_flush()
+    assert job is not None
+    assert [file.name for file in job.files] == [bench.path(base) for base in bases]
+    job.run()
+    log.finish_flush(job)
+    assert log.recovery_point == 6
+
+
 def test_a_late_flush_does_not_write_into_the_directory_of_a_new_log() -> None:
     bench = LogBench()
     old = bench.open()
