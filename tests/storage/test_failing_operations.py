@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -57,8 +59,11 @@ class Life:
 
     def run(self, *, is_clean: bool = True) -> None:
         """Every step, whatever becomes of those before it."""
-        steps = (self._fill, self._flush, self._read, self._abort, self._cut, self._more)
-        for step in (*steps, Log.close) if is_clean else steps:
+        steps: list[Callable[[Log], None]] = [self._fill, self._flush, self._read]
+        steps += [self._abort, self._cut, self._more]
+        if is_clean:
+            steps.append(Log.close)
+        for step in steps:
             if self.log is not None:
                 with suppress(*TOLD):
                     step(self.log)
@@ -78,7 +83,7 @@ class Life:
 
     def _append(self, log: Log, value: str, sequence: int = -1) -> None:
         producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
-        options = {**producer, "is_transactional": True} if sequence >= 0 else {}
+        options: dict[str, Any] = {**producer, "is_transactional": True} if sequence >= 0 else {}
         result = log.append_as_leader(batch_of(value, **options), leader_epoch=0)
         if result.error is ErrorCode.NONE:
             self.acknowledged[result.base_offset] = value

@@ -60,7 +60,7 @@ async def test_batches_too_large_together_are_looked_at_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The offsets of columns have 32 bits."""
-    sizes = []
+    sizes: list[int] = []
 
     def decode(data: Any, positions: Any) -> Any:
         sizes.append(len(positions))

@@ -7,6 +7,7 @@ its sources, and the next one does all of it.
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,9 @@ def dirty_log(filesystem: OneFailure) -> CleaningJob:
     for number in range(12):
         records = [Record(0, START_MS, b"k%d" % (number % 3), b"v" * 60)]
         in_transaction = number in (4, 5)
-        options = {**producer, "base_sequence": number - 4} if in_transaction else {}
+        options: dict[str, Any] = (
+            {**producer, "base_sequence": number - 4} if in_transaction else {}
+        )
         batch = encode_batch(records, is_transactional=in_transaction, **options)
         assert log.append_as_leader(batch, leader_epoch=0).error is ErrorCode.NONE
         if number == 5:
