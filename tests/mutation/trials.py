@@ -28,7 +28,7 @@ from typing import Any
 import pytest
 
 from tests.mutation.changes import Mutant
-from tests.mutation.patching import functions_of, make, probe
+from tests.mutation.patching import functions_of, import_all, make, probe
 from tests.mutation.sampling import AREAS, ROOT
 
 LONGEST_TEST_SECONDS = 15.0
@@ -119,6 +119,7 @@ class Trials:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """The place of the tests' own run."""
         self._items = {item.nodeid: item for item in session.items}
+        import_all(sorted({mutant.path for _area, mutant in self.changes}))
         self._functions = functions_of({ROOT / mutant.path for _area, mutant in self.changes})
         self._statements = sorted({_statement(mutant) for _area, mutant in self.changes})
         gc.collect()
