@@ -111,9 +111,11 @@ class Sender:
             except BufferFull:
                 try:
                     await self._canceller.call("wait_for_room", self._producer.wait_for_room())
-                except ClientClosed:
+                except KafkaError as error:  # no transaction is open any more, or it is the end
                     sent.is_refused = True
-                    raise
+                    if isinstance(error, ClientClosed):
+                        raise
+                    return
             except KafkaError as error:
                 sent.is_refused = True
                 if isinstance(error, ClientClosed):
