@@ -179,5 +179,5 @@ def test_what_does_not_fit_is_refused_with_the_names(url: str, store: SqlResults
 def test_the_function_can_be_pickled_without_its_connection(store: SqlResults):
     store.write_batch(iter(rows(0, 1)), COLUMNS, 0, QUERY)
     copy = pickle.loads(pickle.dumps(store))
-    assert copy.write_batch(iter(rows(0, 2)), COLUMNS, 1, QUERY) == 1
+    assert copy.write_batch(iter(rows(1, 2)), COLUMNS, 1, QUERY) == 1
     copy.engine.dispose()
