@@ -265,6 +265,8 @@ class MetadataCache:
         """Why there is no leader to talk to."""
         if topic in self.topic_errors:
             return self.topic_errors[topic]
+        if topic in self._expected:
+            return ErrorCode.LEADER_NOT_AVAILABLE  # it exists, by the word of another client
         if self._partition(topic, partition) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.LEADER_NOT_AVAILABLE

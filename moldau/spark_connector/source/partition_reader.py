@@ -223,8 +223,10 @@ class _Reading:
             return  # the next poll says why
         try:
             end = self._bound(self._consumer.end_offsets, LOOK_MS)
-        except (RequestTimeout, NoBrokerAvailable):
-            end = self._end_offset  # nobody answers: wait on
+        except KafkaError as error:
+            if not (error.retriable or isinstance(error, (RequestTimeout, NoBrokerAvailable))):
+                raise
+            end = self._end_offset  # nobody answers, or nobody knows yet: wait on
         if end is None:
             self._lose(Missing.GONE, None, self._end_offset)
         elif end < self._end_offset:

@@ -86,6 +86,7 @@ def test_a_topic_that_another_client_knows_is_waited_for():
         cache.update(told(1, 7), complete=False)  # a broker that lags
         assert known(cache) is None
         assert cache.doubted == {"t"}
+        assert cache.problem("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
     cache.update(told(2), complete=False)
     assert known(cache) == (2, 0)
     assert not cache.doubted
