@@ -140,8 +140,8 @@ class Positions:
             self.take(place, offset)
             yield row
 
-    def place_of(self, topic: str, topic_id: str | None, partition: int, offset: int) -> Place:
-        """Where a record lies.
+    def place_of(self, topic: str, topic_id: str | None, partition: int, last_offset: int) -> Place:
+        """Where a record lies, or several of one partition, as far as `last_offset`.
 
         Rows without an id are of the topic that was heard of last. The first id that is heard of is
         that of the topic whose positions are stored without one, if its rows go on behind them.
@@ -155,7 +155,7 @@ class Positions:
         if topic_id not in known:
             if newest == UNKNOWN_ID:
                 place = Place(topic, UNKNOWN_ID, partition)
-                if offset < self.next_offset(place):
+                if last_offset < self.next_offset(place):
                     return place
                 self._name(topic, topic_id)
             else:
