@@ -82,7 +82,7 @@ class Transactions:
     ) -> None:
         if config.transaction_two_phase_commit_enable and config.transactional_id is None:
             raise ConfigurationError("transaction.two.phase.commit.enable needs a transactional.id")
-        self.begun_count = 0
+        self.begun_count: int = 0
         """Transactions that this producer has opened."""
         self._clock = clock
         self._batches = batches

@@ -206,7 +206,7 @@ class Errand:
     __slots__ = ("_function", "_future", "_loop", "begun")
 
     def __init__(self, function: Callable[[], object]) -> None:
-        self.begun = False
+        self.begun: bool = False
         self._function = function
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[object] = self._loop.create_future()

@@ -77,7 +77,7 @@ class Consumer(BlockingClient):
         # given, whoever took it. The loop's thread is crossed to only for the next run.
         for record in self._inner._run:
             return record  # type: ignore[no-any-return]
-        kept = Kept(self._inner.getone, self._take_back_one, self._loop.call)
+        kept: Kept[ConsumerRecord] = Kept(self._inner.getone, self._take_back_one, self._loop.call)
         try:
             self._call(kept.run, callers=self._callers)
             return kept.result
@@ -99,7 +99,9 @@ class Consumer(BlockingClient):
         Raises:
             KafkaError: as `moldau.client.Consumer.getmany`.
         """
-        kept = Kept(self._inner.getmany, self._take_back_all, self._loop.call)
+        kept: Kept[dict[TopicPartition, list[ConsumerRecord]]] = Kept(
+            self._inner.getmany, self._take_back_all, self._loop.call
+        )
         try:
             self._call(kept.run, max_records, timeout_ms, callers=self._callers)
             return kept.result
@@ -115,7 +117,9 @@ class Consumer(BlockingClient):
         Raises:
             KafkaError: as `getmany`.
         """
-        kept = Kept(self._inner.poll_arrow, self._take_back_rows, self._loop.call)
+        kept: Kept[pa.RecordBatch] = Kept(
+            self._inner.poll_arrow, self._take_back_rows, self._loop.call
+        )
         try:
             self._call(kept.run, max_records, timeout_ms, callers=self._callers)
             return kept.result
