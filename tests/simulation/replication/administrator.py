@@ -218,6 +218,7 @@ class Administrator:
         """All its replicas lay on disks that are lost: one begins empty, as docs/operations.md
         says. It is told to the controller when the broker has started, therefore several tries.
         """
+        self.world.guard(self.world.check_is_lost, name, index)
         partition = self.world.ledger.image.topics.topics_by_name[name].partitions[index]
         broker = self.world.brokers[partition.replicas[0] - 1]
         self.world.note(f"the administrator makes {name}-{index} on {broker.host}")

@@ -38,6 +38,7 @@ MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
     "start-without-a-directory-is-clean": ("remove_directory", "broker_leaves"),
     "missing-log-is-begun-empty": ("remove_directory",),
     "controller-believes-brokers": ("remove_directory_in_the_dark",),
+    "unclean-election-takes-the-first-only": ("wipe_disk", "kill_controller"),
     "offline-log-keeps-its-name": ("fail_directory",),
     "answer-overtakes-metadata": ("raise_minimum",),
     "late-copy-is-forgotten": ("unsettle",),
@@ -47,10 +48,14 @@ MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
 FIRST_SEEDS = {
     "never-truncates": 2,
     "missing-log-is-begun-empty": 40,
+    "unclean-election-takes-the-first-only": 14,
     "offline-log-keeps-its-name": 15,
     "late-copy-is-forgotten": 13,
 }
 """From seed 1 on these are found, too, after more events than are worth their time here."""
+
+SEED_OF_LOST_DISKS = "23"
+"""Brokers get empty disks so soon one after the other that no replica of `main` is left."""
 
 WITH_BROKERS_OF_KAFKA = "controller-believes-brokers"
 
@@ -110,6 +115,15 @@ def test_a_bug_put_in_is_found(mutation):
     # Without the bug the same seed is a good one.
     without = "brokers-of-kafka" if mutation == WITH_BROKERS_OF_KAFKA else ""
     assert REPLICATION.run_seed(failed.seed, replace(choice, mutation=without)).failure is None
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_a_partition_that_lost_all_its_disks_begins_again():
+    """No election helps it, for no replica lies in a directory that exists."""
+    outcome = REPLICATION.run_seed(SEED_OF_LOST_DISKS, Choice(1, ("wipe_disk", "kill_controller")))
+    assert outcome.failure is None
+    assert outcome.counts["directories_made"] > 0
+    assert outcome.counts["lawful_losses"] > 0
 
 
 @pytest.mark.timeout(TIMEOUT_S)

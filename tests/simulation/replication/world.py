@@ -282,6 +282,24 @@ class ReplicationWorld(BaseWorld):
         partition = part.services.replica_manager.topic_by_id(key[0]).get(key[1])
         return None if partition is None else partition.log
 
+    def _online_log(self, broker_id: int, key: Key) -> Any:
+        log = self._log(broker_id, key)
+        return None if log is None or log.offline else log
+
+    def check_is_lost(self, name: str, index: int) -> None:
+        """No replica lives that an unclean election could take. Raises Violation."""
+        topic = self.ledger.image.topics.topics_by_name[name]
+        partition = topic.partitions[index]
+        brokers = self.ledger.image.cluster.brokers
+        living = [
+            broker_id
+            for broker_id in partition.replicas
+            if not brokers[broker_id].fenced
+            and self._online_log(broker_id, (topic.topic_id, index)) is not None
+        ]
+        if living:
+            raise Violation("living-replica-refused", f"{living} of {name}-{index}: {partition}")
+
     def _is_serving(self) -> bool:
         return all(broker.is_serving for broker in self.brokers)
 
@@ -311,8 +329,8 @@ class ReplicationWorld(BaseWorld):
         """Whether all replicas of partitions without a log out of reach have one that is online."""
         for key in self._keys():
             partition = self._registration(key)
-            logs = [self._log(broker_id, key) for broker_id in partition.replicas]
-            is_complete = all(log is not None and not log.offline for log in logs)
+            logs = [self._online_log(broker_id, key) for broker_id in partition.replicas]
+            is_complete = all(log is not None for log in logs)
             if not is_complete and not self._is_away(key, partition):
                 return False
         return True
@@ -345,9 +363,9 @@ class ReplicationWorld(BaseWorld):
         for key in self._keys():
             ends = {}
             for broker_id in self._registration(key).replicas:
-                log = self._log(broker_id, key)
+                log = self._online_log(broker_id, key)
                 ends[broker_id] = (-1, -1)
-                if log is not None and not log.offline:
+                if log is not None:
                     ends[broker_id] = (log.log_end_offset, log.high_watermark)
             if len(set(ends.values())) != 1 or any(end != mark for end, mark in ends.values()):
                 uneven.append(f"{self.data.truth(key).name}: {ends}")
