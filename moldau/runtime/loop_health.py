@@ -38,8 +38,8 @@ LAG_PROBE_INTERVAL_MS: Final = 100.0
 
 GC_THRESHOLDS: Final = (50_000, 2, 1000)
 """Allocations until a young collection, young ones until a middle one, and so on (measured). A
-middle one walks what is left of 150,000 allocations, in 10 ms: of a million, as one request can
-lead to, it would hold the loop for 100 ms.
+middle one walks what is left of 150,000 allocations: of a million, as one request can lead to, it
+would hold the loop for 100 ms.
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -256,6 +257,14 @@ def test_a_child_that_is_only_slow_does_not_hang(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(trials, "HANG_CPU_SECONDS", 0.0)
     assert not child.is_hanging()
     child.kill()
+
+
+def test_a_child_that_has_no_group_yet_is_ended(monkeypatch: pytest.MonkeyPatch):
+    """On a busy machine it may not have begun when it is to end."""
+    monkeypatch.setattr(os, "setsid", signal.pause)
+    child = Child(lambda _tell: {})
+    assert child.kill() == {"result": HUNG}
+    assert not _is_running(child.pid)
 
 
 def _is_running(pid: int) -> bool:

@@ -16,7 +16,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, zip_longest
@@ -343,8 +342,10 @@ class Child:
 
     def _end(self) -> int:
         """The status that the process ended with."""
-        with suppress(ProcessLookupError):
+        try:
             os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has not got so far as to make its group, or has ended
+            os.kill(self.pid, signal.SIGKILL)
         _pid, status = os.waitpid(self.pid, 0)
         os.close(self.pipe)
         return status

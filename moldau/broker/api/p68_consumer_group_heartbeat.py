@@ -46,11 +46,10 @@ def handle(
 ) -> Iterator[None]:
     """Hand the request to the group's coordinator."""
     error = _refusal(services, context, request)
-    for name in request.subscribed_topic_names or ():
-        if error is not None:
-            break
+    for name in (request.subscribed_topic_names or ()) if error is None else ():
         if not context.authorized_topic(Operation.DESCRIBE, name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            break
         yield
     if error is not None:
         context.respond(ConsumerGroupHeartbeatResponse(error_code=error))

@@ -22,9 +22,7 @@ MATCH_SLICE_MS: Final = 1.0
 
 
 FREE_COMPILATION_MS: Final = 1.0
-"""An expression that takes no longer to compile, in processor time, costs its client no rest; most
-take a fortieth, and a few times that after something else had the processor's caches.
-"""
+"""An expression that takes no longer to compile, in processor time, costs its client no rest."""
 
 REST_PER_COMPILATION: Final = 100
 """The next requests of its client wait for so many times as long as another expression took: RE2

@@ -162,9 +162,12 @@ class Kept(Generic[Result]):
             kept.give_back()
             raise
 
+    Written out in the method that the user calls: behind a helper there would be one more place at
+    which a signal drops what it returned.
+
     Args:
         take: the call's work.
-        take_back: called on the loop with what nobody got.
+        take_back: called on the loop with a result that the user did not get.
         call: `BackgroundLoop.call`.
     """
 

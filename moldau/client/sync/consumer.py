@@ -74,7 +74,7 @@ class Consumer(BlockingClient):
             KafkaError: as `getmany`.
         """
         # A run is a list iterator, which threads may share; the position is behind what it has
-        # given, whoever took it. The loop's thread is crossed to only for the next run.
+        # given, to any thread. The loop's thread is crossed to only for the next run.
         for record in self._inner._run:
             return record  # type: ignore[no-any-return]
         kept: Kept[ConsumerRecord] = Kept(self._inner.getone, self._take_back_one, self._loop.call)

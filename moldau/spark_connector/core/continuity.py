@@ -62,7 +62,7 @@ def gone(start: Mapping[TopicPartition, int], there: Collection[TopicPartition])
 
 
 def is_replaced(topic: str, seen_ids: TopicIds, topic_ids: TopicIds) -> bool:
-    """Whether a name has gone to another topic since it was seen; False where nobody can tell."""
+    """Whether a name has gone to another topic since it was seen; False where an id is unknown."""
     seen_id, topic_id = seen_ids.get(topic, ZERO_UUID), topic_ids.get(topic, ZERO_UUID)
     return ZERO_UUID not in (seen_id, topic_id) and seen_id != topic_id
 

@@ -270,7 +270,7 @@ def new_rows_of(frame: DataFrame, positions: Positions) -> DataFrame:
         f.count("*").alias("rows"),
     ]
     partitions = frame.groupBy(*keys).agg(*ends).collect()
-    for row in partitions:  # one of them may say of which topic all of them are
+    for row in partitions:  # rows that go on behind stored offsets name the topic of all
         positions.place_of(row.topic, row.topic_id, row.partition, row.last)
     places = [
         positions.place_of(row.topic, row.topic_id, row.partition, row.last) for row in partitions

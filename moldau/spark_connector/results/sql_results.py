@@ -192,8 +192,10 @@ class SqlResults:
             return starting_offsets(self._stored(connection), partition_counts)
 
     def forget(self, topic: str | None = None) -> None:
-        """Forget positions and batches, for results that are going to be written anew; or the
-        positions in one topic, when it was deleted and created again.
+        """Forget all positions and batches, before the results are written anew.
+
+        Args:
+            topic: forget only the positions in this topic, which was deleted and created again.
         """
         with self.engine.begin() as connection:
             self._lock(connection)

@@ -226,7 +226,7 @@ class _Reading:
         except KafkaError as error:
             if not (error.retriable or isinstance(error, (RequestTimeout, NoBrokerAvailable))):
                 raise
-            end = self._end_offset  # nobody answers, or nobody knows yet: wait on
+            end = self._end_offset  # no broker answers, or none knows: wait on
         if end is None:
             self._lose(Missing.GONE, None, self._end_offset)
         elif end < self._end_offset:
