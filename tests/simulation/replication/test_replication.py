@@ -10,8 +10,11 @@ from dataclasses import replace
 
 import pytest
 
+from moldau.storage.meta_properties import META_PROPERTIES
 from tests.simulation.cluster.runner import Choice
 from tests.simulation.replication.run import MIN_MEDIAN_EVENTS, REPLICATION
+from tests.simulation.replication.world import ReplicationWorld
+from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 TIME_BOX_S = float(os.environ.get("MOLDAU_REPLICATION_SIM_SECONDS", "60"))
 FIRST_SEED = int(os.environ.get("MOLDAU_REPLICATION_SIM_FIRST_SEED", "0"))
@@ -56,6 +59,11 @@ FIRST_SEEDS = {
 
 SEED_OF_LOST_DISKS = "23"
 """Brokers get empty disks so soon one after the other that no replica of `main` is left."""
+
+SEED_OF_A_RESCUE_WITHOUT_A_DIRECTORY = "7"
+"""A leader gets an empty disk while no other replica is in sync, and a directory of a broker
+without a replica of the partition is out to the end.
+"""
 
 WITH_BROKERS_OF_KAFKA = "controller-believes-brokers"
 
@@ -124,6 +132,29 @@ def test_a_partition_that_lost_all_its_disks_begins_again():
     assert outcome.failure is None
     assert outcome.counts["directories_made"] > 0
     assert outcome.counts["lawful_losses"] > 0
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_a_partition_is_rescued_while_another_log_directory_is_out():
+    """The directory that is out has nothing of it: no broker can make it go on."""
+    outcome = REPLICATION.run_seed(
+        SEED_OF_A_RESCUE_WITHOUT_A_DIRECTORY, Choice(1, ("fail_directory", "wipe_disk"))
+    )
+    assert outcome.failure is None
+    assert outcome.counts["rescues_without_a_directory"] > 0
+
+
+def test_a_wiped_broker_has_all_log_directories_again():
+    world = ReplicationWorld("6")
+    broker = world.brokers[0]
+    assert len(broker.directories.spare) > 1
+    broker.directories.unplug(broker.directories.spare[0])
+    broker.format_again()
+    broker.wipe()
+    filesystem = SimulatedFilesystem(broker.root)
+    for path in world.log_directories:
+        assert filesystem.exists(f"{path}/{META_PROPERTIES}")
+    world.loop.dispose()
 
 
 @pytest.mark.timeout(TIMEOUT_S)

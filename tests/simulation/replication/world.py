@@ -226,6 +226,8 @@ class ReplicationWorld(BaseWorld):
             await self.loop.elapse(POLL_MS)
         administrator = self.administrator
         abandoned = self._abandoned(with_away=with_away)
+        if not with_away:
+            self.counts["rescues_without_a_directory"] += len(abandoned)
         await administrator.process.spawn(administrator.rescue(abandoned))
 
     async def _live_without_a_directory(self) -> None:
