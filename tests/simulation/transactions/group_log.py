@@ -23,12 +23,15 @@ OffsetKey = tuple[str, str, int]
 
 
 class Commit(NamedTuple):
-    """A committed offset. `place`: where its record lies in the log; `since`: virtual seconds."""
+    """A committed offset. `place`: where its record lies in the log; `since`: virtual seconds;
+    `timestamp_ms`: when it was committed by the wall clock of its coordinator.
+    """
 
     offset: int
     metadata: str
     place: int
     since: float
+    timestamp_ms: int
 
 
 class Author(NamedTuple):
@@ -69,6 +72,10 @@ class GroupLog:
         """By consumer group and member: the instance id that it has."""
         self.assigned: dict[str, frozenset[tuple[str, int]]] = {}
         """What the members of classic groups have together, as the log says."""
+        self.before_replacement: dict[str, tuple[int, frozenset[tuple[str, int]]]] = {}
+        """By classic group: the last generation in which a process took a static member's place,
+        and what the members had together when the first one did.
+        """
         self.seen_at: dict[str, float] = {}
         """When the newest record of a group came that is there."""
         self.removed: dict[OffsetKey, list[Commit]] = {}
@@ -210,7 +217,8 @@ class GroupLog:
             if value.offset not in self.asked_again.get(key, ()) and key[0] not in self.may_go_back:
                 raise Violation("offset-went-back", f"{key}: {value} after {commits[-1]}")
             self.wents_back += 1
-        commits.append(Commit(value.offset, value.metadata, place, self._now()))
+        timestamp_ms = value.commit_timestamp
+        commits.append(Commit(value.offset, value.metadata, place, self._now(), timestamp_ms))
 
     def _remove(self, key: OffsetKey, commits: list[Commit], place: int) -> None:
         """Offsets go because somebody asked, in time, or with their topic; never from under a
@@ -235,6 +243,7 @@ class GroupLog:
         """Nothing but offsets is left of a group."""
         for known in (self.seen_at, self.instances, self.instance_ids, self.assigned):
             known.pop(group, None)  # type: ignore[attr-defined]
+        self.before_replacement.pop(group, None)
 
     def _instance(self, group: str, member_id: str, value: Any) -> None:
         instances = self.instances.setdefault(group, {})
@@ -282,7 +291,26 @@ class GroupLog:
             other = instances.setdefault(member.group_instance_id, member.member_id)
             if other != member.member_id:
                 raise Violation("static-id-twice", f"{group}: {value}")
+        self._note_replacement(group, value.generation, instances)
         self.instances[group] = instances
+
+    def _note_replacement(self, group: str, generation: int, instances: dict[str, str]) -> None:
+        known = self.instances.get(group, {})
+        is_replaced = any(known.get(each, holder) != holder for each, holder in instances.items())
+        is_noted = self.before_replacement.get(group, (-1,))[0] == generation
+        if is_replaced and not is_noted and self.generations.get(group) == generation:
+            self.before_replacement[group] = (generation, self.assigned.get(group, frozenset()))
+
+    def is_left_over(self, group: str, place: tuple[str, int]) -> bool:
+        """Whether the generation in force gave a partition to no member before a process took a
+        static member's place. Its predecessor may have been the one that was to give the partition
+        up and to join again. The successor gets the predecessor's assignment and begins no
+        rebalance (KIP-345), so that the partition has no owner until another rebalance, in Apache
+        Kafka, too.
+        """
+        generation, given = self.before_replacement.get(group, (-1, frozenset()))
+        is_in_force = self.is_classic(group) and generation == self.generations.get(group)
+        return is_in_force and place not in given
 
     def _advance(self, group: str, generation: int) -> None:
         if generation < self.generations.get(group, generation):
