@@ -72,10 +72,8 @@ class GroupLog:
         """By consumer group and member: the instance id that it has."""
         self.assigned: dict[str, frozenset[tuple[str, int]]] = {}
         """What the members of classic groups have together, as the log says."""
-        self.before_replacement: dict[str, tuple[int, frozenset[tuple[str, int]]]] = {}
-        """By classic group: the last generation in which a process took a static member's place,
-        and what the members had together when the first one did.
-        """
+        self.replaced_in: dict[str, int] = {}
+        """By classic group: the last generation in which a process took a static member's place."""
         self.seen_at: dict[str, float] = {}
         """When the newest record of a group came that is there."""
         self.removed: dict[OffsetKey, list[Commit]] = {}
@@ -243,7 +241,7 @@ class GroupLog:
         """Nothing but offsets is left of a group."""
         for known in (self.seen_at, self.instances, self.instance_ids, self.assigned):
             known.pop(group, None)  # type: ignore[attr-defined]
-        self.before_replacement.pop(group, None)
+        self.replaced_in.pop(group, None)
 
     def _instance(self, group: str, member_id: str, value: Any) -> None:
         instances = self.instances.setdefault(group, {})
@@ -272,7 +270,8 @@ class GroupLog:
             self._end(group)
             return
         self.seen_at[group] = self._now()
-        self._classic_instances(group, value)
+        before = self.assigned.get(group, frozenset())
+        is_replaced = self._classic_instances(group, value)
         self.classic_members[group] = frozenset(each.member_id for each in value.members)
         self._advance(group, value.generation)
         owners: dict[tuple[str, int], str] = {}
@@ -282,8 +281,13 @@ class GroupLog:
                 if other != member.member_id:
                     raise Violation("assigned-twice", f"{group}: {partition} in {value}")
         self.assigned[group] = frozenset(owners)
+        if is_replaced:
+            self.replaced_in[group] = value.generation
+            if self.assigned[group] != before:
+                raise Violation("replaced-member-lost-assignment", f"{group}: {before}, {value}")
 
-    def _classic_instances(self, group: str, value: Any) -> None:
+    def _classic_instances(self, group: str, value: Any) -> bool:
+        """Whether a process has taken a static member's place without a rebalance (KIP-345)."""
         instances: dict[str, str] = {}
         for member in value.members:
             if member.group_instance_id is None:
@@ -291,26 +295,24 @@ class GroupLog:
             other = instances.setdefault(member.group_instance_id, member.member_id)
             if other != member.member_id:
                 raise Violation("static-id-twice", f"{group}: {value}")
-        self._note_replacement(group, value.generation, instances)
-        self.instances[group] = instances
-
-    def _note_replacement(self, group: str, generation: int, instances: dict[str, str]) -> None:
-        known = self.instances.get(group, {})
-        is_replaced = any(known.get(each, holder) != holder for each, holder in instances.items())
-        is_noted = self.before_replacement.get(group, (-1,))[0] == generation
-        if is_replaced and not is_noted and self.generations.get(group) == generation:
-            self.before_replacement[group] = (generation, self.assigned.get(group, frozenset()))
+        known, self.instances[group] = self.instances.get(group, {}), instances
+        is_in_force = self.is_classic(group) and self.generations.get(group) == value.generation
+        return is_in_force and any(
+            known.get(each, holder) != holder for each, holder in instances.items()
+        )
 
     def is_left_over(self, group: str, place: tuple[str, int]) -> bool:
-        """Whether the generation in force gave a partition to no member before a process took a
-        static member's place. Its predecessor may have been the one that was to give the partition
-        up and to join again. The successor gets the predecessor's assignment and begins no
-        rebalance (KIP-345), so that the partition has no owner until another rebalance, in Apache
-        Kafka, too.
+        """Whether the generation in force gives a partition to no member, and a process has taken a
+        static member's place in it. Its predecessor may have been the one that was to give the
+        partition up and to join again. The successor gets the predecessor's assignment and begins
+        no rebalance (KIP-345), so that the partition has no owner until another rebalance, in
+        Apache Kafka, too.
         """
-        generation, given = self.before_replacement.get(group, (-1, frozenset()))
-        is_in_force = self.is_classic(group) and generation == self.generations.get(group)
-        return is_in_force and place not in given
+        return (
+            self.is_classic(group)
+            and self.replaced_in.get(group) == self.generations.get(group)
+            and place not in self.assigned[group]
+        )
 
     def _advance(self, group: str, generation: int) -> None:
         if generation < self.generations.get(group, generation):
