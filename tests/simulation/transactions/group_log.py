@@ -23,12 +23,15 @@ OffsetKey = tuple[str, str, int]
 
 
 class Commit(NamedTuple):
-    """A committed offset. `place`: where its record lies in the log; `since`: virtual seconds."""
+    """A committed offset. `place`: where its record lies in the log; `since`: virtual seconds;
+    `timestamp_ms`: when it was committed by the wall clock of its coordinator.
+    """
 
     offset: int
     metadata: str
     place: int
     since: float
+    timestamp_ms: int
 
 
 class Author(NamedTuple):
@@ -69,6 +72,8 @@ class GroupLog:
         """By consumer group and member: the instance id that it has."""
         self.assigned: dict[str, frozenset[tuple[str, int]]] = {}
         """What the members of classic groups have together, as the log says."""
+        self.replaced_in: dict[str, int] = {}
+        """By classic group: the last generation in which a process took a static member's place."""
         self.seen_at: dict[str, float] = {}
         """When the newest record of a group came that is there."""
         self.removed: dict[OffsetKey, list[Commit]] = {}
@@ -210,7 +215,8 @@ class GroupLog:
             if value.offset not in self.asked_again.get(key, ()) and key[0] not in self.may_go_back:
                 raise Violation("offset-went-back", f"{key}: {value} after {commits[-1]}")
             self.wents_back += 1
-        commits.append(Commit(value.offset, value.metadata, place, self._now()))
+        timestamp_ms = value.commit_timestamp
+        commits.append(Commit(value.offset, value.metadata, place, self._now(), timestamp_ms))
 
     def _remove(self, key: OffsetKey, commits: list[Commit], place: int) -> None:
         """Offsets go because somebody asked, in time, or with their topic; never from under a
@@ -235,6 +241,7 @@ class GroupLog:
         """Nothing but offsets is left of a group."""
         for known in (self.seen_at, self.instances, self.instance_ids, self.assigned):
             known.pop(group, None)  # type: ignore[attr-defined]
+        self.replaced_in.pop(group, None)
 
     def _instance(self, group: str, member_id: str, value: Any) -> None:
         instances = self.instances.setdefault(group, {})
@@ -263,7 +270,8 @@ class GroupLog:
             self._end(group)
             return
         self.seen_at[group] = self._now()
-        self._classic_instances(group, value)
+        before = self.assigned.get(group, frozenset())
+        is_replaced = self._classic_instances(group, value)
         self.classic_members[group] = frozenset(each.member_id for each in value.members)
         self._advance(group, value.generation)
         owners: dict[tuple[str, int], str] = {}
@@ -273,8 +281,13 @@ class GroupLog:
                 if other != member.member_id:
                     raise Violation("assigned-twice", f"{group}: {partition} in {value}")
         self.assigned[group] = frozenset(owners)
+        if is_replaced:
+            self.replaced_in[group] = value.generation
+            if self.assigned[group] != before:
+                raise Violation("replaced-member-lost-assignment", f"{group}: {before}, {value}")
 
-    def _classic_instances(self, group: str, value: Any) -> None:
+    def _classic_instances(self, group: str, value: Any) -> bool:
+        """Whether a process has taken a static member's place without a rebalance (KIP-345)."""
         instances: dict[str, str] = {}
         for member in value.members:
             if member.group_instance_id is None:
@@ -282,7 +295,24 @@ class GroupLog:
             other = instances.setdefault(member.group_instance_id, member.member_id)
             if other != member.member_id:
                 raise Violation("static-id-twice", f"{group}: {value}")
-        self.instances[group] = instances
+        known, self.instances[group] = self.instances.get(group, {}), instances
+        is_in_force = self.is_classic(group) and self.generations.get(group) == value.generation
+        return is_in_force and any(
+            known.get(each, holder) != holder for each, holder in instances.items()
+        )
+
+    def is_left_over(self, group: str, place: tuple[str, int]) -> bool:
+        """Whether the generation in force gives a partition to no member, and a process has taken a
+        static member's place in it. Its predecessor may have been the one that was to give the
+        partition up and to join again. The successor gets the predecessor's assignment and begins
+        no rebalance (KIP-345), so that the partition has no owner until another rebalance, in
+        Apache Kafka, too.
+        """
+        return (
+            self.is_classic(group)
+            and self.replaced_in.get(group) == self.generations.get(group)
+            and place not in self.assigned[group]
+        )
 
     def _advance(self, group: str, generation: int) -> None:
         if generation < self.generations.get(group, generation):

@@ -15,6 +15,7 @@ from moldau.broker.group.core.classic_group import ClassicGroup, ClassicGroupSta
 from moldau.broker.group.core.classic_groups import ClassicGroups
 from moldau.broker.group.core.consumer_group import ConsumerGroup
 from moldau.broker.group.core.joining_protocols import JoiningProtocols
+from moldau.broker.group.core.offset_removal import OffsetRemoval
 from moldau.broker.transaction.core.transaction import ProducerIdAndEpoch, Transaction
 from moldau.metadata.controller.core import topic_changes
 from moldau.protocol.errors import ErrorCode
@@ -107,6 +108,11 @@ def timeouts_follow_the_wall_clock() -> Undo:
     )
 
 
+def expired_offsets_stay() -> Undo:
+    """Offsets of groups that are not used any more are kept for ever."""
+    return _replaced(OffsetRemoval, "_has_expired", lambda *_: False)
+
+
 # -- topics, names, epochs -------------------------------------------------------------------------
 
 
@@ -134,6 +140,7 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
         sessions_of_any_length,
         members_wait_in_line,
         timeouts_follow_the_wall_clock,
+        expired_offsets_stay,
         internal_topics_grow,
         batches_are_not_cut,
         epoch_of_markers_taken,

@@ -51,6 +51,7 @@ MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
     "members-wait-in-line": ("flood",),
     "batches-are-not-cut": ("hoard_ids",),
     "timeouts-follow-the-wall-clock": ("abandon_in_the_future",),
+    "expired-offsets-stay": ("hoard_offsets", "lose_an_hour"),
 }
 """Each with the faults that bring it to light; whatever the seed chooses without."""
 
