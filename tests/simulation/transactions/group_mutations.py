@@ -16,6 +16,7 @@ from moldau.broker.group.core.classic_groups import ClassicGroups
 from moldau.broker.group.core.consumer_group import ConsumerGroup
 from moldau.broker.group.core.joining_protocols import JoiningProtocols
 from moldau.broker.group.core.offset_removal import OffsetRemoval
+from moldau.broker.group.core.state import GroupState
 from moldau.broker.transaction.core.transaction import ProducerIdAndEpoch, Transaction
 from moldau.metadata.controller.core import topic_changes
 from moldau.protocol.errors import ErrorCode
@@ -72,6 +73,19 @@ def first_protocol_alone_is_read() -> Undo:
     first = property(lambda self: consumer_protocol.read_subscription(self.named[0][1]))
     undo = _replaced(JoiningProtocols, "subscription", first)
     return _both(undo, _replaced(migration, "write_assignment", write_assignment))
+
+
+def loaded_groups_are_forgotten() -> Undo:
+    """A new coordinator has loaded offsets, but no consumer group."""
+    original = GroupState.loaded
+
+    def loaded(self: Any, now_ms: float) -> Any:
+        for group_id, group in list(self.groups.items()):
+            if isinstance(group, ConsumerGroup):
+                del self.groups[group_id]
+        return original(self, now_ms)
+
+    return _replaced(GroupState, "loaded", loaded)
 
 
 def sessions_of_any_length() -> Undo:
@@ -137,6 +151,7 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
         upgrade_forgets_what_is_read,
         downgrade_is_complete,
         first_protocol_alone_is_read,
+        loaded_groups_are_forgotten,
         sessions_of_any_length,
         members_wait_in_line,
         timeouts_follow_the_wall_clock,
