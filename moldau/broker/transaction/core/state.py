@@ -417,6 +417,9 @@ class TransactionState:
             ids.append(transactional_id)
             if uses_spare:
                 self._producer_ids.use()
+                # Others come first in the next round: the record may not fit, and there may be no
+                # second spare producer id in a round.
+                self._open[transactional_id] = self._open.pop(transactional_id)
 
         next_round = SetTimer(ABORT_TIMER, self._settings.abort_interval_ms)
         again = SetTimer(ABORT_TIMER, 0) if self._to_abort else next_round

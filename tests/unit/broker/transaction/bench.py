@@ -32,12 +32,13 @@ TIMEOUT_MS = 60_000
 
 class CountingIds:
     """Producer ids from FIRST_PRODUCER_ID on; `is_available` False plays a controller that is not
-    there.
+    there, `is_scarce` one that is asked for each id.
     """
 
     def __init__(self) -> None:
         self.next_id = FIRST_PRODUCER_ID
         self.is_available = True
+        self.is_scarce = False
 
     @property
     def spare(self) -> int:
@@ -46,6 +47,7 @@ class CountingIds:
     def use(self) -> None:
         assert self.is_available
         self.next_id += 1
+        self.is_available = not self.is_scarce
 
 
 class Bench:

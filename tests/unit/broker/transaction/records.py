@@ -36,7 +36,7 @@ def logged(bench: Bench) -> list[tuple[str, TransactionLogValue | None, int]]:
 
 
 def with_epoch(bench: Bench, producer_epoch: int, **changes: object) -> None:
-    """The id "t" as if it had gone on to that epoch: written into the log."""
+    """The id "t", or that of `changes`, as if it had gone on to that epoch: written into the log."""
     transaction = bench.transaction()
     made = Transaction(
         **{
@@ -50,7 +50,7 @@ def with_epoch(bench: Bench, producer_epoch: int, **changes: object) -> None:
             **changes,
         }
     )
-    append(bench, CoordinatorRecord(record_key("t"), record_value(made, 1), 1))
+    append(bench, CoordinatorRecord(record_key(made.transactional_id), record_value(made, 1), 1))
 
 
 def append(bench: Bench, record: CoordinatorRecord) -> None:

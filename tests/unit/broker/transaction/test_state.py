@@ -522,6 +522,31 @@ def test_a_timed_out_transaction_of_the_last_epoch_waits_for_a_producer_id() -> 
     assert bench.transaction().producer_after_end == (FIRST + 1, 0)
 
 
+def test_an_abort_that_no_batch_can_hold_leaves_producer_ids_to_others() -> None:
+    """All are of the last epoch, and there is one producer id for each round."""
+    bench = Bench()
+    bench.init()
+    ids = ["t", "short1", "short2"]
+    for transactional_id in ids:
+        count = 100 if transactional_id == "t" else 1
+        with_epoch(
+            bench,
+            LAST_CLIENT_EPOCH,
+            transactional_id=transactional_id,
+            status=TransactionStatus.ONGOING,
+            start_ms=0,
+            partitions=frozenset(TopicPartition("outputs", index) for index in range(count)),
+        )
+    bench.log.max_batch_bytes = 400
+    bench.ids.is_scarce = True
+    bench.advance(TIMEOUT_MS)
+    for _ in range(4):
+        bench.ids.is_available = True
+        bench.advance(10_000)
+    assert {command.transactional_id for command in bench.commands} == {"short1", "short2"}
+    assert bench.status() is TransactionStatus.ONGOING
+
+
 BEYOND = LAST._replace(producer_epoch=LAST_CLIENT_EPOCH + 1)
 """The pair of the markers that fence LAST: no client is given it."""
 
