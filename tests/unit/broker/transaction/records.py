@@ -36,7 +36,7 @@ def logged(bench: Bench) -> list[tuple[str, TransactionLogValue | None, int]]:
 
 
 def with_epoch(bench: Bench, producer_epoch: int, **changes: object) -> None:
-    """The id "t", or that of `changes`, as if it had gone on to that epoch: written into the log."""
+    """The id "t", or that of `changes`, as if it had gone on to that epoch: in the log."""
     transaction = bench.transaction()
     made = Transaction(
         **{
