@@ -95,6 +95,15 @@ class ConsumerGroupMember:
         """Whether it has all that the target assignment of that epoch gives it."""
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
+    @property
+    def may_read(self) -> dict[UUID, frozenset[int]]:
+        """The partitions that it has, also those that it has been asked to give up."""
+        found: dict[UUID, frozenset[int]] = {}
+        for owned in (self.assigned, self.pending_revocation):
+            for topic_id, partitions in owned.items():
+                found[topic_id] = found.get(topic_id, frozenset()).union(partitions)
+        return found
+
     def epoch_of(self, topic_id: UUID, partition: int) -> int | None:
         """In which epoch it got a partition that it still may own; None: it may not."""
         epoch = self.assigned.get(topic_id, {}).get(partition)

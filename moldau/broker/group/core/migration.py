@@ -224,7 +224,9 @@ class Migration:
 
         A group that has to rebalance is written without a leader, so that every coordinator that
         reads it begins the rebalance, and the partitions of members that left get new owners.
-        Apache Kafka 4.3 writes a leader; after a failover it does not rebalance.
+        Apache Kafka 4.3 writes a leader; after a failover it does not rebalance. Its members are
+        written with what they may still read: should the group become a consumer group again before
+        they have joined, no other member gets that. Apache Kafka writes what they shall own.
 
         Args:
             joining: the static member that takes the place of the one in `leaving`.
@@ -232,10 +234,15 @@ class Migration:
         """
         gone = {member.member_id for member in leaving}
         members = [member for member in group.members.values() if member.member_id not in gone]
-        targets = dict(group.targets)
+        shares = {
+            member.member_id: member.may_read
+            if rebalances
+            else group.targets.get(member.member_id, {})
+            for member in group.members.values()
+        }
         if joining is not None:
             members.append(joining)
-            targets[joining.member_id] = targets.get(leaving[0].member_id, {})
+            shares[joining.member_id] = shares[leaving[0].member_id]
         protocol = _choose_protocol(members)
         image = self._context.metadata()
         written = []
@@ -251,9 +258,7 @@ class Migration:
                     rebalance_timeout=member.rebalance_timeout_ms,
                     session_timeout=member.classic.session_timeout_ms,
                     subscription=subscription,
-                    assignment=write_assignment(
-                        targets.get(member.member_id, {}), subscription, image
-                    ),
+                    assignment=write_assignment(shares[member.member_id], subscription, image),
                 )
             )
         record = CoordinatorRecord(

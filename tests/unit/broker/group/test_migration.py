@@ -226,6 +226,24 @@ def test_a_downgraded_group_that_failed_over_does_not_wait_for_ever() -> None:
     assert list(groups.state.groups["team"].members) == [old[1].member_id]
 
 
+@pytest.mark.parametrize("rejoins", [0, 1, 2])
+def test_a_downgrade_and_an_upgrade_give_nothing_away_that_a_member_reads(rejoins: int) -> None:
+    """The old member has heard nothing, has been told to give up two partitions, or has done so."""
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3])
+    new = groups.consumer("team", ["events"])
+    new.join()
+    kept = {"events": [0, 1, 2, 3]}
+    for _ in range(rejoins):
+        kept = rejoin(old, kept)
+    new.leave()
+    assert groups.state.groups["team"].kind == "classic"
+    newer = groups.consumer("team", ["events"])
+    newer.join()
+    left = {0, 1, 2, 3}.difference(kept["events"]) if rejoins == 2 else set()
+    assert set(newer.owned.get("events", ())) == left
+
+
 def test_no_member_gets_its_share_before_the_downgraded_group_has_rebalanced() -> None:
     groups = shard()
     (old,) = stable_classic(groups, [0, 1, 2, 3])
