@@ -152,16 +152,10 @@ class HadoopFiles:
 
     def names(self, subdirectory: str) -> list[str]:
         def run(machine: Any, files: Any) -> list[str]:
-            hadoop = machine.org.apache.hadoop
-            path = hadoop.fs.Path(self.place(subdirectory))
+            path = machine.org.apache.hadoop.fs.Path(self.place(subdirectory))
             if not files.exists(path):
                 return []
-            # One answer for all: each call of the Java machine takes its time.
-            paths = machine.java.util.Arrays.asList(
-                hadoop.fs.FileUtil.stat2Paths(files.listStatus(path))
-            )
-            listed = str(hadoop.util.StringUtils.join("\n", paths))
-            return [each.rpartition("/")[2] for each in listed.split("\n")]
+            return [str(each.getPath().getName()) for each in files.listStatus(path)]
 
         found: list[str] = self._with_files(run)
         return found
