@@ -8,7 +8,7 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 	$(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(MUTATION),--mutation $(MUTATION)) $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fmt lint type sim soak soak-transactions soak-client mutants interop differential-groups spark spark-matrix docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
+.PHONY: help setup test slow fmt lint type sim soak soak-transactions soak-client soak-faces mutants interop differential-groups spark spark-matrix docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ setup: ## Create .venv and install everything from the package registry (fast wh
 
 test: setup lint ## Everything: lint, types, import contracts, all tests, the simulators for a few minutes
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(PYTEST_ARGS)
+
+slow: setup ## Only what `make test` leaves out for its minutes, most of it with Spark
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 fmt: setup ## Format the code and fix what can be fixed mechanically
 	$(BIN)/ruff check --fix-only .
@@ -43,6 +46,9 @@ soak-transactions: setup ## Transactions and groups on real brokers under random
 
 soak-client: setup ## A million records through consume-transform-produce with our client, with kills, exactly once: RECORDS=n, KILLS=n, SEED=n, PROTOCOL=consumer
 	@$(BIN)/python -m tests.system.client.exactly_once $(if $(RECORDS),--records $(RECORDS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(PROTOCOL),--protocol $(PROTOCOL))
+
+soak-faces: setup ## Both faces of the client under signals, cancellations and threads, on the fake cluster: RECORDS=n of each kind (a million), SEED=n
+	@$(BIN)/python -m tests.unit.client.fire.run $(if $(RECORDS),--records $(RECORDS)) $(if $(SEED),--seed $(SEED))
 
 mutants: setup ## Small changes of cores and storage, and whether a fast test fails: COUNT=n, SEED=n, WORKERS=n
 	@$(BIN)/python -m tests.mutation.run $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(WORKERS),--workers $(WORKERS)) $(MUTANTS_ARGS)

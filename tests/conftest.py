@@ -4,11 +4,14 @@ and in which order parallel workers take files. Random tests are not judged by h
 
 from __future__ import annotations
 
+import faulthandler
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says something about the machine, and the first one imports things.
@@ -39,6 +42,9 @@ LONGEST_FIRST = (
 )
 """Begun last, one of these would leave the other workers idle until it ends."""
 
+DEAF_S = 120.0
+"""Longer than that behind its time limit no test is still being ended."""
+
 MARKS = {"interop": "interop", "interop/java": "java", "spark": "spark", "system": "system"}
 
 
@@ -55,6 +61,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for prefix, mark in MARKS.items():
             if folder == prefix or folder.startswith(prefix + "/"):
                 item.add_marker(getattr(pytest.mark, mark))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test's time limit is a signal, which Python looks at between two of its own steps. A call
+    into librdkafka that never returns, in the last test's end too, ends the worker here, with the
+    stacks of its threads.
+    """
+    marker = item.get_closest_marker("timeout")
+    limit_s = float(item.config.getini("timeout") if marker is None else marker.args[0])
+    stderr = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(limit_s + DEAF_S, exit=True, file=stderr)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

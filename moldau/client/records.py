@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from moldau.protocol.records import RecordHeaders as RecordHeaders
 from moldau.protocol.records import TimestampType as TimestampType
@@ -90,11 +91,14 @@ class OffsetAndMetadata:
         metadata: the committer's own text, at most `offset.metadata.max.bytes` of the broker.
         leader_epoch: the epoch of the last record read, so that a log that was cut meanwhile is
             noticed (KIP-320); None when it is not known.
+        topic_id: of the topic that the offset is in, so that one that was deleted and created again
+            is noticed (KIP-516); None when it is not known, as for what a group has committed.
     """
 
     offset: int
     metadata: str = ""
     leader_epoch: int | None = None
+    topic_id: UUID | None = None
 
     def __post_init__(self) -> None:
         if self.offset < 0:

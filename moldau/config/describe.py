@@ -80,10 +80,14 @@ def describe_broker_config(
     ]
 
 
-def describe_cluster_default_config(dynamic_cluster: Mapping[str, str]) -> list[DescribedConfig]:
-    """Describes the cluster-wide dynamic defaults: only what has been set."""
+def describe_cluster_default_config(
+    dynamic_cluster: Mapping[str, str], names: Collection[str] | None = None
+) -> list[DescribedConfig]:
+    """Describes the cluster-wide dynamic defaults: only what has been set; arguments as above."""
     described = []
     for name, text in sorted(dynamic_cluster.items()):
+        if names is not None and name not in names:
+            continue
         key = BROKER_KEYS.get(name) or _unknown_key(name)
         value = None if key.sensitive else text
         synonym = ConfigSynonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)

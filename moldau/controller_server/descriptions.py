@@ -20,7 +20,7 @@ from moldau.config import (
 from moldau.controller_server.request_context import ControllerRequestContext
 from moldau.controller_server.resource_requests import may_see_config
 from moldau.metadata.authorizer import Operation
-from moldau.metadata.described_configs import TOO_MANY_ENTRIES, DescribedEntries
+from moldau.metadata.described_configs import DescribedEntries
 from moldau.metadata.features import (
     KRAFT_VERSION,
     advertised_features,
@@ -215,11 +215,7 @@ class ClusterDescriptions:
                 "4 (broker) are"
             )
             return result
-        configs = entries.of(likeness, describe)
-        if configs is None:
-            result.error_code, result.error_message = ErrorCode.POLICY_VIOLATION, TOO_MANY_ENTRIES
-            return result
-        result.configs = configs
+        entries.fill(result, likeness, describe)
         return result
 
     def _topic(
@@ -234,11 +230,7 @@ class ClusterDescriptions:
         defaults, own = self._dynamic(image)
         if name:
             return describe_broker_config(self._config, defaults, own, keys)
-        return [
-            config
-            for config in describe_cluster_default_config(defaults)
-            if keys is None or config.name in keys
-        ]
+        return describe_cluster_default_config(defaults, keys)
 
     def _dynamic(self, image: MetadataImage) -> tuple[Any, Any]:
         return (

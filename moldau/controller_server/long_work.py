@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from moldau.metadata.steps import Steps
-from moldau.protocol.schema import ArrayType, Message, Struct
+from moldau.protocol.schema import Message, Struct
 from moldau.runtime.clock import Clock
 from moldau.runtime.outgoing import Offload
+from moldau.runtime.request import array_names
 from moldau.runtime.slices import LoopSlices
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ def has_many_elements(message: Struct) -> bool:
     waiting: list[Struct] = [message]
     while waiting:
         struct = waiting.pop()
-        for name in _arrays(type(struct)):
+        for name in array_names(type(struct)):
             elements = getattr(struct, name) or ()
             count += len(elements)
             if count > MANY_ELEMENTS:
@@ -64,15 +65,3 @@ def has_many_elements(message: Struct) -> bool:
             if elements and isinstance(elements[0], Struct):
                 waiting.extend(elements)
     return False
-
-
-_ARRAYS: Final[dict[type[Struct], tuple[str, ...]]] = {}
-
-
-def _arrays(struct: type[Struct]) -> tuple[str, ...]:
-    names = _ARRAYS.get(struct)
-    if names is None:
-        fields = struct.spec().fields
-        names = tuple(field.name for field in fields if isinstance(field.type, ArrayType))
-        _ARRAYS[struct] = names
-    return names

@@ -12,9 +12,11 @@ from typing import Final
 
 from moldau.config import DescribedConfig
 from moldau.metadata.config_entries import config_entry
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
+    DescribeConfigsResult,
 )
 
 MAX_DESCRIBED_ENTRIES: Final = 500_000
@@ -37,21 +39,23 @@ class DescribedEntries:
         self._entries: dict[Hashable, list[DescribeConfigsResourceResult]] = {}
         self._entry_count = 0
 
-    def of(
-        self, likeness: Hashable, describe: Callable[[], Iterable[DescribedConfig]]
-    ) -> list[DescribeConfigsResourceResult] | None:
-        """The entries of one more resource; None when they are too many for the answer.
+    def fill(
+        self,
+        result: DescribeConfigsResult,
+        likeness: Hashable,
+        describe: Callable[[], Iterable[DescribedConfig]],
+    ) -> None:
+        """Give one more resource its entries, or the error that they are too many for the answer.
 
         Args:
             likeness: equal for resources whose descriptions are equal.
         """
         entries = self._entries.get(likeness)
-        if entries is None:
-            if self._entry_count >= MAX_DESCRIBED_ENTRIES:
-                return None
+        if entries is None and self._entry_count < MAX_DESCRIBED_ENTRIES:
             entries = [config_entry(self._request, config) for config in describe()]
             self._entries[likeness] = entries
-        if self._entry_count + len(entries) > MAX_DESCRIBED_ENTRIES:
-            return None
+        if entries is None or self._entry_count + len(entries) > MAX_DESCRIBED_ENTRIES:
+            result.error_code, result.error_message = ErrorCode.POLICY_VIOLATION, TOO_MANY_ENTRIES
+            return
         self._entry_count += len(entries)
-        return entries
+        result.configs = entries

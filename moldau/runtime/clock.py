@@ -31,6 +31,9 @@ class Clock(Protocol):
     def monotonic_ms(self) -> float:
         """Milliseconds since an arbitrary start; never goes back, fractions count."""
 
+    def thread_ms(self) -> float:
+        """Milliseconds of processor time that the calling thread has used; fractions count."""
+
     def call_later(
         self, delay_ms: float, callback: Callable[..., object], *args: Any
     ) -> TimerHandle:
@@ -53,6 +56,9 @@ class SystemClock:
 
     def monotonic_ms(self) -> float:
         return time.monotonic_ns() / 1_000_000
+
+    def thread_ms(self) -> float:
+        return time.thread_time_ns() / 1_000_000
 
     def call_later(
         self, delay_ms: float, callback: Callable[..., object], *args: Any
@@ -79,6 +85,9 @@ class ManualClock:
         return self._wall_offset_ms + int(self._monotonic_ms)
 
     def monotonic_ms(self) -> float:
+        return self._monotonic_ms
+
+    def thread_ms(self) -> float:
         return self._monotonic_ms
 
     def call_later(

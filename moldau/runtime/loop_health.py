@@ -36,9 +36,9 @@ _LOG = logging.getLogger("moldau.loop")
 LAG_PROBE_INTERVAL_MS: Final = 100.0
 """How often the loop's lateness is sampled."""
 
-GC_THRESHOLDS: Final = (50_000, 4, 500)
+GC_THRESHOLDS: Final = (50_000, 2, 1000)
 """Allocations until a young collection, young ones until a middle one, and so on (measured). A
-middle one walks what is left of 250,000 allocations: of a million, as one request can lead to, it
+middle one walks what is left of 150,000 allocations: of a million, as one request can lead to, it
 would hold the loop for 100 ms.
 """
 

@@ -229,7 +229,7 @@ class Request:
 
 def is_large_message(struct: Struct) -> bool:
     """Whether an array has LARGE_ELEMENT_COUNT elements, in the first of all elements as well."""
-    for name in _arrays(type(struct)):
+    for name in array_names(type(struct)):
         elements = getattr(struct, name)
         if not elements:
             continue
@@ -244,7 +244,7 @@ def _take_apart(struct: Struct) -> None:
     """Give the elements of a struct's large arrays free, some at a time: all at once would hold the
     interpreter for 50 ms. What others hold too, an array or a struct, stays as it is.
     """
-    for name in _arrays(type(struct)):
+    for name in array_names(type(struct)):
         elements = getattr(struct, name)
         setattr(struct, name, None)
         if type(elements) is not list or getrefcount(elements) != _NAMED_ONCE:
@@ -260,8 +260,8 @@ def _take_apart(struct: Struct) -> None:
 _ARRAYS: Final[dict[type[Struct], tuple[str, ...]]] = {}
 
 
-def _arrays(struct: type[Struct]) -> tuple[str, ...]:
-    """The names of a struct's arrays."""
+def array_names(struct: type[Struct]) -> tuple[str, ...]:
+    """The names of a struct's fields that are arrays."""
     names = _ARRAYS.get(struct)
     if names is None:
         fields = struct.spec().fields

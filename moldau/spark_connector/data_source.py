@@ -39,9 +39,9 @@ class MoldauDataSource(DataSource):
             InvalidOption: an option that the source does not have, or a value that it cannot take.
         """
         from moldau.spark_connector.options.source_options import SourceOptions
-        from moldau.spark_connector.source.schema import source_schema
+        from moldau.spark_connector.source.schema import schema_for
 
-        return source_schema(SourceOptions.parse(self.options).include_headers)
+        return schema_for(SourceOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads what the topics hold now, once.

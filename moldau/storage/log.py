@@ -249,11 +249,11 @@ class Log:
         try:
             self.producer_state.map_end_offset = base_offset
             self.producer_state.take_snapshot()
+            if old.is_active:
+                old.deactivate()
         except OSError:
             log_maintenance.discard_segment(segment, self.filesystem)
             raise
-        if old.is_active:
-            old.deactivate()
         self.set_segments([*self.segments, segment])
         if self.on_roll is not None:
             self.on_roll(self)

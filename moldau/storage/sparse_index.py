@@ -137,7 +137,7 @@ class SparseIndex:
         if mapped is None:
             self.load()
             size = self.entry_count * self.ENTRY.size
-            mapped = self._mapped = self._filesystem.map(self.path, size, create=size == 0)
+            mapped = self._mapped = self._filesystem.map(self.path, size)
         return mapped
 
     def entry(self, index: int) -> tuple[Any, ...]:

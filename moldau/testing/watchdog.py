@@ -20,6 +20,7 @@ from typing import Final
 
 STARTED: Final = "+"
 ENDED: Final = "-"
+CLOSED: Final = "."
 END_DEADLINE_S: Final = 10.0
 
 
@@ -49,8 +50,11 @@ class Watchdog:
         self._tell(f"{ENDED}{process_id}\n")
 
     def close(self) -> None:
-        """End the helper; idempotent."""
+        """End the helper; idempotent. It is told to end: a process that the test has forked may
+        hold the pipe open for as long as it likes.
+        """
         assert self._process.stdin is not None, "stdin is a pipe"
+        self._tell(f"{CLOSED}\n")
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         self._process.wait()
@@ -93,6 +97,8 @@ def watch(directory: str | None) -> None:
         signal.signal(number, signal.SIG_IGN)
     targets: dict[int, _Target] = {}
     for line in sys.stdin:
+        if line.startswith(CLOSED):
+            break
         process_id = int(line[1:])
         if line.startswith(STARTED):
             targets[process_id] = _Target(process_id)

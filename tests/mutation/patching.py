@@ -12,6 +12,7 @@ import builtins
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -19,6 +20,14 @@ from typing import Any
 from tests.mutation.changes import Mutant
 
 _PROBE = "__moldau_probe__"
+
+
+def import_all(paths: Iterable[str]) -> None:
+    """Imports the modules in these files, named from the root of the tree: the product imports some
+    of them only when a function runs, and until then the process has none of their functions.
+    """
+    for path in paths:
+        import_module(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
 
 
 def functions_of(paths: Iterable[Path]) -> list[FunctionType]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import pytest
 from moldau.testing.waiting import wait_until
 from tests.mutation import trials
 from tests.mutation.changes import BRANCH, COMPARISON, DROPPED, OFF_BY_ONE, Mutant, mutants
-from tests.mutation.patching import make, probe
+from tests.mutation.patching import functions_of, import_all, make, probe
 from tests.mutation.run import explanations, table
 from tests.mutation.sampling import AREAS, ROOT, area_mutants, mixed, sample
 from tests.mutation.trials import (
@@ -181,6 +182,25 @@ def test_a_change_of_a_function_that_the_process_does_not_have_is_refused(module
         make(boundary, path.parent, [module.other])
 
 
+def test_functions_are_found_of_modules_that_nothing_has_imported_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "late_victims" / "inner.py"
+    path.parent.mkdir()
+    (path.parent / "__init__.py").write_text("def first():\n    return 1\n")
+    path.write_text("def second():\n    return 2\n")
+    files = {"late_victims/__init__.py", "late_victims/inner.py"}
+    try:
+        import_all(files)
+        found = functions_of(tmp_path / each for each in files)
+        assert sorted(each.__name__ for each in found) == ["first", "second"]
+        assert "late_victims.__init__" not in sys.modules
+    finally:
+        for name in ("late_victims", "late_victims.inner"):
+            sys.modules.pop(name, None)
+
+
 def test_probes_tell_of_the_statements_that_are_run(module: ModuleType):
     path = Path(module.limit.__code__.co_filename)
     seen: set[int] = set()
@@ -237,6 +257,14 @@ def test_a_child_that_is_only_slow_does_not_hang(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(trials, "HANG_CPU_SECONDS", 0.0)
     assert not child.is_hanging()
     child.kill()
+
+
+def test_a_child_that_has_no_group_yet_is_ended(monkeypatch: pytest.MonkeyPatch):
+    """On a busy machine it may not have begun when it is to end."""
+    monkeypatch.setattr(os, "setsid", signal.pause)
+    child = Child(lambda _tell: {})
+    assert child.kill() == {"result": HUNG}
+    assert not _is_running(child.pid)
 
 
 def _is_running(pid: int) -> bool:

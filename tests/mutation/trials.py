@@ -16,7 +16,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, zip_longest
@@ -28,7 +27,7 @@ from typing import Any
 import pytest
 
 from tests.mutation.changes import Mutant
-from tests.mutation.patching import functions_of, make, probe
+from tests.mutation.patching import functions_of, import_all, make, probe
 from tests.mutation.sampling import AREAS, ROOT
 
 LONGEST_TEST_SECONDS = 15.0
@@ -119,6 +118,7 @@ class Trials:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """The place of the tests' own run."""
         self._items = {item.nodeid: item for item in session.items}
+        import_all(sorted({mutant.path for _area, mutant in self.changes}))
         self._functions = functions_of({ROOT / mutant.path for _area, mutant in self.changes})
         self._statements = sorted({_statement(mutant) for _area, mutant in self.changes})
         gc.collect()
@@ -342,8 +342,10 @@ class Child:
 
     def _end(self) -> int:
         """The status that the process ended with."""
-        with suppress(ProcessLookupError):
+        try:
             os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has not got so far as to make its group, or has ended
+            os.kill(self.pid, signal.SIGKILL)
         _pid, status = os.waitpid(self.pid, 0)
         os.close(self.pipe)
         return status

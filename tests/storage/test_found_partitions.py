@@ -225,6 +225,18 @@ async def test_two_copies_of_topics_that_are_gone_are_put_aside(wanted: UUID | N
         assert any(each.startswith("a-0.") and each.endswith("-stray") for each in node.names(path))
 
 
+async def test_a_wrong_copy_that_cannot_be_put_aside_keeps_the_right_one_offline() -> None:
+    """Else the next start would find two of them again, and the metadata may have changed."""
+    node, manager = await two_copies()
+    one, two = manager.directories
+    node.filesystem.faults.append(Fault("rename", "/two/a-0", errno.EIO))
+    await manager.found.settle(lambda each: (topic_id(1), one.directory_id))
+    assert not two.is_online
+    assert manager.get(tp("a-0")) is None
+    assert manager.offline_reason(tp("a-0"))
+    assert manager.found.twins == {tp("a-0")}
+
+
 async def test_two_copies_give_their_name_to_a_topic_made_later() -> None:
     node, manager = await two_copies()
     # The topic is the one of both, and the metadata name neither place: an operator has to say.

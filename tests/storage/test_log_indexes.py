@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.protocol.records import InvalidBatch
-from moldau.storage import batch_scan
+from moldau.storage import batch_scan, sparse_index
 from moldau.storage.batch_scan import scan_headers, scan_verified
 from moldau.storage.leader_epoch_cache import LeaderEpochCache
 from moldau.storage.offset_index import OffsetIndex
@@ -16,7 +18,7 @@ from moldau.storage.time_index import TimeIndex, TimestampOffset
 from moldau.storage.transaction_index import AbortedTransaction, TransactionIndex
 from moldau.storage.verify import Verification
 from tests.storage.log_fixtures import LogBench, append, batch_of, read_once
-from tests.storage.simulated_filesystem import SimulatedFilesystem
+from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
 BASE = 1000
 
@@ -283,6 +285,27 @@ def test_offsets_that_no_batch_can_have_are_noticed(at: int, number: bytes) -> N
         with pytest.raises(InvalidBatch, match="offset"):
             list(scan(file, 0, file.size_bytes))  # type: ignore[operator]
     file.close()
+
+
+def test_an_index_gets_its_blocks_before_its_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write through the mapping would kill the process where the disk has no block for it."""
+    monkeypatch.setattr(sparse_index, "POPULATE_BYTES", 4 * OffsetIndex.ENTRY.size)
+    disk = filesystem()
+    index = OffsetIndex(disk, "/d/i.index", BASE)
+    index.open_for_append(16 * OffsetIndex.ENTRY.size)
+    written = []
+    for number in range(16):
+        before = disk.operation_count
+        disk.faults.append(Fault("pwrite", "i.index", errno.ENOSPC))
+        if not index.append(BASE + 1 + number, number + 1):
+            written.append(number)
+            assert index.entry_count == number
+            assert index.append(BASE + 1 + number, number + 1)
+        disk.faults.clear()
+        assert (disk.operation_count > before) is (number in written)
+    assert written == [0, 5, 9, 13]
+    assert index.lookup(BASE + 16) == (BASE + 16, 16)
+    index.unmap()
 
 
 def test_an_index_that_was_emptied_takes_entries_again() -> None:

@@ -197,6 +197,26 @@ def test_starting_over_at_an_offset() -> None:
     assert (log.log_start_offset, values_of(log)) == (1000, ["x"])
 
 
+@pytest.mark.parametrize("offset", [3, 10, 30, 1000])
+def test_a_log_that_starts_over_lowers_its_recovery_point_before_its_files_go(offset: int) -> None:
+    """Below the old start and below the new one: a crash may leave any of the files."""
+    bench = LogBench(config=small())
+    log = bench.open()
+    fill(log, 50)
+    log.update_high_watermark(50)
+    log.delete_records(10)
+    log.flush()
+    before = bench.names()
+    told: list[tuple[int, bool]] = []
+    log.on_recovery_point_lowered = lambda each: told.append(
+        (each.recovery_point, bench.names() == before)
+    )
+    log.truncate_fully_and_start_at(offset)
+    assert told == [(min(10, offset), True)]
+    assert log.recovery_point == offset
+    assert log.start_flush() is None, "there is nothing that could be lost"
+
+
 def test_timestamps_of_cut_records_are_forgotten() -> None:
     log = LogBench().open()
     append(log, "a", timestamp_ms=START_MS)
@@ -343,6 +363,24 @@ def test_a_search_does_not_find_what_was_cut_meanwhile() -> None:
     log.truncate_fully_and_start_at(100)
     assert finished(search) is None
     assert not log.offline
+
+
+def test_a_search_that_has_passed_a_segment_looks_into_it_again_after_a_cut() -> None:
+    log = LogBench().open()
+    append(log, "a", timestamp_ms=START_MS + 9)
+    append(log, "b", timestamp_ms=START_MS - 1)
+    log.roll()
+    append(log, "c", timestamp_ms=START_MS)
+    log.update_high_watermark(1)
+    log.delete_records(1)
+    search = started_search(log)  # into the first segment, for nothing: "a" is deleted
+    assert search.locate()
+    log.truncate_to(1)
+    append(log, "d", timestamp_ms=START_MS + 1)
+    search.run()
+    found = finished(search)
+    assert found is not None
+    assert (found.offset, found.timestamp_ms) == (1, START_MS + 1)
 
 
 def test_a_cut_between_choosing_and_reading_is_no_damage() -> None:
@@ -497,6 +535,26 @@ def test_a_flush_covers_the_last_words_in_the_indexes_of_a_segment_flushed_befor
     for suffix in (".index", ".timeindex"):
         node = filesystem.file_node(bench.path(0, suffix))
         assert node.durable == bytes(node.data), suffix
+
+
+@pytest.mark.parametrize(("flushed", "bases"), [(3, [0, 3]), (4, [3]), (5, [3])])
+def test_a_flush_begins_with_the_segment_of_the_last_record_that_was_flushed(
+    flushed: int, bases: list[int]
+) -> None:
+    bench = LogBench()
+    log = bench.open()
+    for offset in range(6):
+        if offset == 3:
+            log.roll()
+        if offset == flushed:
+            log.flush()
+        append(log, "x")
+    job = log.start_flush()
+    assert job is not None
+    assert [file.name for file in job.files] == [bench.path(base) for base in bases]
+    job.run()
+    log.finish_flush(job)
+    assert log.recovery_point == 6
 
 
 def test_a_late_flush_does_not_write_into_the_directory_of_a_new_log() -> None:

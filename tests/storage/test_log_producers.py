@@ -476,6 +476,21 @@ def test_the_state_of_producers_is_never_of_before_the_logs_start() -> None:
     assert state.map_end_offset == 8
 
 
+@pytest.mark.parametrize("snapshot_at", [None, 1, 2])
+def test_after_a_cut_the_state_of_producers_is_that_of_the_logs_end(
+    snapshot_at: int | None,
+) -> None:
+    log = LogBench().open()
+    state = log.producer_state
+    for number in range(4):
+        if number == snapshot_at:
+            state.take_snapshot()
+        send(log, number)
+    log.truncate_to(2)
+    (producer,) = log.active_producers()
+    assert (producer.last_sequence, state.map_end_offset) == (1, 2)
+
+
 def test_a_control_record_that_is_not_understood_leaves_its_producer_as_it_is() -> None:
     """A newer broker may have written it; the bytes are intact."""
     bench = LogBench()

@@ -197,6 +197,57 @@ def test_rolls_when_relative_offsets_run_out() -> None:
     assert [r.offset for r in read_all(follower)] == [0, far]
 
 
+@pytest.mark.parametrize(("offset", "base_offset"), [(2**31, 1), (2**31 + 1, 2**31 + 1)])
+def test_a_segment_begins_at_the_logs_end_as_far_as_it_can_number(
+    offset: int, base_offset: int
+) -> None:
+    follower = LogBench(config=LogConfig(cleanup_policy=("compact",))).open()
+    for each in (0, offset):
+        batch = batch_of("a", base_offset=each, partition_leader_epoch=0)
+        assert follower.append_as_follower(batch, leader_epoch=0).error is ErrorCode.NONE
+    assert [s.base_offset for s in follower.segments] == [0, base_offset]
+    assert [r.offset for r in read_all(follower)] == [0, offset]
+
+
+@pytest.mark.parametrize(
+    ("offset", "value_bytes", "base_offset"),
+    [(2**31 + 5, 1, 2**31 + 5), (0, 900, 0), (2**31 - 1, 1, 0)],
+    ids=["too far", "too large", "neither"],
+)
+def test_an_empty_segment_gives_way_to_one_that_takes_the_batch(
+    offset: int, value_bytes: int, base_offset: int
+) -> None:
+    bench = LogBench(config=LogConfig(segment_bytes=500, cleanup_policy=("compact",)))
+    follower = bench.open()
+    batch = batch_of("x" * value_bytes, base_offset=offset, partition_leader_epoch=0)
+    assert follower.append_as_follower(batch, leader_epoch=0).error is ErrorCode.NONE
+    assert bench.names(".log") == [f"{base_offset:020d}.log"]
+    assert [r.offset for r in read_all(follower)] == [offset]
+    follower = bench.reopen(follower)
+    assert [r.offset for r in read_all(follower)] == [offset]
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_segment_that_ends_too_early_is_damage_unless_the_log_was_compacted(
+    *, is_compacted: bool
+) -> None:
+    bench = LogBench()
+    log = bench.open(first_dirty_offset=0 if is_compacted else None)
+    append(log, "a")
+    size = log.size_bytes
+    append(log, "b")
+    log.roll()
+    append(log, "c")
+    log.segments[0].hints.clear()
+    bench.overwrite(log.segments[0].path, size, (0).to_bytes(8, "big"))
+    result, found = read_once(log, 1)
+    if is_compacted:
+        assert [r.offset for r in found] == [2]
+    else:
+        assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert log.offline
+
+
 def test_an_explicit_roll_and_its_callback() -> None:
     log = LogBench().open()
     rolled = []

@@ -487,3 +487,32 @@ def test_a_time_index_that_a_power_loss_emptied_is_made_anew(left: bytes) -> Non
     assert found is not None
     assert found.offset == 0
     assert log.apply_retention(START_MS + 1000) == 0
+
+
+def test_records_of_1970_are_found_after_their_time_index_was_emptied() -> None:
+    bench = LogBench()
+    log = bench.open()
+    append(log, "a", timestamp_ms=0)
+    log.flush()
+    log.roll()
+    append(log, "b", timestamp_ms=-1)
+    log.abandon()
+    bench.filesystem.open(bench.path(0, ".timeindex")).truncate(0)
+    found = bench.open(recovery_point=1).offset_for_timestamp(0)
+    assert found is not None
+    assert found.offset == 0
+
+
+@pytest.mark.parametrize("base_offset", [0, 1, 2])
+def test_a_batch_that_overlaps_the_one_before_ends_the_log(base_offset: int) -> None:
+    """Also in the first segment, whose first batch may begin below the log's start."""
+    bench = LogBench()
+    log = bench.open()
+    append(log, "a", "b", "c")
+    position = log.size_bytes
+    append(log, "d", "e")
+    log.abandon()
+    bench.overwrite(bench.path(0), position, base_offset.to_bytes(8, "big"))
+    log = bench.open()
+    assert (log.log_end_offset, log.size_bytes) == (3, position)
+    assert values_of(log) == ["a", "b", "c"]

@@ -9,7 +9,7 @@ are refused until that part exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
 
 from moldau.broker.authorizer import Operation
@@ -30,9 +30,8 @@ from moldau.config import (
     describe_group_config,
     describe_topic_config,
 )
-from moldau.metadata.described_configs import TOO_MANY_ENTRIES, DescribedEntries
+from moldau.metadata.described_configs import DescribedEntries
 from moldau.metadata.image import ConfigResourceType
-from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -74,11 +73,7 @@ def _describe(
         return result
     # An empty list means all keys, as null does.
     keys = frozenset(resource.configuration_keys or ()) or None
-    configs = entries.of(*_description(services, resource_type, name, keys))
-    if configs is None:
-        result.error_code, result.error_message = ErrorCode.POLICY_VIOLATION, TOO_MANY_ENTRIES
-        return result
-    result.configs = configs
+    entries.fill(result, *_description(services, resource_type, name, keys))
     return result
 
 
@@ -91,7 +86,7 @@ def _description(
     configs = services.metadata.image.configs
     defaults = configs.get(ConfigResourceType.BROKER, "")
     if resource_type == ConfigResourceType.BROKER and name == "":
-        return (resource_type, name, keys), partial(_cluster_defaults, defaults, keys)
+        return (resource_type, name, keys), partial(describe_cluster_default_config, defaults, keys)
     own = configs.get(ConfigResourceType.BROKER, str(services.broker_id))
     config = services.node_config
     if resource_type == ConfigResourceType.BROKER:
@@ -109,16 +104,6 @@ def _description(
         (resource_type, frozenset(overrides.items()), keys),
         partial(describe, config, defaults, own, overrides, keys),
     )
-
-
-def _cluster_defaults(
-    defaults: Mapping[str, str], keys: Collection[str] | None
-) -> list[DescribedConfig]:
-    return [
-        config
-        for config in describe_cluster_default_config(defaults)
-        if keys is None or config.name in keys
-    ]
 
 
 def _loggers(keys: Collection[str] | None) -> list[DescribedConfig]:

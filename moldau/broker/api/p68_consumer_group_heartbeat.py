@@ -7,14 +7,15 @@ GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_
 UNRELEASED_INSTANCE_ID as Kafka 4.3 has them. Of topics that a regular expression matches only
 those count that the member may DESCRIBE. Unlike Kafka's, this coordinator also takes over classic
 groups of librdkafka's sticky assignors, whose assignments carry data of their own. An expression
-that takes more than 0.25 ms to compile has its connection throttled for a hundred times as long, at
-most a second. Known gaps: a regular expression of more than 1,024 bytes, or that takes RE2 more
+that takes over a millisecond to compile has its connection throttled for a hundred times as long,
+at most a second. Known gaps: a regular expression of more than 1,024 bytes, or that takes RE2 more
 than 64 KiB, names more than 4 Unicode classes, or has repetitions (`{1,249}`) of more than
 1,000 altogether, is refused like one that is none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.authorizer import Operation, ResourceType
@@ -42,9 +43,14 @@ def is_served(services: BrokerServices) -> bool:
 
 def handle(
     services: BrokerServices, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-) -> None:
+) -> Iterator[None]:
     """Hand the request to the group's coordinator."""
     error = _refusal(services, context, request)
+    for name in (request.subscribed_topic_names or ()) if error is None else ():
+        if not context.authorized_topic(Operation.DESCRIBE, name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            break
+        yield
     if error is not None:
         context.respond(ConsumerGroupHeartbeatResponse(error_code=error))
         return
@@ -76,7 +82,4 @@ def _refusal(
         return ErrorCode.UNSUPPORTED_VERSION
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
-    for name in request.subscribed_topic_names or ():
-        if not context.authorized_topic(Operation.DESCRIBE, name):
-            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return None

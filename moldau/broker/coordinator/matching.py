@@ -21,8 +21,8 @@ MATCH_SLICE_MS: Final = 1.0
 """Python's lock is free during a match, but not between two: the loop waits for it so long."""
 
 
-FREE_COMPILATION_MS: Final = 0.25
-"""An expression that takes no longer to compile costs its client no rest; most take a tenth."""
+FREE_COMPILATION_MS: Final = 1.0
+"""An expression that takes no longer to compile, in processor time, costs its client no rest."""
 
 REST_PER_COMPILATION: Final = 100
 """The next requests of its client wait for so many times as long as another expression took: RE2
@@ -30,7 +30,7 @@ holds Python's lock while it compiles, so that a thread would hold up the loop a
 """
 
 MOST_REST_MS: Final = 1_000
-"""A rest is no longer, however busy the machine was: sessions are."""
+"""A rest is no longer: sessions are."""
 
 
 class ExpressionMatcher:
@@ -51,10 +51,10 @@ class ExpressionMatcher:
         Returns:
             For how many milliseconds the client's next requests shall wait.
         """
-        begin_ms = self._clock.monotonic_ms()
+        begin_ms = self._clock.thread_ms()
         with contextlib.suppress(InvalidExpression):
             compile_expression(expression)
-        taken_ms = self._clock.monotonic_ms() - begin_ms
+        taken_ms = self._clock.thread_ms() - begin_ms
         if taken_ms <= FREE_COMPILATION_MS:
             return 0
         return int(min(taken_ms * REST_PER_COMPILATION, MOST_REST_MS))

@@ -12,6 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from enum import IntEnum
 from typing import Any, Protocol, TypeVar
+from uuid import UUID
 
 from moldau.client.cluster.backoff import backoff_ms
 from moldau.client.cluster.connections import Address, Connections, Purpose
@@ -214,6 +215,12 @@ class ClusterClient:
     def request_update(self) -> None:
         """Something known is stale: ask anew, in the background, as soon as the back-off allows."""
         self._updates.request()
+
+    def expect_topic(self, name: str, topic_id: UUID) -> None:
+        """Another client has read the topic under this id: see `MetadataCache.expect_topic`."""
+        self.metadata.expect_topic(name, topic_id)
+        if name not in self.metadata.topics:
+            self._updates.request()
 
     def on_update(self, callback: Callable[[], object]) -> None:
         """Call `callback()` after every change of the metadata."""

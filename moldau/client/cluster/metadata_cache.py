@@ -21,8 +21,9 @@ from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRespons
 KEPT_IDS: Final = 8
 """So many ids that a topic's name has had are remembered: a broker lags by one or two."""
 MAX_REFUSALS: Final = 5
-"""So often in a row a former id is taken for the word of a broker that lags. An id that is told on
-and on is the topic's: a client that begins may hear of the former topic after the new one.
+"""So often in a row a former id, or another one than is expected, is taken for the word of a broker
+that lags. An id that is told on and on is the topic's: a client that begins may hear of the former
+topic after the new one.
 """
 KEPT_GONE: Final = 1_000
 """Of so many topics that are gone their ids are remembered, until there are more."""
@@ -84,7 +85,10 @@ class NodeEndpoint(Protocol):
 class MetadataCache:
     """Brokers, topics and the errors of topics that could not be described.
 
-    `version` grows with everything that changes.
+    Attributes:
+        version: grows with everything that changes.
+        doubted: topics of which the last response told, that are not known since a broker that lags
+            may have told it: to be asked for again soon.
     """
 
     def __init__(self) -> None:
@@ -97,6 +101,8 @@ class MetadataCache:
         self.version: int = 0
         self._ids: dict[str, deque[uuid.UUID]] = {}
         self._refusal_counts: dict[str, int] = {}
+        self._expected: set[str] = set()
+        self.doubted: frozenset[str] = frozenset()
 
     def update(self, response: MetadataResponse, *, complete: bool) -> None:
         """Take over a response; `complete` when all topics were asked for."""
@@ -113,6 +119,7 @@ class MetadataCache:
             self.topics = {}
             self.topic_errors = {}
             self.topic_names = {}
+        doubted = set()
         for topic in response.topics:
             name = topic.name or ""
             known = topics.get(name)
@@ -120,6 +127,8 @@ class MetadataCache:
                 if known is not None:
                     self.topics[name] = known
                     self.topic_names[known.topic_id] = name
+                else:
+                    doubted.add(name)
                 continue
             if known is not None:
                 self.topic_names.pop(known.topic_id, None)
@@ -131,23 +140,46 @@ class MetadataCache:
             else:
                 self.topics.pop(name, None)
                 self.topic_errors[name] = ErrorCode.of(topic.error_code)
+        self.doubted = frozenset(doubted)
         if len(self._ids) > len(self.topics) + KEPT_GONE:
-            self._ids = {name: ids for name, ids in self._ids.items() if name in self.topics}
+            kept = self.topics.keys() | self._expected
+            self._ids = {name: ids for name, ids in self._ids.items() if name in kept}
             self._refusal_counts.clear()
+
+    def expect_topic(self, name: str, topic_id: uuid.UUID) -> None:
+        """Take the word of another client that the topic of this name has the id, until brokers
+        tell otherwise on and on. A topic with another id is not known any more.
+        """
+        ids = self._ids.setdefault(name, deque(maxlen=KEPT_IDS))
+        if ids and ids[-1] == topic_id:
+            return
+        if topic_id in ids:
+            ids.remove(topic_id)
+        ids.append(topic_id)
+        self._expected.add(name)
+        self._refusal_counts.pop(name, None)
+        known = self.topics.get(name)
+        if known is not None and known.topic_id.int:
+            self.topic_names.pop(known.topic_id, None)
+            del self.topics[name]
+            self.version += 1
 
     def _was_replaced(self, name: str, topic_id: uuid.UUID) -> bool:
         """Whether the name has gone to another topic since it had this id; notes a new id."""
         if not topic_id.int:
             return False
         ids = self._ids.setdefault(name, deque(maxlen=KEPT_IDS))
-        if topic_id in ids and topic_id != ids[-1]:
+        is_newest = bool(ids) and topic_id == ids[-1]
+        if not is_newest and (topic_id in ids or name in self._expected):
             refusal_count = self._refusal_counts.get(name, 0) + 1
             if refusal_count <= MAX_REFUSALS:
                 self._refusal_counts[name] = refusal_count
                 return True
-            ids.remove(topic_id)
+            if topic_id in ids:
+                ids.remove(topic_id)
         self._refusal_counts.pop(name, None)
-        if not ids or topic_id != ids[-1]:
+        self._expected.discard(name)
+        if not is_newest:
             ids.append(topic_id)
         return False
 
@@ -203,6 +235,7 @@ class MetadataCache:
         for name in [name for name in self._ids if name not in names]:
             del self._ids[name]
             self._refusal_counts.pop(name, None)
+            self._expected.discard(name)
         if gone:
             self.version += 1
 
@@ -232,6 +265,8 @@ class MetadataCache:
         """Why there is no leader to talk to."""
         if topic in self.topic_errors:
             return self.topic_errors[topic]
+        if topic in self._expected:
+            return ErrorCode.LEADER_NOT_AVAILABLE  # it exists, by the word of another client
         if self._partition(topic, partition) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.LEADER_NOT_AVAILABLE

@@ -266,8 +266,8 @@ class MetadataUpdates:
         if topics is not None:
             # Those that became of interest meanwhile are not thrown away.
             self._cache.retain(topics | (self._topics_of_interest() or frozenset()))
-        if _is_unfinished(response):
-            # A topic that is being made, or an election: it will not be long.
+        if _is_unfinished(response) or self._cache.doubted:
+            # A topic that is being made, an election, a broker that lags: it will not be long.
             self._is_requested = True
 
     def _failed(self, error: BaseException) -> None:

@@ -20,6 +20,7 @@ from moldau.client.consumer.core.offset_reset import (
 from moldau.client.consumer.core.partition_state import UNKNOWN_EPOCH, FetchState, PartitionState
 from moldau.client.errors import NoOffsetForPartition, RequestTimeout, error_for
 from moldau.client.records import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from moldau.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from moldau.client.config.consumer import ConsumerConfig
@@ -44,16 +45,26 @@ class PositionCalls:
         """Read on from `offset`; with an OffsetAndMetadata that knows its leader epoch, the log is
         checked for having been cut meanwhile (KIP-320).
 
+        With one that knows its topic id, only the topic with this id is read from there. Where the
+        brokers tell on and on that the topic of this name has another id, `auto.offset.reset`
+        decides as for any topic that is deleted and created again; with `none`, polls raise
+        NoOffsetForPartition.
+
         Raises:
             NotAssigned: the partition is not this consumer's.
             ValueError: the offset is below zero.
         """
         self._check_open()
-        epoch = UNKNOWN_EPOCH
+        epoch, topic_id = UNKNOWN_EPOCH, ZERO_UUID
         if isinstance(offset, OffsetAndMetadata):
             epoch = UNKNOWN_EPOCH if offset.leader_epoch is None else offset.leader_epoch
+            topic_id = offset.topic_id or ZERO_UUID
             offset = offset.offset
-        self._state(topic_partition).seek(offset_of(offset), epoch)
+        state = self._state(topic_partition)
+        state.seek(offset_of(offset), epoch, topic_id)
+        if topic_id != ZERO_UUID:
+            self._parts.client.expect_topic(topic_partition.topic, topic_id)
+            self._parts.positions.leaders_changed()
         self._moved()
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:

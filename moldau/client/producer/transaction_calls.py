@@ -35,9 +35,16 @@ class TransactionContext:
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
+        self._number = 0
+
+    @property
+    def is_latest(self) -> bool:
+        """Whether no transaction has been begun since this one."""
+        return self._number == self._transactions.begun_count
 
     async def __aenter__(self) -> None:
         await self._transactions.enter()
+        self._number = self._transactions.begun_count
 
     async def __aexit__(
         self,

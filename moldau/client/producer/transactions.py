@@ -82,6 +82,8 @@ class Transactions:
     ) -> None:
         if config.transaction_two_phase_commit_enable and config.transactional_id is None:
             raise ConfigurationError("transaction.two.phase.commit.enable needs a transactional.id")
+        self.begun_count: int = 0
+        """Transactions that this producer has opened."""
         self._clock = clock
         self._batches = batches
         self._limit_ms: float = config.max_block_ms
@@ -225,6 +227,7 @@ class Transactions:
         """See `TransactionCalls.begin_transaction`."""
         self._check_transactional("begin_transaction()")
         self._raise(self._manager.begin())
+        self.begun_count += 1
         self._driver.forget_cause()
         self._changed()
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
 from moldau.client.errors import ClientClosed, InvalidState, KafkaError
-from moldau.client.sync.calls import Call, Callers, GiveBack
+from moldau.client.sync.calls import Call, Callers
 
 Result = TypeVar("Result")
 
@@ -53,7 +53,6 @@ class BackgroundLoop:
         work: Callable[..., Coroutine[Any, Any, Result]],
         /,
         *arguments: Any,
-        give_back: GiveBack[Result] | None = None,
         callers: Callers | None = None,
         **keywords: Any,
     ) -> Result:
@@ -64,7 +63,6 @@ class BackgroundLoop:
 
         Args:
             work: called on the loop with the other arguments.
-            give_back: gets, on the loop, a result that came too late for an interrupted caller.
             callers: the thread may be given errands through these while it waits.
 
         Raises:
@@ -73,7 +71,7 @@ class BackgroundLoop:
         """
         self.check()
         self.check_may_block()
-        return Call(work, arguments, keywords, give_back, callers).run(self.post)
+        return Call(work, arguments, keywords, callers).run(self.post)
 
     def post(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Run a function on the loop soon, without waiting for it. Raises: as `call`"""

@@ -3,12 +3,13 @@
 Owns the way of a result, an error, an interruption and of listeners from one to the other.
 Must not know any client.
 Invariant: what the user's functions (listeners, callbacks of commits) do, they do in the thread
-that made the call, while it waits; and a result that no caller gets goes to `give_back`.
+that made the call, while it waits; and a result that no caller gets is taken back.
 
-A result and Ctrl-C may cross:
-  1. the loop ends the work and sends the result
-  2. the signal raises KeyboardInterrupt in the thread before it has taken the result
-  3. the thread posts `_cancel`; on the loop it finds the work done and gives the result back
+CPython looks for signals when a function begins and behind the calls of functions that are not
+Python's own. Ctrl-C there drops what such a call returned. Therefore:
+  1. what the loop sends lies in a deque until it has been looked after; a wake-up may be lost
+  2. what must not be lost is kept in a `Kept`, and nothing is called between looking at it there
+     and the end of the method that the user called
 """
 
 from __future__ import annotations
@@ -22,11 +23,10 @@ from functools import wraps
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
-from moldau.client.errors import ClientClosed, InvalidState
+from moldau.client.errors import ClientClosed, InvalidState, KafkaError
 
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
-GiveBack: TypeAlias = Callable[[Result], object]
 Post: TypeAlias = Callable[..., object]
 
 LOOK_S: Final = 0.5
@@ -42,35 +42,33 @@ class Call(Generic[Result]):
     __slots__ = (
         "_arguments",
         "_begun",
+        "_bell",
         "_callers",
         "_error",
-        "_give_back",
-        "_interrupted",
+        "_inbox",
         "_keywords",
-        "_messages",
         "_result",
         "_task",
         "_work",
     )
+
+    _result: Result
 
     def __init__(
         self,
         work: Callable[..., Coroutine[Any, Any, Result]],
         arguments: tuple[Any, ...],
         keywords: Mapping[str, Any],
-        give_back: GiveBack[Result] | None = None,
         callers: Callers | None = None,
     ) -> None:
         self._callers = callers
         self._work = work
         self._arguments = arguments
         self._keywords = keywords
-        self._give_back = give_back
-        self._messages: SimpleQueue[Errand | None] = SimpleQueue()
+        self._inbox: deque[Errand | None] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
         self._task: asyncio.Task[None] | None = None
         self._begun = False
-        self._interrupted = False
-        self._result: list[Result] = []
         self._error: BaseException | None = None
 
     def start(self) -> None:
@@ -82,7 +80,7 @@ class Call(Generic[Result]):
         if self._callers is not None:
             self._callers.entered(self)
         try:
-            self._result.append(await self._work(*self._arguments, **self._keywords))
+            self._result = await self._work(*self._arguments, **self._keywords)
         except asyncio.CancelledError:
             self._error = ClientClosed("the client was closed during the call")
         except (KeyboardInterrupt, SystemExit) as error:  # would end the loop for everybody
@@ -90,14 +88,7 @@ class Call(Generic[Result]):
         except Exception as error:  # noqa: BLE001 - the caller's, whatever it is
             self._error = error
         finally:
-            if self._interrupted:
-                self._return_result()
-            self._leave()
-            self._messages.put(_ENDED)
-
-    def _return_result(self) -> None:
-        if self._result and self._give_back is not None:
-            self._give_back(self._result.pop())
+            self._end()
 
     def run(self, post: Post) -> Result:
         """Have the work done and wait for it; run meanwhile what it wants run in this thread.
@@ -107,11 +98,12 @@ class Call(Generic[Result]):
         """
         try:
             post(self.start)
-            while (errand := self._next_message()) is not _ENDED:
+            while (errand := self._next()) is not _ENDED:
                 errand()
+                self._inbox.popleft()
             if self._error is not None:
                 raise self._error
-            return self._result.pop()
+            return self._result
         except BaseException as error:
             if error is not self._error:
                 self._abandon(post)
@@ -122,48 +114,109 @@ class Call(Generic[Result]):
     def _abandon(self, post: Post) -> None:
         """Cancel the work and wait until it has ended, so that the client can be used again."""
         post(self._cancel)
-        while (errand := self._next_message()) is not _ENDED:
-            if self._callers is not None:
+        while (errand := self._next()) is not _ENDED:
+            if self._callers is not None and not errand.begun:
                 post(self._callers.put_back, errand)
+            self._inbox.popleft()
 
-    def _next_message(self) -> Errand | None:
-        while True:
+    def _next(self) -> Errand | None:
+        """What lies first in the inbox, and stays there."""
+        while not self._inbox:
             with contextlib.suppress(Empty):
-                return self._messages.get(timeout=LOOK_S)
+                self._bell.get(timeout=LOOK_S)
+        return self._inbox[0]
 
     def _cancel(self) -> None:
         """On the loop."""
-        self._interrupted = True
-        self._leave()
-        if self._task is not None and not self._task.done():
+        if self._begun and self._task is not None and not self._task.done():
+            self._leave()
             self._task.cancel()
-            if self._begun:
-                return
+        else:
             # Cancelled before its first step a task runs nothing at all: it would not tell us.
-        self._return_result()
-        self._messages.put(_ENDED)
+            if self._task is not None:
+                self._task.cancel()
+            self._end()
+
+    def _end(self) -> None:
+        self._leave()
+        self.send(_ENDED)
 
     def _leave(self) -> None:
         if self._callers is not None:
             self._callers.left(self)
 
-    def send(self, errand: Errand) -> None:
+    def send(self, errand: Errand | None) -> None:
         """Have the waiting thread run this. On the loop."""
-        self._messages.put(errand)
+        self._inbox.append(errand)
+        self._bell.put(None)
+
+
+class Kept(Generic[Result]):
+    """What a call takes out of its client, until the user has it.
+
+        kept = Kept(take, take_back, call)
+        try:
+            call(kept.run, ...)
+            return kept.result
+        except BaseException:
+            kept.give_back()
+            raise
+
+    Written out in the method that the user calls: behind a helper there would be one more place at
+    which a signal drops what it returned.
+
+    Args:
+        take: the call's work.
+        take_back: called on the loop with a result that the user did not get.
+        call: `BackgroundLoop.call`.
+    """
+
+    __slots__ = ("_call", "_is_refused", "_take", "_take_back", "result")
+
+    result: Result
+
+    def __init__(
+        self,
+        take: Callable[..., Coroutine[Any, Any, Result]],
+        take_back: Callable[[Result], object],
+        call: Callable[..., object],
+    ) -> None:
+        self._call = call
+        self._take = take
+        self._take_back = take_back
+        self._is_refused = False
+
+    async def run(self, *arguments: Any) -> None:
+        """On the loop."""
+        self.result = await self._take(*arguments)
+        if self._is_refused:
+            self._take_back(self.result)
+
+    def give_back(self) -> None:
+        """The user does not get it: it is taken back, now or when it comes."""
+        with contextlib.suppress(KafkaError):  # the loop has ended, or is another process's
+            self._call(self._refuse)
+
+    async def _refuse(self) -> None:
+        self._is_refused = True
+        if hasattr(self, "result"):
+            self._take_back(self.result)
 
 
 class Errand:
     """A function that the loop wants run in a waiting thread, and its future there."""
 
-    __slots__ = ("_function", "_future", "_loop")
+    __slots__ = ("_function", "_future", "_loop", "begun")
 
     def __init__(self, function: Callable[[], object]) -> None:
+        self.begun: bool = False
         self._function = function
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[object] = self._loop.create_future()
 
     def __call__(self) -> None:
         """In the waiting thread."""
+        self.begun = True
         try:
             result = self._function()
         except Exception as error:  # noqa: BLE001 - belongs to whoever gave the errand

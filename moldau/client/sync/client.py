@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from moldau.client.errors import ClientClosed
 from moldau.client.sync.background_loop import background_loop
-from moldau.client.sync.calls import Callers, GiveBack, run_now
+from moldau.client.sync.calls import Callers, run_now
 
 Result = TypeVar("Result")
 
@@ -42,15 +42,12 @@ class BlockingClient:
         work: Callable[..., Coroutine[Any, Any, Result]],
         /,
         *arguments: Any,
-        give_back: GiveBack[Result] | None = None,
         callers: Callers | None = None,
         **keywords: Any,
     ) -> Result:
         if self._closed:
             raise ClientClosed("the client has been closed")
-        result: Result = self._loop.call(
-            work, *arguments, give_back=give_back, callers=callers, **keywords
-        )
+        result: Result = self._loop.call(work, *arguments, callers=callers, **keywords)
         return result
 
     def _call_now(

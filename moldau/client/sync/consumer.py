@@ -21,7 +21,7 @@ from moldau.client.consumer.rebalance_listener import RebalanceListener
 from moldau.client.errors import KafkaError
 from moldau.client.records import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from moldau.client.serialization import DeserializerLike
-from moldau.client.sync.calls import Callers, face_of, quick_face_of
+from moldau.client.sync.calls import Callers, Kept, face_of, quick_face_of
 from moldau.client.sync.client import BlockingClient
 
 if TYPE_CHECKING:
@@ -66,31 +66,26 @@ class Consumer(BlockingClient):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> ConsumerRecord:
-        """The next record; waits as long as it takes. Asking for it says that the one before has
-        been processed: an automatic commit may cover that one from now on.
-        """
-        # A run is a list iterator, which threads may share; the position is behind what it has
-        # given, whoever took it. The loop's thread is crossed to only for the next run.
-        for record in self._inner._run:
-            return record  # type: ignore[no-any-return]
-        return self._next_record()
-
     def getone(self) -> ConsumerRecord:
-        """The next record, as in a `for` loop.
+        """The next record, as in a `for` loop; waits as long as it takes. Asking for it says that
+        the one before has been processed: an automatic commit may cover that one from now on.
 
         Raises:
             KafkaError: as `getmany`.
         """
+        # A run is a list iterator, which threads may share; the position is behind what it has
+        # given, to any thread. The loop's thread is crossed to only for the next run.
         for record in self._inner._run:
             return record  # type: ignore[no-any-return]
-        return self._next_record()
+        kept: Kept[ConsumerRecord] = Kept(self._inner.getone, self._take_back_one, self._loop.call)
+        try:
+            self._call(kept.run, callers=self._callers)
+            return kept.result
+        except BaseException:
+            kept.give_back()
+            raise
 
-    def _next_record(self) -> ConsumerRecord:
-        record: ConsumerRecord = self._call(
-            self._inner.getone, give_back=self._take_back_one, callers=self._callers
-        )
-        return record
+    __next__ = getone
 
     def getmany(
         self, max_records: int | None = None, timeout_ms: float = 0
@@ -104,13 +99,15 @@ class Consumer(BlockingClient):
         Raises:
             KafkaError: as `moldau.client.Consumer.getmany`.
         """
-        return self._call(
-            self._inner.getmany,
-            max_records,
-            timeout_ms,
-            give_back=self._take_back_all,
-            callers=self._callers,
+        kept: Kept[dict[TopicPartition, list[ConsumerRecord]]] = Kept(
+            self._inner.getmany, self._take_back_all, self._loop.call
         )
+        try:
+            self._call(kept.run, max_records, timeout_ms, callers=self._callers)
+            return kept.result
+        except BaseException:
+            kept.give_back()
+            raise
 
     def poll_arrow(self, max_records: int | None = None, timeout_ms: float = 0) -> pa.RecordBatch:
         """Records as one Arrow batch, without a Python object per record.
@@ -120,13 +117,15 @@ class Consumer(BlockingClient):
         Raises:
             KafkaError: as `getmany`.
         """
-        return self._call(
-            self._inner.poll_arrow,
-            max_records,
-            timeout_ms,
-            give_back=self._take_back_rows,
-            callers=self._callers,
+        kept: Kept[pa.RecordBatch] = Kept(
+            self._inner.poll_arrow, self._take_back_rows, self._loop.call
         )
+        try:
+            self._call(kept.run, max_records, timeout_ms, callers=self._callers)
+            return kept.result
+        except BaseException:
+            kept.give_back()
+            raise
 
     def _take_back_one(self, record: ConsumerRecord) -> None:
         self._seek_back({record.topic_partition: record.offset})

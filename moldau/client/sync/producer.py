@@ -11,17 +11,18 @@ import asyncio
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from moldau.client.config import ProducerConfig, ProducerSettings
-from moldau.client.errors import BufferFull, ClientClosed, TransactionAborted
+from moldau.client.errors import BufferFull, ClientClosed, KafkaError, TransactionAborted
 from moldau.client.producer.partitioners import Partitioner
 from moldau.client.producer.producer import HeadersLike, OnDelivery
 from moldau.client.producer.producer import Producer as AsyncProducer
 from moldau.client.producer.record_checks import check_partition, check_timestamp
-from moldau.client.producer.transaction_calls import OffsetsSource
+from moldau.client.producer.transaction_calls import OffsetsSource, TransactionContext
 from moldau.client.records import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -30,7 +31,7 @@ from moldau.client.records import (
     TopicPartition,
 )
 from moldau.client.serialization import SerializerLike
-from moldau.client.sync.calls import Callers, GiveBack, face_of, quick_face_of
+from moldau.client.sync.calls import Callers, face_of, quick_face_of
 from moldau.client.sync.client import BlockingClient
 from moldau.client.sync.handover import (
     RECORD_OVERHEAD_BYTES,
@@ -38,9 +39,6 @@ from moldau.client.sync.handover import (
     Handover,
     size_of,
 )
-
-if TYPE_CHECKING:
-    pass
 
 Result = TypeVar("Result")
 
@@ -91,6 +89,7 @@ class Producer(BlockingClient):
             )
             return producer
 
+        self._undoing: set[asyncio.Future[None]] = set()
         super().__init__(make)
 
     def _call(
@@ -98,12 +97,11 @@ class Producer(BlockingClient):
         work: Callable[..., Coroutine[Any, Any, Result]],
         /,
         *arguments: Any,
-        give_back: GiveBack[Result] | None = None,
         callers: Callers | None = None,
         **keywords: Any,
     ) -> Result:
         result: Result = super()._call(
-            self._after_records, work, arguments, keywords, give_back=give_back, callers=callers
+            self._after_records, work, arguments, keywords, callers=callers
         )
         return result
 
@@ -114,7 +112,21 @@ class Producer(BlockingClient):
         keywords: Mapping[str, Any],
     ) -> Result:
         await self._handover.emptied()
+        while self._undoing:
+            await asyncio.wait(self._undoing)
         return await work(*arguments, **keywords)
+
+    def _undo_left(self, block: _Block) -> None:
+        """The block was left without its end: abort its transaction. From any thread."""
+        if block.is_open:
+            with contextlib.suppress(KafkaError):  # the loop has ended, or is another process's
+                self._loop.post(self._undo, block)
+
+    def _undo(self, block: _Block) -> None:
+        """Abort its transaction; calls wait for that. On the loop."""
+        undoing = asyncio.ensure_future(block.undo())
+        self._undoing.add(undoing)
+        undoing.add_done_callback(self._undoing.discard)
 
     @property
     def _is_special(self) -> bool:
@@ -354,14 +366,23 @@ class Producer(BlockingClient):
 
 
 class Transaction:
-    """`with producer.transaction():` see `Producer.transaction`."""
+    """`with producer.transaction():` see `Producer.transaction`.
+
+    Ctrl-C may end `__exit__` before its first step, or come between `__enter__` and the block. The
+    block has been left then and nothing would end the transaction, until this object is collected.
+    """
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self._context: Any = None
+        self._block = _Block(producer._inner, producer._drop_records)
+        weakref.finalize(self, producer._undo_left, self._block).atexit = False
 
     def __enter__(self) -> None:
-        self._producer._call(self._begin, give_back=self._undo)
+        try:
+            self._producer._call(self._block.begin)
+        except BaseException:  # Ctrl-C; it may have begun
+            self._producer._undo_left(self._block)
+            raise
 
     def __exit__(
         self,
@@ -370,23 +391,42 @@ class Transaction:
         traceback: TracebackType | None,
     ) -> None:
         if kind is None:
-            self._producer._call(self._end, None)
+            self._producer._call(self._block.end, None)
         else:
-            BlockingClient._call(self._producer, self._end, value)
+            BlockingClient._call(self._producer, self._block.end, value)
 
-    async def _begin(self) -> None:
-        self._context = self._producer._inner.transaction()
-        await self._context.__aenter__()
 
-    def _undo(self, _: None) -> None:
-        """Interrupted just when it had begun: nobody would end it."""
-        self._undoing = asyncio.ensure_future(self._end(TransactionAborted("interrupted")))
+class _Block:
+    """The loop's side of a transaction's block."""
 
-    async def _end(self, value: BaseException | None) -> None:
+    def __init__(self, producer: AsyncProducer, drop_records: Callable[[], None]) -> None:
+        self._producer = producer
+        self._drop_records = drop_records
+        self._context: TransactionContext | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has begun and nothing ends it. From any thread."""
+        return self._context is not None
+
+    async def begin(self) -> None:
+        context = self._producer.transaction()
+        await context.__aenter__()
+        self._context = context
+
+    async def end(self, value: BaseException | None) -> None:
+        """Commit, or abort because of `value`."""
+        context, self._context = self._context, None
+        if context is None:
+            return
         if value is not None:
-            self._producer._drop_records()
-        kind = None if value is None else type(value)
-        await self._context.__aexit__(kind, value, None)
+            self._drop_records()
+        await context.__aexit__(None if value is None else type(value), value, None)
+
+    async def undo(self) -> None:
+        """Abort it, unless the application has ended it and begun another."""
+        if self._context is not None and self._context.is_latest:
+            await self.end(TransactionAborted("the transaction's block was interrupted"))
 
 
 class _Acknowledgement:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from uuid import UUID
 
-from moldau.protocol.types import TopicPartition
-from moldau.spark_connector.core.offsets import Offsets
+from moldau.protocol.types import ZERO_UUID, TopicPartition
+from moldau.spark_connector.core.offsets import Offsets, TopicIds
 from moldau.spark_connector.core.planning import OffsetRange
 
 
@@ -22,7 +21,7 @@ class Missing(Enum):
     """What has happened to records."""
 
     GONE = "the topic or partition does not exist any more"
-    REPLACED = "the topic was deleted and created again"
+    REPLACED = "the topic was deleted and created again, and what it held from there on is gone"
     AGED_OUT = "the log begins later now: retention or a deletion of records was faster"
     CUT = "the log ends earlier: the topic was created again, or an unclean election cut it"
     BEGINS_LATE = "the partition is new to this query and does not begin at offset 0"
@@ -62,16 +61,20 @@ def gone(start: Mapping[TopicPartition, int], there: Collection[TopicPartition])
     ]
 
 
+def is_replaced(topic: str, seen_ids: TopicIds, topic_ids: TopicIds) -> bool:
+    """Whether a name has gone to another topic since it was seen; False where an id is unknown."""
+    seen_id, topic_id = seen_ids.get(topic, ZERO_UUID), topic_ids.get(topic, ZERO_UUID)
+    return ZERO_UUID not in (seen_id, topic_id) and seen_id != topic_id
+
+
 def replaced(
-    start: Mapping[TopicPartition, int],
-    seen_ids: Mapping[str, UUID],
-    ids: Mapping[str, UUID],
+    start: Mapping[TopicPartition, int], seen_ids: TopicIds, topic_ids: TopicIds
 ) -> list[Loss]:
-    """The partitions of topics that have another id than when the query saw them (KIP-516)."""
+    """The partitions of topics that have another id than the one that offsets were of."""
     return [
         Loss(partition, Missing.REPLACED, start[partition])
         for partition in sorted(start)
-        if seen_ids.get(partition.topic, ids.get(partition.topic)) != ids.get(partition.topic)
+        if is_replaced(partition.topic, seen_ids, topic_ids)
     ]
 
 
@@ -125,14 +128,25 @@ def readable(
 
 
 def clamped(
-    wanted: Offsets, beginnings: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    wanted: Offsets,
+    beginnings: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    others: Collection[TopicPartition] = (),
 ) -> tuple[Offsets, list[Loss]]:
-    """Offsets that a user named, moved into the logs; and those that do not lie there."""
+    """Offsets that a user named, moved into the logs; and those that do not lie there.
+
+    Args:
+        others: those whose offset is in a former topic of the same name: they begin where the log
+            does.
+    """
     found: Offsets = {}
     losses: list[Loss] = []
     for partition in sorted(wanted):
         offset = wanted[partition]
-        if offset < beginnings[partition]:
+        if partition in others:
+            losses.append(Loss(partition, Missing.REPLACED, offset))
+            offset = beginnings[partition]
+        elif offset < beginnings[partition]:
             losses.append(Loss(partition, Missing.AGED_OUT, offset, beginnings[partition]))
         elif offset > ends[partition]:
             losses.append(Loss(partition, Missing.BEYOND_END, offset, ends[partition]))

@@ -1,7 +1,10 @@
 """Offsets of many partitions as Spark writes them into options and checkpoints, and back.
 
-Owns the JSON of Spark's Kafka source: `{"topic":{"0":23}}`. Must not know what an offset means.
-Invariant: the same offsets always make the same text, in the order of topics and partitions: Spark
+Owns the JSON of Spark's Kafka source, `{"topic":{"0":23}}`, and what it has besides here: for each
+topic whose id is known, a name that no topic can have, without partitions, as in
+`{"topic":{"0":23},"topic:Zc2Gvi7kQ5GS1Dyo3jTAnw":{}}`. To Spark's own source, and to older releases
+of this one, a topic without partitions says nothing. Must not know what an offset means. Invariant:
+the same offsets and ids always make the same text, in the order of topics and partitions: Spark
 compares texts to see whether there is anything new.
 """
 
@@ -10,12 +13,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_from_base64, uuid_to_base64
 from moldau.spark_connector.errors import InvalidCheckpoint
 
 Offsets: TypeAlias = dict[TopicPartition, int]
 """The next offset to read, by partition."""
+
+TopicIds: TypeAlias = Mapping[str, UUID]
+"""By topic (KIP-516). Topics whose id is not known, and those of brokers without ids (before 2.8),
+are left out, or have ZERO_UUID."""
 
 OffsetsJson: TypeAlias = dict[str, dict[str, int]]
 
@@ -26,16 +34,25 @@ EARLIEST_OFFSET: Final = -2
 MAX_PARTITION: Final = 2**31 - 1
 MAX_OFFSET: Final = 2**63 - 1
 
+ID_SEPARATOR: Final = ":"
+"""Between a topic's name and its id: no topic's name has a colon."""
+
 _OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 _TIMES_EXAMPLE: Final = '{"topicA":{"0":1000,"1":1000}}'
 _PARTITIONS_EXAMPLE: Final = '{"topicA":[0,1],"topicB":[2,4]}'
 
 
-def to_json(offsets: Mapping[TopicPartition, int]) -> OffsetsJson:
-    """The offsets as a value for JSON, in order."""
+def to_json(
+    offsets: Mapping[TopicPartition, int], topic_ids: TopicIds | None = None
+) -> OffsetsJson:
+    """The offsets as a value for JSON, in order, with the ids of their topics as far as known."""
     found: OffsetsJson = {}
     for partition in sorted(offsets):
         found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    for topic in list(found):
+        topic_id = (topic_ids or {}).get(topic, ZERO_UUID)
+        if topic_id != ZERO_UUID:
+            found[f"{topic}{ID_SEPARATOR}{uuid_to_base64(topic_id)}"] = {}
     return found
 
 
@@ -54,6 +71,16 @@ def from_json(value: object) -> Offsets:
             f"the checkpoint's offsets are not those of a Kafka source: {error}; a checkpoint goes "
             "on with the source it was begun with"
         ) from None
+
+
+def topic_ids_of(value: object) -> dict[str, UUID]:
+    """The ids of the topics in offsets that `from_json` has accepted."""
+    found: dict[str, UUID] = {}
+    for name in value if isinstance(value, dict) else ():
+        topic, separator, text = name.partition(ID_SEPARATOR)
+        if separator:
+            found[topic] = uuid_from_base64(text)
+    return found
 
 
 def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
@@ -79,6 +106,15 @@ def parse_offsets(text: str) -> Offsets:
     """
     value = _load(text, f"earliest, latest or {_OFFSETS_EXAMPLE}")
     return _partition_numbers(value, lowest=EARLIEST_OFFSET, example=_OFFSETS_EXAMPLE)
+
+
+def parse_topic_ids(text: str) -> dict[str, UUID]:
+    """The ids in the same JSON, where it comes from a checkpoint, progress or results store.
+
+    Raises: ValueError
+    """
+    parse_offsets(text)
+    return topic_ids_of(json.loads(text))
 
 
 def parse_timestamps(text: str) -> Offsets:
@@ -111,6 +147,10 @@ def _partition_numbers(value: object, *, lowest: int, example: str) -> Offsets:
     for topic, numbers in value.items():
         if not isinstance(topic, str) or not topic or not isinstance(numbers, dict):
             raise ValueError(f"{topic!r}: numbers by partition are expected, such as {example}")
+        if ID_SEPARATOR in topic:
+            uuid_from_base64(topic.partition(ID_SEPARATOR)[2])
+            if numbers:
+                raise ValueError(f"{topic!r}: no topic has a colon in its name")
         for partition, number in numbers.items():
             if not (partition.isascii() and partition.isdigit()) or int(partition) > MAX_PARTITION:
                 raise ValueError(f"{topic!r}: {partition!r} is not a partition's number")

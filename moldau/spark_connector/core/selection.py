@@ -8,12 +8,18 @@ that says which partition has none, and why.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
 from moldau.protocol.types import TopicPartition
-from moldau.spark_connector.core.offsets import EARLIEST_OFFSET, LATEST_OFFSET, Offsets
+from moldau.spark_connector.core.continuity import is_replaced
+from moldau.spark_connector.core.offsets import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    Offsets,
+    TopicIds,
+)
 from moldau.spark_connector.errors import OffsetsNotFound
 
 
@@ -26,9 +32,22 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """An offset for each partition; -2 is earliest, -1 latest."""
+    """An offset for each partition; -2 is earliest, -1 latest.
+
+    Attributes:
+        topic_ids: of the topics that the offsets are in, as far as they were given.
+    """
 
     offsets: Mapping[TopicPartition, int]
+    topic_ids: TopicIds = field(default_factory=dict)
+
+    def in_former_topics(self, topic_ids: TopicIds) -> frozenset[TopicPartition]:
+        """The partitions whose offset is in a topic that the name does not belong to any more."""
+        return frozenset(
+            partition
+            for partition, offset in self.offsets.items()
+            if offset >= 0 and is_replaced(partition.topic, self.topic_ids, topic_ids)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from moldau.spark_connector.core.offsets import (
     parse_offsets,
     parse_partitions,
     parse_timestamps,
+    parse_topic_ids,
 )
 from moldau.spark_connector.core.planning import MAX_INPUT_PARTITIONS
 from moldau.spark_connector.core.selection import (
@@ -43,6 +44,10 @@ from moldau.spark_connector.options.parsing import (
 _log: Final = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
+
+TOPIC_ID_COLUMN: Final = "topicId"
+"""What `includeTopicId` adds: the id of the record's topic in Kafka's text, null where the brokers
+have no ids (before 2.8)."""
 
 DEFAULT_POLL_TIMEOUT_MS: Final = 120_000
 DEFAULT_RETRY_COUNT: Final = 3
@@ -66,6 +71,7 @@ OPTIONS: Final = (
     "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
+    "includeTopicId",
     "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
@@ -149,6 +155,7 @@ class SourceOptions:
     max_records_per_partition: int | None
     fail_on_data_loss: bool
     include_headers: bool
+    include_topic_id: bool
     group_id_prefix: str
     poll_timeout_ms: int
     retry_count: int
@@ -187,6 +194,7 @@ class SourceOptions:
             max_records_per_partition=reader.whole_number("maxRecordsPerPartition", lowest=1),
             fail_on_data_loss=reader.boolean("failOnDataLoss", True),
             include_headers=reader.boolean("includeHeaders", False),
+            include_topic_id=reader.boolean("includeTopicId", False),
             group_id_prefix=reader.text("groupIdPrefix") or DEFAULT_GROUP_ID_PREFIX,
             poll_timeout_ms=DEFAULT_POLL_TIMEOUT_MS if poll_ms is None else poll_ms,
             retry_count=DEFAULT_RETRY_COUNT if retry_count is None else retry_count,
@@ -317,7 +325,8 @@ def _place(reader: OptionReader, which: str) -> Wanted | None:
     if word in (Place.EARLIEST.value, Place.LATEST.value):
         selection = Place(word)
     else:
-        selection = AtOffsets(_parsed(option, text, parse_offsets))
+        offsets = _parsed(option, text, parse_offsets)
+        selection = AtOffsets(offsets, _parsed(option, text, parse_topic_ids))
     return Wanted(selection, option)
 
 

@@ -72,7 +72,9 @@ def lag_of(ends: Mapping[str, Mapping[str, int]], latest: Mapping[str, Mapping[s
 
 
 def _offsets(given: object) -> dict[str, dict[str, int]]:
-    """Kafka's offsets in Spark's JSON; empty for sources that count in another way."""
+    """Kafka's offsets in Spark's JSON, without the ids of topics (topics without partitions); empty
+    for sources that count in another way.
+    """
     if isinstance(given, str):
         try:
             given = json.loads(given)
@@ -83,7 +85,7 @@ def _offsets(given: object) -> dict[str, dict[str, int]]:
     return {
         str(topic): {str(each): int(end) for each, end in partitions.items()}
         for topic, partitions in given.items()
-        if isinstance(partitions, dict)
+        if isinstance(partitions, dict) and partitions
     }
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         InvalidResults,
         ResultsBehind,
         ResultsError,
+        RowsOutOfOrder,
     )
     from moldau.spark_connector.results.redis_offsets import RedisOffsets, RedisResults
     from moldau.spark_connector.results.sql_results import SqlResults
@@ -31,6 +32,7 @@ __all__ = [
     "RedisResults",
     "ResultsBehind",
     "ResultsError",
+    "RowsOutOfOrder",
     "SqlResults",
     "UniqueRows",
 ]
@@ -44,6 +46,7 @@ _MODULES: Final = {
     "RedisResults": "redis_offsets",
     "ResultsBehind": "errors",
     "ResultsError": "errors",
+    "RowsOutOfOrder": "errors",
     "SqlResults": "sql_results",
     "UniqueRows": "unique_rows",
 }

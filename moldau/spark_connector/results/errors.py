@@ -20,5 +20,11 @@ class ResultsBehind(ResultsError):
     """Batches are missing in the store: it has lost what it had acknowledged."""
 
 
+class RowsOutOfOrder(ResultsError):
+    """A batch that was never written has rows that lie before those of the query's own batches:
+    of a topic that was deleted and created again, or in no order.
+    """
+
+
 class ForeignResults(ResultsError):
     """The store's results are those of another query, whose batches are numbered for themselves."""

@@ -1,7 +1,13 @@
 """Offsets in Redis, with the results in the same Redis or somewhere else.
 
-Owns one hash per pipeline (`moldau:offsets:NAME`, a field per partition and per query). Must not
-hold more rows than `MAX_ROWS` at once. Invariant: an offset in the hash never goes back.
+Owns one hash per pipeline (`moldau:offsets:NAME`). Must not hold more rows than `MAX_ROWS` at once.
+Invariant: an offset in the hash never goes back. Its fields:
+
+- `TOPIC:PARTITION`, `TOPIC:ID:PARTITION`: the next offset; without an id as releases before topic
+  ids have written it, and for rows that do not say which topic they are of
+- `moved TOPIC/ID/PARTITION`: the generation, the batch and query that have moved it last, and how
+  many rows were left out (see `StoredPosition`)
+- `batch of QUERY`: the query's last batch
 
 What that promises, and what not (docs/spark.md says more):
 
@@ -21,13 +27,21 @@ from typing import TYPE_CHECKING, Any, Final
 import redis
 
 from moldau.client import TopicPartition
+from moldau.spark_connector.options.source_options import TOPIC_ID_COLUMN
 from moldau.spark_connector.results.errors import InvalidResults, ResultsBehind, ResultsError
 from moldau.spark_connector.results.positions import (
+    NOTHING_YET,
+    UNKNOWN_ID,
+    Batch,
+    Place,
     Positions,
+    StoredPosition,
     missing_batches,
+    offsets_of,
     query_id_of,
     require_offsets,
     rows_of,
+    skipped_of,
     starting_offsets,
 )
 
@@ -40,6 +54,7 @@ MAX_ROWS: Final = 100_000
 MAX_ATTEMPTS: Final = 10
 PREFIX: Final = "moldau:offsets:"
 _BATCH_OF: Final = "batch of "
+_MOVED: Final = "moved "
 
 WriteRow = Callable[[Any, dict[str, Any]], None]
 WriteBatch = Callable[["DataFrame", int], None]
@@ -71,24 +86,62 @@ class RedisOffsets:
 
     def load(self) -> dict[TopicPartition, int]:
         """The next offset of each partition that the store knows of."""
-        return offsets_in(_as_bytes(self.client.hgetall(self.key)))
+        return offsets_of(self._stored())
+
+    def skipped(self) -> dict[TopicPartition, int]:
+        """How many rows of each partition were left out since the store had them (repeated batches,
+        other queries), or was said to have them: all that ever were, where there are any.
+        """
+        return skipped_of(self._stored())
 
     def starting_offsets(self, partition_counts: Mapping[str, int]) -> str:
         """The source's option `startingOffsets`, to go on here with a new checkpoint."""
-        return starting_offsets(self.load(), partition_counts)
+        return starting_offsets(self._stored(), partition_counts)
+
+    def forget(self, topic: str) -> None:
+        """Forget the positions in a topic, when it was deleted and created again."""
+
+        def queue(pipe: Any, stored: Mapping[bytes, bytes]) -> None:
+            places = [place for place in positions_in(stored) if place.topic == topic]
+            for place in places:
+                pipe.hdel(self.key, *fields_of(place))
+
+        self.change(queue)
 
     def advance(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Store next offsets; what is further already stays. Raises: ResultsError."""
 
         def queue(pipe: Any, stored: Mapping[bytes, bytes]) -> None:
-            known = offsets_in(stored)
-            further = {
-                field_of(each): end for each, end in offsets.items() if end > known.get(each, 0)
-            }
-            if further:
-                pipe.hset(self.key, mapping=further)
+            known = positions_in(stored)
+            batch = Batch(self.key, None, NOTHING_YET)
+            positions = Positions(batch, known)
+            for each, end in offsets.items():
+                place = positions.place_of(each.topic, None, each.partition, end - 1)
+                if end > positions.next_offset(place):
+                    positions.take(place, end - 1)
+            self.store(pipe, stored, batch, positions)
 
         self.change(queue)
+
+    def store(
+        self, pipe: Any, stored: Mapping[bytes, bytes], batch: Batch, positions: Positions
+    ) -> None:
+        """Queue what a batch has changed; what is further already, by another driver, stays.
+
+        Args:
+            stored: the hash as it is.
+        """
+        known = positions_in(stored)
+        for place, position in positions.changed().items():
+            offset_field, moved_field = fields_of(place)
+            if position is None:
+                pipe.hdel(self.key, offset_field, moved_field)
+            elif place not in known or known[place].next_offset <= position.next_offset:
+                next_offset, moved = _values(position)
+                pipe.hset(self.key, mapping={offset_field: next_offset, moved_field: moved})
+        query_id = batch.query_id
+        if query_id is not None and batch.batch_id > last_batch_of(stored, query_id):
+            pipe.hset(self.key, f"{_BATCH_OF}{query_id}", batch.batch_id)
 
     def change(self, queue: Callable[[Any, Mapping[bytes, bytes]], None]) -> None:
         """Run commands in one transaction, as long as nobody else changes the offsets meanwhile.
@@ -118,29 +171,29 @@ class RedisOffsets:
     def after(self, write: WriteBatch) -> WriteBatch:
         """A function for `foreachBatch`: `write` gets what is new, then its offsets are stored.
 
-        At least once: when something dies in between, `write` gets the same rows again.
+        At least once: when something dies in between, `write` gets the same rows again. The rows of
+        a partition must come in the order of offsets from batch to batch (`RowsOutOfOrder`).
         """
 
         def write_batch(frame: DataFrame, batch_id: int) -> None:
-            from pyspark.sql import functions as f
-
             require_offsets(frame.columns, "RedisOffsets")
-            for partition, next_offset in self.load().items():
-                is_old = (
-                    (f.col("topic") == partition.topic)
-                    & (f.col("partition") == partition.partition)
-                    & (f.col("offset") < next_offset)
-                )
-                frame = frame.where(~is_old)
+            query_id = query_id_of(frame)
+            stored = _as_bytes(self.client.hgetall(self.key))
+            batch = Batch(self.key, query_id, batch_id, last_batch_of(stored, query_id))
+            positions = Positions(batch, positions_in(stored))
             frame = frame.persist()
             try:
-                write(frame, batch_id)
-                ends = frame.groupBy("topic", "partition").agg(f.max("offset")).collect()
+                write(new_rows_of(frame, positions), batch_id)
             finally:
                 frame.unpersist()
-            self.advance({TopicPartition(row[0], row[1]): row[2] + 1 for row in ends})
+
+            self.change(lambda pipe, stored: self.store(pipe, stored, batch, positions))
+            positions.warn()
 
         return write_batch
+
+    def _stored(self) -> dict[Place, StoredPosition]:
+        return positions_in(_as_bytes(self.client.hgetall(self.key)))
 
 
 class RedisResults:
@@ -161,6 +214,8 @@ class RedisResults:
         Raises:
             InvalidResults: columns are missing, or more than MAX_ROWS rows.
             ResultsBehind: Redis has lost batches that it had acknowledged.
+            RowsOutOfOrder: rows of a batch that was never written lie before those of the query's
+                own batches.
         """
         require_offsets(frame.columns, "RedisResults")
         rows = []
@@ -175,30 +230,68 @@ class RedisResults:
     def write_batch(self, rows: list[dict[str, Any]], batch_id: int, query_id: str | None) -> int:
         """What a call does, without Spark: how many rows were new."""
         new_count = 0
+        positions = Positions(Batch(self._offsets.key, query_id, batch_id), {})
 
         def queue(pipe: Any, stored: Mapping[bytes, bytes]) -> None:
-            nonlocal new_count
-            last_batch = int(stored.get(f"{_BATCH_OF}{query_id}".encode(), b"-1"))
+            nonlocal new_count, positions
+            last_batch = last_batch_of(stored, query_id)
             if query_id is not None and batch_id > last_batch + 1:
                 raise ResultsBehind(
                     f"{self._offsets.key}: {missing_batches('Redis', last_batch, batch_id)}. Start "
                     "with a new checkpoint and startingOffsets from RedisOffsets.starting_offsets()"
                 )
-            positions = Positions(offsets_in(stored))
+            batch = Batch(self._offsets.key, query_id, batch_id, last_batch)
+            positions = Positions(batch, positions_in(stored))
             new_count = 0
             for row in positions.new_rows(rows):
                 self._write(pipe, row)
                 new_count += 1
-            fields: dict[str, str | int] = {
-                field_of(each): end for each, end in positions.moved.items()
-            }
-            if query_id is not None and batch_id > last_batch:
-                fields[f"{_BATCH_OF}{query_id}"] = batch_id
-            if fields:
-                pipe.hset(self._offsets.key, mapping=fields)
+            self._offsets.store(pipe, stored, batch, positions)
 
         self._offsets.change(queue)
+        positions.warn()
         return new_count
+
+
+def new_rows_of(frame: DataFrame, positions: Positions) -> DataFrame:
+    """The rows of a frame that the store does not have, judged on Spark's side.
+
+    Raises:
+        RowsOutOfOrder
+    """
+    from pyspark.sql import functions as f
+
+    with_id = TOPIC_ID_COLUMN in frame.columns
+    topic_id = f.col(TOPIC_ID_COLUMN) if with_id else f.lit(None).cast("string")
+    keys = [f.col("topic"), topic_id.alias("topic_id"), f.col("partition")]
+    ends = [
+        f.max("offset").alias("last"),
+        f.min("offset").alias("first"),
+        f.count("*").alias("rows"),
+    ]
+    partitions = frame.groupBy(*keys).agg(*ends).collect()
+    for row in partitions:  # rows that go on behind stored offsets name the topic of all
+        positions.place_of(row.topic, row.topic_id, row.partition, row.last)
+    places = [
+        positions.place_of(row.topic, row.topic_id, row.partition, row.last) for row in partitions
+    ]
+    is_old = f.lit(False)
+    for row, place in zip(partitions, places, strict=True):
+        next_offset = positions.next_offset(place)
+        if row.first < next_offset:
+            is_old |= (
+                f.col("topic").eqNullSafe(row.topic)
+                & topic_id.eqNullSafe(row.topic_id)
+                & f.col("partition").eqNullSafe(row.partition)
+                & (f.col("offset") < next_offset)
+            )
+    old_counts = {row[:3]: row[3] for row in frame.where(is_old).groupBy(*keys).count().collect()}
+    for row, place in zip(partitions, places, strict=True):
+        old_count = old_counts.get(row[:3], 0)
+        if old_count:
+            positions.skip(place, row.first, old_count)
+        positions.take(place, row.last, row.rows - old_count)
+    return frame.where(~is_old)
 
 
 def _as_bytes(stored: Any) -> dict[bytes, bytes]:
@@ -211,16 +304,35 @@ def _as_bytes(stored: Any) -> dict[bytes, bytes]:
     }
 
 
-def field_of(partition: TopicPartition) -> str:
-    """The field of a partition; a topic's name has no colon."""
-    return f"{partition.topic}:{partition.partition}"
+def last_batch_of(stored: Mapping[bytes, bytes], query_id: str | None) -> int:
+    """The last batch of a query that the hash has."""
+    return int(stored.get(f"{_BATCH_OF}{query_id}".encode(), NOTHING_YET))
 
 
-def offsets_in(stored: Mapping[bytes, bytes]) -> dict[TopicPartition, int]:
-    """The offsets among the fields of the hash."""
-    found: dict[TopicPartition, int] = {}
+def fields_of(place: Place) -> tuple[str, str]:
+    """The fields of a partition: its offset, and what has moved it. A topic's name has no colon and
+    no slash.
+    """
+    parts = [place.topic, place.topic_id, str(place.partition)]
+    return ":".join(part for part in parts if part), f"{_MOVED}{'/'.join(parts)}"
+
+
+def positions_in(stored: Mapping[bytes, bytes]) -> dict[Place, StoredPosition]:
+    """The positions among the fields of the hash."""
+    found: dict[Place, StoredPosition] = {}
     for field, value in stored.items():
-        topic, separator, number = field.decode().rpartition(":")
-        if separator:
-            found[TopicPartition(topic, int(number))] = int(value)
+        parts = field.decode().split(":")
+        if len(parts) > 1:
+            place = Place(parts[0], UNKNOWN_ID if len(parts) == 2 else parts[1], int(parts[-1]))
+            moved = stored.get(fields_of(place)[1].encode(), b"0 -1 0 ").decode().split(" ")
+            generation, batch_id, skipped_count = map(int, moved[:3])
+            found[place] = StoredPosition(
+                int(value), generation, moved[3] or None, batch_id, skipped_count
+            )
     return found
+
+
+def _values(position: StoredPosition) -> tuple[int, str]:
+    """The values of `fields_of`."""
+    moved = (position.generation, position.batch_id, position.skipped_count)
+    return position.next_offset, " ".join([*map(str, moved), position.query_id or ""])

@@ -1,6 +1,7 @@
 """Results and offsets of a stream in one transaction of a SQL database.
 
-Owns two small tables beside the results. Must not keep a transaction open between batches.
+Owns two small tables beside the results, and reads a third one, `moldau_offsets`, which releases
+before topic ids have written. Must not keep a transaction open between batches.
 Invariant: the database holds the results of a record (or a batch) and the note that it does, or
 neither; so whatever is killed, and however often Spark gives the same batch, they are there once.
 
@@ -14,6 +15,7 @@ What happens when two drivers have the same batch, one of them a zombie:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,14 +23,22 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from moldau.client import TopicPartition
+from moldau.spark_connector.options.source_options import TOPIC_ID_COLUMN
 from moldau.spark_connector.results.errors import ForeignResults, InvalidResults, ResultsBehind
 from moldau.spark_connector.results.positions import (
+    NOTHING_YET,
     OFFSET_COLUMNS,
+    UNKNOWN_ID,
+    Batch,
+    Place,
     Positions,
+    StoredPosition,
     has_offsets,
     missing_batches,
+    offsets_of,
     query_id_of,
     rows_of,
+    skipped_of,
     starting_offsets,
 )
 
@@ -47,6 +57,20 @@ BATCHES: Final = sa.Table(
     sa.Column("query_id", sa.String(64), primary_key=True),
     sa.Column("batch_id", sa.BigInteger, nullable=False),
 )
+POSITIONS: Final = sa.Table(
+    "moldau_positions",
+    _BOOK,
+    sa.Column("pipeline", sa.String(200), primary_key=True),
+    sa.Column("topic", sa.String(249), primary_key=True),
+    sa.Column("topic_id", sa.String(22), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True),
+    sa.Column("next_offset", sa.BigInteger, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("query_id", sa.String(64), nullable=True),
+    sa.Column("batch_id", sa.BigInteger, nullable=False),
+    sa.Column("skipped_count", sa.BigInteger, nullable=False),
+)
+"""See `StoredPosition`."""
 OFFSETS: Final = sa.Table(
     "moldau_offsets",
     _BOOK,
@@ -55,7 +79,7 @@ OFFSETS: Final = sa.Table(
     sa.Column("partition", sa.Integer, primary_key=True),
     sa.Column("next_offset", sa.BigInteger, nullable=False),
 )
-NOTHING_YET: Final = -1
+"""What releases before topic ids have written: read for a pipeline that has no positions yet."""
 LOCK_ROW: Final = ""
 """The query id of the row that says nothing and is there to be locked."""
 
@@ -67,7 +91,9 @@ class SqlResults:
     """A function for `foreachBatch` that writes each batch's rows into a database, once.
 
     Rows with the columns topic, partition and offset are judged by them: also a lost checkpoint, or
-    another query, adds nothing twice. Rows without (aggregates) are judged by query and batch.
+    another query, adds nothing twice. They must come in the order of offsets from batch to batch;
+    with the column topicId a topic that is deleted and created again is another one. Rows without
+    (aggregates, joins) are judged by query and batch.
 
     Args:
         url: of the database, as SQLAlchemy writes it.
@@ -107,6 +133,8 @@ class SqlResults:
 
         Raises:
             ResultsBehind: the database lacks batches of this query.
+            RowsOutOfOrder: rows of a batch that was never written lie before those of the query's
+                own batches.
             ForeignResults: rows without offsets, and the results there are another query's.
             InvalidResults: the table does not fit the rows.
             sqlalchemy.exc.SQLAlchemyError: the database refuses; nothing was changed.
@@ -131,32 +159,54 @@ class SqlResults:
                 for _ in rows:  # Spark's own state comes from computing them, and may be missing
                     pass
                 return 0
-            positions = Positions(self._stored(connection) if by_offset else {})
+            last_batch = last_batches.get(query_id or "", NOTHING_YET)
+            batch = Batch(self._pipeline, query_id, batch_id, last_batch)
+            positions = Positions(batch, self._stored(connection) if by_offset else {})
             counted = _Counted(positions.new_rows(rows) if by_offset else rows)
             self._write_rows(connection, counted, columns)
             for _ in counted:  # what the function has left counts as written
                 pass
-            self._keep(connection, positions.moved)
+            self._keep(connection, positions.changed())
             # A batch that comes again must not set the number back.
             if query_id is not None and batch_id > last_batches.get(query_id, NOTHING_YET):
                 place = {"pipeline": self._pipeline, "query_id": query_id}
                 _put(connection, BATCHES, place, batch_id=batch_id)
+        positions.warn()
         return counted.count
 
     def offsets(self) -> dict[TopicPartition, int]:
         """The next offset of each partition, as the database has it."""
         with self.engine.connect() as connection:
-            return self._stored(connection)
+            return offsets_of(self._stored(connection))
+
+    def skipped(self) -> dict[TopicPartition, int]:
+        """How many rows of each partition were left out since the database had them (repeated
+        batches, other queries), or was said to have them: all that ever were, where there are any.
+        """
+        with self.engine.connect() as connection:
+            return skipped_of(self._stored(connection))
 
     def starting_offsets(self, partition_counts: Mapping[str, int]) -> str:
         """The source's option `startingOffsets`, to go on here with a new checkpoint."""
-        return starting_offsets(self.offsets(), partition_counts)
+        with self.engine.connect() as connection:
+            return starting_offsets(self._stored(connection), partition_counts)
 
-    def forget(self) -> None:
-        """Forget positions and batches, for results that are going to be written anew."""
+    def forget(self, topic: str | None = None) -> None:
+        """Forget all positions and batches, before the results are written anew.
+
+        Args:
+            topic: forget only the positions in this topic, which was deleted and created again.
+        """
         with self.engine.begin() as connection:
-            for book in (OFFSETS, BATCHES):
-                connection.execute(sa.delete(book).where(book.c.pipeline == self._pipeline))
+            self._lock(connection)
+            if topic is None:
+                for book in (POSITIONS, OFFSETS, BATCHES):
+                    connection.execute(sa.delete(book).where(book.c.pipeline == self._pipeline))
+                return
+            self._keep(connection, {})
+            for book in (POSITIONS, OFFSETS):
+                mine = sa.and_(book.c.pipeline == self._pipeline, book.c.topic == topic)
+                connection.execute(sa.delete(book).where(mine))
 
     @property
     def engine(self) -> sa.Engine:
@@ -219,18 +269,48 @@ class SqlResults:
             )
         return batch_id <= last_batches.get(query_id, NOTHING_YET)
 
-    def _stored(self, connection: sa.Connection) -> dict[TopicPartition, int]:
+    def _stored(self, connection: sa.Connection) -> dict[Place, StoredPosition]:
+        book = POSITIONS.c
+        found = connection.execute(
+            sa.select(
+                book.topic,
+                book.topic_id,
+                book.partition,
+                book.next_offset,
+                book.generation,
+                book.query_id,
+                book.batch_id,
+                book.skipped_count,
+            ).where(book.pipeline == self._pipeline)
+        )
+        stored = {Place(*row[:3]): StoredPosition(*row[3:]) for row in found}
+        return stored or self._stored_without_ids(connection)
+
+    def _stored_without_ids(self, connection: sa.Connection) -> dict[Place, StoredPosition]:
+        """What a release before topic ids has written."""
         found = connection.execute(
             sa.select(OFFSETS.c.topic, OFFSETS.c.partition, OFFSETS.c.next_offset).where(
                 OFFSETS.c.pipeline == self._pipeline
             )
         )
-        return {TopicPartition(topic, partition): end for topic, partition, end in found}
+        return {
+            Place(topic, UNKNOWN_ID, number): StoredPosition(end) for topic, number, end in found
+        }
 
-    def _keep(self, connection: sa.Connection, moved: Mapping[TopicPartition, int]) -> None:
-        for each, next_offset in moved.items():
-            place = {"pipeline": self._pipeline, "topic": each.topic, "partition": each.partition}
-            _put(connection, OFFSETS, place, next_offset=next_offset)
+    def _keep(
+        self, connection: sa.Connection, changed: Mapping[Place, StoredPosition | None]
+    ) -> None:
+        mine = POSITIONS.c.pipeline == self._pipeline
+        is_begun = connection.execute(sa.select(POSITIONS.c.topic).where(mine).limit(1)).first()
+        if is_begun is None:
+            changed = {**self._stored_without_ids(connection), **changed}
+        for place, position in changed.items():
+            key = {"pipeline": self._pipeline, **place._asdict()}
+            if position is None:
+                at_place = sa.and_(*(POSITIONS.c[name] == value for name, value in key.items()))
+                connection.execute(sa.delete(POSITIONS).where(at_place))
+            else:
+                _put(connection, POSITIONS, key, **asdict(position))
 
     def _write_rows(self, connection: sa.Connection, rows: Rows, columns: Sequence[str]) -> None:
         if self._write is not None:
@@ -239,7 +319,8 @@ class SqlResults:
         assert self._table_name is not None, "one of the two"
         table = reflected(connection, self._table_name)
         # The record's place is ours to know; the table may have it or not.
-        names = [each for each in columns if each in table.c or each not in OFFSET_COLUMNS]
+        place = (*OFFSET_COLUMNS, TOPIC_ID_COLUMN)
+        names = [each for each in columns if each in table.c or each not in place]
         missing = [each for each in names if each not in table.c]
         if missing:
             raise InvalidResults(
@@ -286,7 +367,7 @@ class _Counted:
 
 
 def _put(
-    connection: sa.Connection, book: sa.Table, place: Mapping[str, Any], **values: int
+    connection: sa.Connection, book: sa.Table, place: Mapping[str, Any], **values: Any
 ) -> None:
     """Change the row at a place, or add it. Nobody else does: the lock is held."""
     mine = sa.and_(*(book.c[name] == value for name, value in place.items()))

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from moldau.spark_connector.core.filters import Condition, Narrowing, Operator
 from moldau.spark_connector.options.source_options import SourceOptions
 from moldau.spark_connector.source.input_partition import OffsetRangePartition
-from moldau.spark_connector.source.schema import check_schema
+from moldau.spark_connector.source.schema import check_schema, schema_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,7 @@ def make_batch_reader(options: Mapping[str, str], schema: StructType) -> DataSou
     """
     parsed = SourceOptions.parse(options)
     parsed.check_batch()
-    check_schema(schema, parsed.include_headers)
+    check_schema(schema, schema_for(parsed))
     return FilteringBatchReader(parsed) if _is_pushdown_on() else BatchReader(parsed)
 
 
@@ -74,10 +74,10 @@ class BatchReader(DataSourceReader):
 
         source = OffsetsReader(self._options)
         try:
-            ranges = plan_batch(self._options, source, self._narrowing)
+            ranges, topic_ids = plan_batch(self._options, source, self._narrowing)
         finally:
             source.close()
-        return [OffsetRangePartition(each) for each in ranges]
+        return [OffsetRangePartition(each, topic_ids) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range, in a worker."""
@@ -115,4 +115,4 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
         return iter(())
     from moldau.spark_connector.source.partition_reader import read_range
 
-    return read_range(options, partition.offset_range)
+    return read_range(options, partition.offset_range, partition.topic_id)

@@ -13,10 +13,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final, TypeAlias
+from uuid import UUID
 
-from moldau.client import ConsumerConfig, KafkaError
+from moldau.client import ConsumerConfig, KafkaError, OffsetAndMetadata
 from moldau.client.sync import Consumer
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import ZERO_UUID, TopicPartition
 
 MAX_KEPT: Final = 4
 IDLE_S: Final = 60.0
@@ -119,15 +120,22 @@ def _close(consumer: Consumer) -> None:
         consumer.close(CLOSE_TIMEOUT_MS)
 
 
-def point_to(consumer: Consumer, partition: TopicPartition, start_offset: int) -> None:
+def point_to(
+    consumer: Consumer, partition: TopicPartition, start_offset: int, topic_id: UUID
+) -> None:
     """Have a lent consumer read this partition from there on.
 
     What it has fetched ahead in its last task is dropped, even if it stands there: the topic may
     have been deleted and created again since, and these would be records of the old one.
+
+    Args:
+        topic_id: of the topic that is to be read, whatever the consumer has heard of its name;
+            ZERO_UUID for the one that there is.
     """
     if consumer.assignment() != {partition}:
         consumer.assign([partition])
-    consumer.seek(partition, start_offset)
+    known_id = None if topic_id == ZERO_UUID else topic_id
+    consumer.seek(partition, OffsetAndMetadata(start_offset, topic_id=known_id))
     consumer.resume(partition)
 
 

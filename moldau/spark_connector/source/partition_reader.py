@@ -13,22 +13,24 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
+from uuid import UUID
 
 from moldau.client import (
     KafkaError,
     LogTruncated,
     NoBrokerAvailable,
+    NoOffsetForPartition,
     OffsetOutOfRange,
     RequestTimeout,
     UnknownTopicOrPartition,
 )
 from moldau.client.sync import Consumer
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_to_base64
 from moldau.spark_connector.cluster_errors import cluster_errors
 from moldau.spark_connector.core.continuity import Loss, Missing
 from moldau.spark_connector.core.planning import OffsetRange
 from moldau.spark_connector.errors import ReadStalled
-from moldau.spark_connector.options.source_options import SourceOptions
+from moldau.spark_connector.options.source_options import TOPIC_ID_COLUMN, SourceOptions
 from moldau.spark_connector.source.kept_consumers import KeptConsumers, kept_consumers, point_to
 from moldau.spark_connector.source.losses import report
 
@@ -57,9 +59,16 @@ def consumer_settings(options: SourceOptions) -> dict[str, str]:
 
 
 def read_range(
-    options: SourceOptions, wanted: OffsetRange, consumers: KeptConsumers = kept_consumers
+    options: SourceOptions,
+    wanted: OffsetRange,
+    topic_id: UUID,
+    consumers: KeptConsumers = kept_consumers,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a range, in batches whose schema is `source_schema`'s.
+    """The records of a range, in batches whose schema is `schema_for`'s.
+
+    Args:
+        topic_id: of the topic that the range is of, no other of its name is read; ZERO_UUID for
+            the one that there is.
 
     Raises:
         DataLoss: records of the range do not exist any more, and `failOnDataLoss` is true.
@@ -70,11 +79,13 @@ def read_range(
         cluster_errors(f"reading {wanted}"),
         consumers.lend(consumer_settings(options)) as consumer,
     ):
-        reading = _Reading(options, consumer, wanted)
+        reading = _Reading(options, consumer, wanted, topic_id)
         try:
             for batch in reading.batches():
                 if not options.include_headers:
                     batch = batch.select(batch.schema.names[:COLUMNS_WITHOUT_HEADERS])
+                if options.include_topic_id:
+                    batch = with_topic_id(batch, reading.topic_id)
                 yield from pieces(batch)
         finally:
             with suppress(KafkaError):  # after an error it is closed instead
@@ -89,6 +100,15 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(first, step)
 
 
+def with_topic_id(batch: pa.RecordBatch, topic_id: UUID) -> pa.RecordBatch:
+    """The batch with the column `topicId`; null where brokers have no ids."""
+    import pyarrow as pa
+
+    text = None if topic_id == ZERO_UUID else uuid_to_base64(topic_id)
+    column = pa.repeat(pa.scalar(text, pa.string()), batch.num_rows)
+    return batch.append_column(pa.field(TOPIC_ID_COLUMN, pa.string()), column)
+
+
 class LookUp(Protocol):
     """The consumer's calls that look up ends of logs."""
 
@@ -101,17 +121,28 @@ class LookUp(Protocol):
 class _Reading:
     """One range on its way. `position` only grows."""
 
-    def __init__(self, options: SourceOptions, consumer: Consumer, wanted: OffsetRange) -> None:
+    def __init__(
+        self, options: SourceOptions, consumer: Consumer, wanted: OffsetRange, topic_id: UUID
+    ) -> None:
         self._options = options
         self._consumer = consumer
         self._wanted = wanted
+        self._topic_id = topic_id
         self._partition = wanted.topic_partition
         self._position = wanted.start_offset
         self._end_offset = wanted.end_offset
 
+    @property
+    def topic_id(self) -> UUID:
+        """Of the topic that is read: as planned, else as the consumer has found it."""
+        if self._topic_id != ZERO_UUID:
+            return self._topic_id
+        found = self._consumer.positions().get(self._partition)
+        return ZERO_UUID if found is None else found.topic_id or ZERO_UUID
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Batches as they come, cut off at the range's end."""
-        point_to(self._consumer, self._partition, self._position)
+        self._seek()
         waiting_since_ms = _now_ms()
         while self._position < self._end_offset:
             before = self._position
@@ -136,7 +167,16 @@ class _Reading:
         except (OffsetOutOfRange, LogTruncated):
             self._pass_lost_records()
             return None
+        except NoOffsetForPartition:
+            # Every task seeks: only another topic of the same name takes that away. What another
+            # task has left behind says nothing.
+            if self._partition not in self._consumer.positions():
+                self._lose(Missing.REPLACED, None, self._end_offset)
+            return None
         return self._until_end(batch)
+
+    def _seek(self) -> None:
+        point_to(self._consumer, self._partition, self._position, self._topic_id)
 
     def _until_end(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = batch.num_rows
@@ -173,16 +213,20 @@ class _Reading:
             end = self._bound(self._consumer.end_offsets)
             self._lose(Missing.CUT, end, self._end_offset)
         if self._position < self._end_offset:
-            self._consumer.seek(self._partition, self._position)
+            self._seek()
 
     def _look(self, waited_ms: float) -> None:
         """Nothing has come for a while: is there anything to wait for?"""
         if waited_ms < min(LOOK_MS, self._options.poll_timeout_ms):
             return
+        if self._partition not in self._consumer.positions():
+            return  # the next poll says why
         try:
             end = self._bound(self._consumer.end_offsets, LOOK_MS)
-        except (RequestTimeout, NoBrokerAvailable):
-            end = self._end_offset  # nobody answers: wait on
+        except KafkaError as error:
+            if not (error.retriable or isinstance(error, (RequestTimeout, NoBrokerAvailable))):
+                raise
+            end = self._end_offset  # no broker answers, or none knows: wait on
         if end is None:
             self._lose(Missing.GONE, None, self._end_offset)
         elif end < self._end_offset:

@@ -1,9 +1,16 @@
 """A streaming query's plan: where it begins, how far each batch goes, what its tasks read.
 
-Owns what the driver remembers of one run of a query: ids of topics, the target of AvailableNow, the
-time of the last batch. Must not read records. Invariants: offsets go into Spark's checkpoint before
-anything is read, and the same two offsets always mean the same records; what was to be read and is
-gone is reported before the batch that leaves it out.
+Owns what the driver remembers of one run of a query: the target of AvailableNow, the time of the
+last batch, which losses were told. Must not read records. Invariants: offsets go into Spark's
+checkpoint before anything is read, with the ids of their topics, and the same two offsets always
+mean the same records; what was to be read and is gone is reported before the batch that leaves it
+out.
+
+A topic that was deleted and created again is known by its id. The batch that finds it ends without
+the topic, so that offsets of one topic never stand beside those of another under the same name;
+the next batch begins the new one at its first record, as it does any topic that comes. Offsets
+without ids (an older release's, or those of Spark's own source) count for the topic that there is,
+and get its id with the next batch, which may be empty.
 
 The first offset is looked up again when a driver dies before its first batch is committed; `latest`
 would then lie behind what that batch had planned, and records between would be lost:
@@ -23,7 +30,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.spark_connector.core.admission import Admission
 from moldau.spark_connector.core.continuity import (
     Loss,
@@ -31,10 +38,18 @@ from moldau.spark_connector.core.continuity import (
     clamped,
     cut,
     gone,
+    is_replaced,
     readable,
     replaced,
 )
-from moldau.spark_connector.core.offsets import Offsets, OffsetsJson, from_json, to_json
+from moldau.spark_connector.core.offsets import (
+    Offsets,
+    OffsetsJson,
+    TopicIds,
+    from_json,
+    to_json,
+    topic_ids_of,
+)
 from moldau.spark_connector.core.planning import OffsetRange, split
 from moldau.spark_connector.core.selection import AtOffsets
 from moldau.spark_connector.options.source_options import SourceOptions
@@ -65,9 +80,10 @@ class StreamPlanner:
         self._now_ms = now_ms
         self._sleep_ms = sleep_ms
         self._admission = Admission(options.limits)
-        self._topic_ids: dict[str, UUID] = {}
-        self._latest: Offsets | None = None
-        self._planned_end: Offsets | None = None
+        self._told_topics: set[tuple[str, UUID]] = set()
+        self._told_losses: frozenset[Loss] = frozenset()
+        self._latest: OffsetsJson | None = None
+        self._planned_end: OffsetsJson | None = None
         self._volatile_initial: Offsets | None = None
         self._fixes_initial = False
         self._has_warned = False
@@ -81,20 +97,21 @@ class StreamPlanner:
         """
         topology = self._source.topology(patient=True)
         check_found(topology.missing)
-        self._topic_ids.update(topology.topic_ids)
         ends = self._source.ends(topology.partitions)
         beginnings = self._source.beginnings(topology.partitions)
         partitions = sorted(ends.keys() & beginnings.keys())
         times = self._starting.times(partitions)
         first_by_time = self._source.first_by_time(times) if times else {}
         found = self._starting.resolve(partitions, beginnings, ends, first_by_time)
-        if isinstance(self._starting.selection, AtOffsets):
-            found, losses = clamped(found, beginnings, ends)
+        selection = self._starting.selection
+        if isinstance(selection, AtOffsets):
+            others = selection.in_former_topics(topology.topic_ids)
+            found, losses = clamped(found, beginnings, ends, others)
             self._report(losses)
         if self._starting.is_volatile():
             self._volatile_initial = found
             self._fixes_initial = True
-        return to_json(found)
+        return to_json(found, topology.topic_ids)
 
     def latest_offset(self, start_value: object, *, everything: bool) -> OffsetsJson:
         """Where the batch that begins at `start_value` ends; the same value when there is none.
@@ -105,31 +122,32 @@ class StreamPlanner:
         Raises:
             DataLoss, InvalidCheckpoint, and what the cluster refuses.
         """
-        start = from_json(start_value)
-        ends, lost = self._look(start)
-        self._latest = ends
+        start, start_ids = from_json(start_value), topic_ids_of(start_value)
         if self._fixes_initial and start == self._volatile_initial:
             self._fixes_initial = False
-            return self._planned(start)
+            self._latest = to_json(start, start_ids)
+            return self._planned(start, start_ids)
+        topology, ends, lost = self._look(start, start_ids)
+        topic_ids = {**start_ids, **_known(topology.topic_ids)}
+        self._latest = to_json(ends, topic_ids)
         kept = {name: offset for name, offset in start.items() if name not in lost}
         ends = {name: end for name, end in ends.items() if name not in lost}
         new = [name for name in sorted(ends) if name not in kept]
         begins = {**dict.fromkeys(new, 0), **self._source.beginnings(new), **kept}
         end = self._admission.next_end(begins, ends, everything=everything, now_ms=self._now_ms())
-        if end is None:
-            return self._planned(kept)
-        return self._planned(end)
+        return self._planned(kept if end is None else end, topic_ids)
 
     def unlimited_latest(self) -> OffsetsJson:
         """Where all that is there ends, for a Spark that does not say where the batch begins."""
         topology = self._source.topology()
-        self._latest = self._source.ends(topology.partitions)
+        ends = self._source.ends(topology.partitions)
+        self._latest = to_json(ends, topology.topic_ids)
         self._planned_blindly = True
-        return self._planned(self._latest)
+        return self._planned(ends, topology.topic_ids)
 
     def report_latest(self) -> OffsetsJson | None:
         """The ends of the logs when they were last looked at, for the query's progress."""
-        return None if not self._latest else to_json(self._latest)
+        return self._latest or None
 
     def set_target(self) -> None:
         """The query ends at what is there now (AvailableNow)."""
@@ -143,23 +161,30 @@ class StreamPlanner:
             DataLoss, InvalidCheckpoint, and what the cluster refuses.
         """
         start, end = from_json(start_value), from_json(end_value)
+        start_ids, end_ids = topic_ids_of(start_value), topic_ids_of(end_value)
         # `end` is in the checkpoint: Spark asks for the first offset again only to run the batch.
         self._fixes_initial = False
+        is_first = start == self._volatile_initial
+        losses: list[Loss] = []
+        lost_ids = dict(start_ids)
+        is_mine = end_value == self._planned_end
+        if not is_mine or any(is_replaced(name, start_ids, end_ids) for name in start_ids):
+            start, left, losses = self._of_one_topic(
+                start, end, start_ids, end_ids, is_first=is_first
+            )
+            lost_ids |= {name.topic: end_ids[name.topic] for name in end.keys() - left.keys()}
+            end = left
         moving = [name for name in end if name not in start or start[name] < end[name]]
-        ranges, losses = readable(
-            start,
-            end,
-            self._source.beginnings(moving),
-            is_first=start == self._volatile_initial,
-        )
+        ranges, others = readable(start, end, self._source.beginnings(moving), is_first=is_first)
+        losses += others
         if self._planned_blindly:
             self._planned_blindly = False
             losses = gone(start, end) + losses
-        if end != self._planned_end:
+        if not is_mine:
             # Planned by a driver before this one: the logs may have been cut meanwhile.
             ranges, shorter = self._within_ends(ranges)
             losses += shorter
-        self._report(losses)
+        self._report(losses, lost_ids)
         return split(
             ranges,
             min_partitions=self._options.min_partitions,
@@ -170,32 +195,90 @@ class StreamPlanner:
         """The query has ended."""
         self._source.close()
 
-    def _look(self, start: Offsets) -> tuple[Offsets, frozenset[TopicPartition]]:
-        """The ends of all logs, and the partitions of `start` that are gone or have been replaced.
+    def _look(
+        self, start: Offsets, start_ids: TopicIds
+    ) -> tuple[Topology, Offsets, frozenset[TopicPartition]]:
+        """The topics, the ends of all logs, and the partitions that are gone, or whose topic has
+        been replaced since `start`.
 
-        Brokers that have not heard of a new leader may tell an older end for a moment: they are
-        asked again before that counts as a loss.
+        Brokers that have not heard of a new leader may tell an older end for a moment, and those
+        that have not heard of a new topic the id of the former one: they are asked again before
+        that counts as a loss.
         """
         attempts = self._options.retry_count
         while True:
             topology = self._source.topology()
             self._check_known(topology, start)
             ends = self._source.ends(topology.partitions)
-            others = replaced(start, self._topic_ids, topology.topic_ids)
-            losses = gone(start, ends) + [loss for loss in others if loss.topic_partition in ends]
+            others = [
+                loss
+                for loss in replaced(start, start_ids, topology.topic_ids)
+                if loss.topic_partition in ends
+            ]
+            losses = gone(start, ends) + others
             lost = frozenset(loss.topic_partition for loss in losses)
+            topics = {loss.topic_partition.topic for loss in others}
+            lost |= {name for name in ends if name.topic in topics}
             shorter = cut({name: at for name, at in start.items() if name not in lost}, ends)
             attempts -= 1
-            if not shorter or attempts <= 0:
+            if not (shorter or others) or attempts <= 0:
                 break
-            _log.warning("asking again: %s", "; ".join(map(str, shorter)))
+            _log.info("asking again: %s", "; ".join(map(str, [*others, *shorter])))
             self._sleep_ms(self._options.retry_interval_ms)
-        self._report([*losses, *shorter])
-        for name in {partition.topic for partition in lost}:
-            self._topic_ids.pop(name, None)
-        for name, topic_id in topology.topic_ids.items():
-            self._topic_ids.setdefault(name, topic_id)
-        return ends, lost
+        self._told_losses = frozenset()
+        self._report([*losses, *shorter], start_ids)
+        self._told_losses = frozenset(losses + shorter)
+        return topology, ends, lost
+
+    def _of_one_topic(
+        self,
+        start: Offsets,
+        end: Offsets,
+        start_ids: TopicIds,
+        end_ids: TopicIds,
+        *,
+        is_first: bool,
+    ) -> tuple[Offsets, Offsets, list[Loss]]:
+        """What is left of a batch where names have gone to other topics since it was planned, or
+        between its ends.
+
+        Offsets in another topic than the one that there is now mean nothing any more: such an end
+        is taken to where the batch begins, and such a start to the topic's first record.
+
+        Args:
+            is_first: the batch was planned empty.
+        """
+        topology = self._source.topology()
+        attempts = self._options.retry_count
+        while any(is_replaced(name, end_ids, topology.topic_ids) for name in end_ids):
+            attempts -= 1
+            if attempts <= 0:
+                break
+            self._sleep_ms(self._options.retry_interval_ms)  # a broker that lags, perhaps
+            topology = self._source.topology()
+        lost = replaced(end, end_ids, topology.topic_ids)
+        ended = {loss.topic_partition for loss in lost}
+        crossed = [
+            loss
+            for loss in replaced(start, start_ids, end_ids)
+            if loss.topic_partition not in ended
+        ]
+        begun = {loss.topic_partition for loss in crossed}
+        # A start in another topic than the end was looked up again: where it was is not known.
+        planned = {
+            name: 0 if is_replaced(name.topic, start_ids, end_ids) else start.get(name, 0)
+            for name in ended
+        }
+        losses = [
+            Loss(name, Missing.REPLACED, planned[name])
+            for name in sorted(ended)
+            if planned[name] < end[name] and not is_first
+        ]
+        return (
+            {name: offset for name, offset in start.items() if name not in begun | ended},
+            {name: offset for name, offset in end.items() if name not in ended},
+            crossed + losses,
+        )
 
     def _check_known(self, topology: Topology, start: Mapping[TopicPartition, int]) -> None:
         """Something missing that the query has read is a loss; anything else is a mistake, or a
@@ -220,9 +303,33 @@ class StreamPlanner:
             found.append(each)
         return found, losses
 
-    def _planned(self, end: Offsets) -> OffsetsJson:
-        self._planned_end = end
-        return to_json(end)
+    def _planned(self, end: Offsets, topic_ids: TopicIds) -> OffsetsJson:
+        self._planned_end = to_json(end, topic_ids)
+        return self._planned_end
 
-    def _report(self, losses: list[Loss]) -> None:
-        report(losses, fail_on_data_loss=self._options.fail_on_data_loss)
+    def _report(self, losses: list[Loss], topic_ids: TopicIds | None = None) -> None:
+        """Report losses, each once: not in a batch's tasks what was told when it was planned, and
+        that a topic was replaced only in the first batch that meets it.
+
+        Args:
+            topic_ids: of the topics that the lost offsets were in.
+        """
+        ids = topic_ids or {}
+        former = {
+            (loss.topic_partition.topic, ids[loss.topic_partition.topic])
+            for loss in losses
+            if loss.missing is Missing.REPLACED and loss.topic_partition.topic in ids
+        }
+        known = {topic for topic, _ in former & self._told_topics}
+        self._told_topics |= former
+        news = [
+            loss
+            for loss in losses
+            if loss not in self._told_losses
+            and not (loss.missing is Missing.REPLACED and loss.topic_partition.topic in known)
+        ]
+        report(news, fail_on_data_loss=self._options.fail_on_data_loss)
+
+
+def _known(topic_ids: TopicIds) -> dict[str, UUID]:
+    return {name: topic_id for name, topic_id in topic_ids.items() if topic_id != ZERO_UUID}

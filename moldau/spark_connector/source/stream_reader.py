@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from moldau.spark_connector.core.offsets import topic_ids_of
 from moldau.spark_connector.options.source_options import SourceOptions
 from moldau.spark_connector.source.batch_reader import read_partition
 from moldau.spark_connector.source.input_partition import OffsetRangePartition
-from moldau.spark_connector.source.schema import check_schema
+from moldau.spark_connector.source.schema import check_schema, schema_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +48,7 @@ def make_stream_reader(options: Mapping[str, str], schema: StructType) -> DataSo
     """
     parsed = SourceOptions.parse(options)
     parsed.check_stream()
-    check_schema(schema, parsed.include_headers)
+    check_schema(schema, schema_for(parsed))
     return StreamReader(parsed) if HAS_ADMISSION_CONTROL else PlainStreamReader(parsed)
 
 
@@ -82,7 +83,9 @@ class _StreamReaderBase(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """What the tasks of a batch read."""
-        return [OffsetRangePartition(each) for each in self.planner.tasks(start, end)]
+        ranges = self.planner.tasks(start, end)
+        topic_ids = topic_ids_of(end)
+        return [OffsetRangePartition(each, topic_ids) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range, in a worker."""

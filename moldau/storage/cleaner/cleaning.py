@@ -199,7 +199,6 @@ class _Cleaning:
                 assert columns.offsets is not None
                 self._latest_offset = columns.offsets[taken] - 1
                 return False
-        self._latest_offset = max(self._latest_offset, chunk[-1][0].last_offset)
         return True
 
     # -- the second pass -------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def _first_uncleanable_index(log: PlannedLog, first_dirty_index: int, now_ms: in
 
 
 def _lag_excess_ms(config: LogConfig, dirty: Iterable[PlannedSegment], now_ms: int) -> int:
-    lag_ms = max(config.max_compaction_lag_ms, 0)
+    lag_ms = config.max_compaction_lag_ms
     if lag_ms >= MAX_INT64:
         return 0
     stamps = [each.rolling_base_timestamp_ms() for each in dirty if each.size_bytes]

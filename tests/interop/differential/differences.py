@@ -30,6 +30,7 @@ class Difference:
         ours, kafka: the two values' texts.
         excuses_answer: whether the rest of that answer cannot be compared.
         ends: whether what follows it in a sequence of requests cannot be compared either.
+        is_chance: whether a run may pass without it.
     """
 
     api: str
@@ -40,6 +41,7 @@ class Difference:
     kafka: str = "*"
     excuses_answer: bool = False
     ends: bool = False
+    is_chance: bool = False
 
     def patterns_for(self, api: str, case: str, found: Divergence) -> list[str]:
         """The patterns by which this row is about that divergence; empty when it is not."""
@@ -112,6 +114,7 @@ class DifferenceList:
         return [
             f"{row.api}: {pattern} ({row.reason})"
             for row in self.rows
+            if not row.is_chance
             for pattern in (*row.fields, *row.cases)
             if (row, pattern) not in self.used
         ]

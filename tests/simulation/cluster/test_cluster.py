@@ -19,7 +19,7 @@ from tests.simulation.cluster.run import (
 )
 from tests.simulation.cluster.runner import Choice
 
-TIME_BOX_S = float(os.environ.get("MOLDAU_CLUSTER_SIM_SECONDS", "60"))
+TIME_BOX_S = float(os.environ.get("MOLDAU_CLUSTER_SIM_SECONDS", "40"))
 FIRST_SEED = int(os.environ.get("MOLDAU_CLUSTER_SIM_FIRST_SEED", "1"))
 TIMEOUT_S = TIME_BOX_S + 240
 SEEDS_PER_MUTATION = 20

@@ -343,6 +343,9 @@ class VirtualClock:
     def monotonic_ms(self) -> float:
         return self._loop.time() * 1000
 
+    def thread_ms(self) -> float:
+        return self.monotonic_ms()
+
     def call_later(
         self, delay_ms: float, callback: Callable[..., object], *args: Any
     ) -> asyncio.TimerHandle:

@@ -193,17 +193,45 @@ class Administrator:
                 f"the administrator gives up what only lost disks had of {name}-{index}"
             )
             self.world.counts["rescues"] += 1
-            request = elect.ElectLeadersRequest(
-                election_type=UNCLEAN,
-                topic_partitions=[elect.TopicPartitions(topic=name, partitions=[index])],
-                timeout_ms=1_500,
-            )
-            for _ in range(RESCUE_TRIES):
-                try:
-                    self._expect((await self._ask(request)).error_code)
-                    break
-                except ControllerUnavailable:
-                    await self.world.loop.elapse(RESCUE_PAUSE_MS)
+            if await self._elect_unclean(name, index) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE:
+                await self._make_directory(name, index)
+
+    async def _elect_unclean(self, name: str, index: int) -> ErrorCode | None:
+        """The partition's error; None when no controller answers."""
+        request = elect.ElectLeadersRequest(
+            election_type=UNCLEAN,
+            topic_partitions=[elect.TopicPartitions(topic=name, partitions=[index])],
+            timeout_ms=1_500,
+        )
+        for _ in range(RESCUE_TRIES):
+            try:
+                response = await self._ask(request)
+            except ControllerUnavailable:
+                await self.world.loop.elapse(RESCUE_PAUSE_MS)
+                continue
+            self._expect(response.error_code)
+            for result in response.replica_election_results:
+                return ErrorCode.of(result.partition_result[0].error_code)
+        return None
+
+    async def _make_directory(self, name: str, index: int) -> None:
+        """All its replicas lay on disks that are lost: one begins empty, as docs/operations.md
+        says. It is told to the controller when the broker has started, therefore several tries.
+        """
+        partition = self.world.ledger.image.topics.topics_by_name[name].partitions[index]
+        broker = self.world.brokers[partition.replicas[0] - 1]
+        self.world.note(f"the administrator makes {name}-{index} on {broker.host}")
+        self.world.counts["directories_made"] += 1
+        broker.is_held = True
+        broker.kill()
+        await self.world.loop.elapse(RESCUE_PAUSE_MS)
+        broker.make_partition_directory(f"{name}-{index}")
+        broker.is_held = False
+        broker.start()
+        for _ in range(RESCUE_TRIES):
+            if await self._elect_unclean(name, index) is ErrorCode.NONE:
+                return
+            await self.world.loop.elapse(RESCUE_PAUSE_MS)
 
     async def _alter(self) -> None:
         plan, _index = self._some_place()

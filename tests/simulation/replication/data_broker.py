@@ -218,6 +218,14 @@ class DataBroker:
         self.directories.replaced()
         self.format()
 
+    def make_partition_directory(self, name: str) -> None:
+        """`mkdir` in the first log directory, by an operator."""
+        assert not self.is_alive
+        directory = self.directories.configured[0]
+        filesystem = SimulatedFilesystem(self.root)
+        filesystem.mkdirs(f"{directory}/{name}")
+        filesystem.fsync_directory(directory)
+
     def fill_disk(self, free_bytes: int) -> None:
         """Leave so much room."""
         if self.disk is not None:

@@ -14,7 +14,7 @@ from tests.simulation.cluster.runner import Choice
 from tests.simulation.transactions.mutations import MUTATIONS
 from tests.simulation.transactions.run import MIN_MEDIAN_EVENTS, TRANSACTIONS
 
-TIME_BOX_S = float(os.environ.get("MOLDAU_TRANSACTION_SIM_SECONDS", "80"))
+TIME_BOX_S = float(os.environ.get("MOLDAU_TRANSACTION_SIM_SECONDS", "60"))
 FIRST_SEED = int(os.environ.get("MOLDAU_TRANSACTION_SIM_FIRST_SEED", "0"))
 """The same seeds every time, as the quorum's gate: `make sim` looks for what nobody has seen."""
 

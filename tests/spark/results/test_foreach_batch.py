@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark.errors import StreamingQueryException
 
-from moldau.client import TopicPartition
+from moldau.client import NewTopic, TopicPartition
 from moldau.client.sync import Admin
 from moldau.spark_connector.results import (
     RedisOffsets,
@@ -23,7 +23,7 @@ from moldau.spark_connector.results import (
     SqlResults,
     UniqueRows,
 )
-from moldau.testing import Cluster
+from moldau.testing import Cluster, wait_until
 from tests.spark.conftest import SEVERAL_BATCHES, make_topic, options_for
 from tests.spark.pipelines.steps import send
 
@@ -203,6 +203,95 @@ def test_unique_rows_from_the_workers(stream: DataFrame, database: str, tmp_path
     shutil.rmtree(tmp_path / "checkpoint")
     run(rows, unique, tmp_path / "checkpoint")
     assert sorted(column(database, "SELECT delay FROM each_once")) == list(range(COUNT))
+
+
+class AllStores:
+    """A batch goes into every kind of store, whose rows are the records' values."""
+
+    def __init__(self, url: str, client: fakeredis.FakeRedis, key: str) -> None:
+        engine = sa.create_engine(url)
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE journal (value TEXT)")
+            connection.exec_driver_sql(
+                "CREATE TABLE each_once (topic TEXT, topicId TEXT, partition INTEGER, offset BIGINT"
+                f", value TEXT, PRIMARY KEY ({key}))"
+            )
+        engine.dispose()
+        self.url = url
+        self.client = client
+        self.after: list[str] = []
+        self.sql = SqlResults(url, "sums", "journal")
+        self.unique = UniqueRows(url, "each_once")
+        self.redis = RedisResults(
+            RedisOffsets("", "sums", client=client), lambda pipe, row: pipe.rpush("v", row["value"])
+        )
+        self.redis_after = RedisOffsets("", "after", client=client).after(self._write_after)
+
+    def _write_after(self, frame: DataFrame, _batch_id: int) -> None:
+        self.after += [row.value for row in frame.collect()]
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        for store in (self.redis, self.redis_after, self.sql, self.unique):
+            store(frame, batch_id)
+
+    def rows(self) -> list[list[str]]:
+        """What each store has."""
+        found: Any = self.client.lrange("v", 0, -1)
+        stores = [
+            column(self.url, "SELECT value FROM journal"),
+            [each.decode() for each in found],
+            self.after,
+            column(self.url, "SELECT value FROM each_once"),
+        ]
+        return [sorted(each) for each in stores]
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_a_topic_that_is_created_again_loses_no_row_silently(
+    spark: SparkSession,
+    cluster: Cluster,
+    admin: Admin,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    with_ids: bool,
+):
+    """With the column topicId its rows are there; without it they are refused, or warned of."""
+    topic = make_topic(admin)
+    key = "topic, partition, offset"
+    columns = ["topic", "partition", "offset", "string(value) as value"]
+    options = options_for(
+        cluster, subscribe=topic, startingOffsets="earliest", failOnDataLoss="false"
+    )
+    if with_ids:
+        columns.append("topicId")
+        key += ", topicId"
+        options["includeTopicId"] = "true"
+    stream = spark.readStream.format("moldau").options(**options).load().selectExpr(*columns)
+    client = fakeredis.FakeRedis()
+    stores = AllStores(f"sqlite:///{tmp_path}/results.db", client, key)
+    send(cluster.bootstrap_server, topic, [(b"k", b"former-%d" % n) for n in range(5)])
+    run(stream, stores, tmp_path / "checkpoint")
+    former = [f"former-{n}" for n in range(5)]
+    assert stores.rows() == [former] * 4
+    admin.delete_topics([topic])
+    wait_until(lambda: topic not in admin.list_topics(), what="the topic is gone", deadline_s=END_S)
+    admin.create_topics([NewTopic(topic, partition_count=1)])
+    send(cluster.bootstrap_server, topic, [(b"k", b"new-%d" % n) for n in range(3)])
+    if with_ids:
+        run(stream, stores, tmp_path / "checkpoint")
+        assert stores.rows() == [[*former, "new-0", "new-1", "new-2"]] * 4
+        assert (stores.sql.skipped(), stores.unique.skipped_count) == ({}, 0)
+        assert "which topic they are of" not in caplog.text
+    else:
+        for store in (stores, stores.redis_after, stores.sql):
+            with pytest.raises(Exception, match=rf"RowsOutOfOrder.*{topic}-0: batch .*forget\("):
+                run(stream, store, tmp_path / "checkpoint")
+        run(stream, stores.unique, tmp_path / "checkpoint")
+        assert "each_once: 3 rows of batch" in caplog.text
+        assert stores.unique.skipped_count == 3
+        assert stores.rows() == [former] * 4
+    stores.sql.engine.dispose()
+    client.close()
 
 
 @pytest.fixture

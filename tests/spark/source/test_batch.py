@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from moldau.client.sync import Producer
+from moldau.protocol.types import uuid_to_base64
 from tests.spark.conftest import make_topic, options_for
 
 COUNT = 100
@@ -58,6 +59,14 @@ def test_columns_are_sparks_own(load):
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
         "timestamp:timestamp,timestampType:int,headers:array<struct<key:string,value:binary>>>"
     )
+
+
+def test_the_topics_id_is_a_column_when_it_is_asked_for(load, admin, numbers):
+    topic_id = uuid_to_base64(admin.describe_topics([numbers])[numbers].topic_id)
+    for headers in (False, True):
+        frame = load(includeHeaders=headers, includeTopicId=True)
+        assert frame.columns[-1] == "topicId"
+        assert {row.topicId for row in frame.select("topicId").collect()} == {topic_id}
 
 
 def test_every_record_is_a_row(load, numbers):

@@ -206,4 +206,5 @@ def test_one_goes_on_with_the_others_checkpoint(spark, cluster, admin, tmp_path,
     assert sorted(found) == list(range(5))
     ends = run(order[1], range(5, 9))
     assert sorted(found) == list(range(9))
-    assert ends == {topic: {"0": 5, "1": 4}}
+    # Ours has the topic's id beside them, as a topic without partitions: nothing to the other.
+    assert {name: offsets for name, offsets in ends.items() if offsets} == {topic: {"0": 5, "1": 4}}

@@ -7,14 +7,15 @@ import json
 import pyarrow as pa
 import pytest
 
-from moldau.client import ConsumerConfig, OffsetSpec
+from moldau.client import ConsumerConfig, NewTopic, OffsetSpec
 from moldau.client.sync import Consumer, Producer
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.spark_connector.core.planning import OffsetRange
 from moldau.spark_connector.errors import DataLoss, ReadStalled
 from moldau.spark_connector.options.source_options import SourceOptions
 from moldau.spark_connector.source.kept_consumers import KeptConsumers
 from moldau.spark_connector.source.partition_reader import MAX_ROWS, read_range
+from moldau.testing import wait_until
 from tests.spark.conftest import make_topic, options_for
 
 
@@ -48,13 +49,13 @@ def write(cluster, partition, values):
         producer.send_arrow(partition.topic, pa.table(columns))
 
 
-def read(cluster, consumers, partition, start, end, **given):
+def read(cluster, consumers, partition, start, end, topic_id=ZERO_UUID, **given):
     """Offsets and values of a range."""
     options = SourceOptions.parse(
         options_for(cluster, assign=json.dumps({partition.topic: [partition.partition]}), **given)
     )
     rows = []
-    for batch in read_range(options, OffsetRange(partition, start, end), consumers):
+    for batch in read_range(options, OffsetRange(partition, start, end), topic_id, consumers):
         assert batch.num_columns == (8 if options.include_headers else 7)
         rows += zip(
             batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True
@@ -87,7 +88,7 @@ def test_one_connection_serves_many_tasks(cluster, consumers, made, partition, a
 def test_a_task_that_is_given_up_leaves_a_usable_consumer(cluster, consumers, made, partition):
     write(cluster, partition, [b"%d" % number for number in range(2 * MAX_ROWS)])
     options = SourceOptions.parse(options_for(cluster, subscribe=partition.topic))
-    rows = read_range(options, OffsetRange(partition, 0, 2 * MAX_ROWS), consumers)
+    rows = read_range(options, OffsetRange(partition, 0, 2 * MAX_ROWS), ZERO_UUID, consumers)
     assert next(rows).num_rows > 0
     rows.close()
     assert read(cluster, consumers, partition, 5, 7) == [(5, b"5"), (6, b"6")]
@@ -159,6 +160,36 @@ def test_a_topic_that_is_gone_fails_the_task(cluster, consumers, admin, partitio
         read(cluster, consumers, partition, 0, 1, kafkaConsumer__pollTimeoutMs=100)
 
 
+def test_a_topic_that_was_created_again_is_not_read_for_the_former_one(
+    cluster, consumers, made, admin, partition, caplog
+):
+    """Whichever of the two a kept consumer has read before."""
+
+    def topic_id():
+        return admin.describe_topics([partition.topic])[partition.topic].topic_id
+
+    write(cluster, partition, [b"a", b"b"])
+    former_id = topic_id()
+    assert read(cluster, consumers, partition, 0, 1, former_id) == [(0, b"a")]
+    admin.delete_topics([partition.topic])
+    wait_until(lambda: partition.topic not in admin.list_topics(), what="it is gone", deadline_s=30)
+    admin.create_topics([NewTopic(partition.topic, partition_count=1)])
+    write(cluster, partition, [b"x", b"y", b"z"])
+    assert read(cluster, consumers, partition, 0, 3, topic_id()) == [
+        (0, b"x"),
+        (1, b"y"),
+        (2, b"z"),
+    ]
+    given = {"failOnDataLoss": "false"}
+    words = f"{partition}: offset 1 was to be read; the topic was deleted and created again"
+    assert read(cluster, consumers, partition, 1, 2, former_id, **given) == []
+    assert caplog.text.count(words) == 1
+    assert read(cluster, consumers, partition, 1, 2, topic_id()) == [(1, b"y")]
+    assert len(made) == 1
+    with pytest.raises(DataLoss, match=words):
+        read(cluster, consumers, partition, 1, 2, former_id)
+
+
 def test_records_that_do_not_come_end_the_task_in_time(cluster, consumers, partition):
     """A transaction that stays open holds back what was planned up to the log's end."""
     write(cluster, partition, [b"a"])
@@ -183,7 +214,7 @@ def test_headers_and_nulls(cluster, consumers, partition):
     options = SourceOptions.parse(
         options_for(cluster, subscribe=partition.topic, includeHeaders="true")
     )
-    [batch] = read_range(options, OffsetRange(partition, 0, 2), consumers)
+    [batch] = read_range(options, OffsetRange(partition, 0, 2), ZERO_UUID, consumers)
     first, second = batch.to_pylist()
     assert (first["key"], first["value"]) == (b"k", None)
     assert first["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]

@@ -8,7 +8,7 @@ import pytest
 
 from moldau.client import NewPartitions, NewTopic
 from moldau.client.sync import Producer
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import TopicPartition, uuid_to_base64
 from moldau.testing import wait_until
 from tests.spark.conftest import make_topic, offsets_of, options_for
 
@@ -24,6 +24,14 @@ def send(cluster, topic):
             producer.flush()
 
     return sent
+
+
+def topic_id_of(admin, topic):
+    return uuid_to_base64(admin.describe_topics([topic])[topic].topic_id)
+
+
+def leader_epochs(admin, topic):
+    return [each.leader_epoch for each in admin.describe_topics([topic])[topic].partitions]
 
 
 def wait_for(condition):
@@ -78,14 +86,14 @@ def start(spark, cluster, topic, tmp_path, collected):
 @pytest.mark.skipif(
     version("pyspark").startswith("4.1."), reason="PySpark 4.1 does not say where a batch begins"
 )
-def test_available_now_reads_what_is_there_in_limited_batches(start, send, collected, topic):
+def test_available_now_reads_what_is_there_in_limited_batches(start, send, collected, admin, topic):
     send(range(10))
     query = start(maxOffsetsPerTrigger=4)
     assert [len(values) for _, values in sorted(collected.batches.items())] == [4, 4, 2]
     assert collected.values == list(range(10))
     source = offsets_of(query)
-    assert source["endOffset"] == {topic: {"0": 5, "1": 5}}
-    assert source["latestOffset"] == {topic: {"0": 5, "1": 5}}
+    with_id = {topic: {"0": 5, "1": 5}, f"{topic}:{topic_id_of(admin, topic)}": {}}
+    assert source["endOffset"] == source["latestOffset"] == with_id
     # Continued from the checkpoint: only what came since.
     send(range(10, 13))
     start()
@@ -145,6 +153,44 @@ def test_a_topic_that_was_created_again_is_read_anew(start, send, collected, adm
     wait_for(lambda: collected.values[6:] == list(range(100, 120)))
     assert query.isActive
     query.stop()
+
+
+def test_a_topic_that_was_created_again_with_lower_leader_epochs(
+    start, send, collected, cluster, admin, topic
+):
+    """While the query runs, and while it does not, when only the id tells it: the new topic is
+    longer than the former one was.
+    """
+
+    def create_again(numbers):
+        admin.delete_topics([topic])
+        wait_for(lambda: topic not in admin.list_topics())
+        admin.create_topics([NewTopic(topic, partition_count=2)])
+        send(numbers)
+
+    send(range(4))
+    cluster.stop()
+    cluster.restart()
+    wait_for(lambda: all(epoch > 0 for epoch in leader_epochs(admin, topic)))
+    query = start(available_now=False, failOnDataLoss="false")
+    wait_for(lambda: collected.values == list(range(4)))
+    send(range(4, 6))
+    wait_for(lambda: collected.values == list(range(6)))
+    create_again(range(100, 120))
+    assert leader_epochs(admin, topic) == [0, 0]
+    wait_for(lambda: collected.values[6:] == list(range(100, 120)))
+    # A batch that is not committed would be run again, and is lost with its topic.
+    wait_for(lambda: offsets_of(query)["endOffset"].get(topic) == {"0": 10, "1": 10})
+    query.stop()
+    create_again(range(200, 240))
+    lost = f"DataLoss: .*{topic}-0: offset 10 was to be read; the topic was deleted and created ag"
+    with pytest.raises(Exception, match=lost):
+        start()
+    assert collected.values[26:] == []
+    start(failOnDataLoss="false")
+    assert collected.values[26:] == list(range(200, 240))
+    start()
+    assert len(collected.values) == 66
 
 
 def test_two_topics_by_pattern(spark, cluster, admin, tmp_path, collected):

@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.records import Codec, Record, encode_batch
+from moldau.protocol.records import (
+    Codec,
+    InvalidBatch,
+    InvalidBatchReason,
+    Record,
+    decode_columns,
+    encode_batch,
+)
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.restarts import FIRST_PAUSE_MS
 from moldau.storage.append import AppendOrigin
+from moldau.storage.cleaner import cleaning
 from moldau.storage.cleaner.settings import MIN_MAP_BYTES, CleanerSettings
 from tests.storage.cleaner.cleaner_bench import (
     ABORT,
@@ -46,6 +54,30 @@ async def test_the_newest_record_of_each_key_stays_where_it_was(codec: Codec) ->
     codecs = {h.codec for h, records in bench.batches() if records}
     assert codecs == {codec}
     assert bench.manager.cleaner.figures.cleaned_count >= 1
+
+
+async def test_batches_too_large_together_are_looked_at_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The offsets of columns have 32 bits."""
+    sizes: list[int] = []
+
+    def decode(data: Any, positions: Any) -> Any:
+        sizes.append(len(positions))
+        if len(positions) > 1:
+            raise InvalidBatch(InvalidBatchReason.TOO_LARGE, "the test says so")
+        return decode_columns(data, positions)
+
+    monkeypatch.setattr(cleaning, "decode_columns", decode)
+    bench = await CleanerBench().start()
+    for number in range(40):
+        bench.append(*[(f"k{(number * 7 + each) % 13}", f"v{number}") for each in range(4)])
+    newest = bench.newest()
+    await bench.clean()
+    assert max(sizes) > 1
+    assert bench.newest() == newest
+    clean = [offset for offset in bench.offsets() if offset < bench.log.active_segment.base_offset]
+    assert 0 < len(clean) <= 13
 
 
 async def test_a_cleaning_keeps_no_file_open() -> None:

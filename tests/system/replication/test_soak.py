@@ -12,7 +12,7 @@ import pytest
 from tests.system.quorum.hosts import why_not
 from tests.system.replication.soak import soak
 
-SOAK_MINUTES: Final = float(os.environ.get("MOLDAU_SOAK_MINUTES", "3"))
+SOAK_MINUTES: Final = float(os.environ.get("MOLDAU_SOAK_MINUTES", "2"))
 #: Start, settling and verdict come on top.
 TIME_BOX_S: Final = int(SOAK_MINUTES * 60) + 600
 

@@ -9,6 +9,7 @@ from the client's own dice.
 from __future__ import annotations
 
 import random
+import struct
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -48,6 +49,8 @@ DAWDLE_SHARE: Final = 0.004
 POLL_S: Final = 0.3
 TAKE_LIMIT: Final = 30
 RETRY_PAUSE_S: Final = 0.5
+METADATA: Final = struct.Struct("=7si")
+"""How librdkafka's group metadata begin: version, generation. Names that end with a zero follow."""
 
 
 @dataclass(slots=True)
@@ -258,6 +261,26 @@ class RandomClient(Client):
         reader.assign({log: known.get(log, 0) for log in chosen})
 
 
+class Member:
+    """A group's member, for those who commit in its name.
+
+    Put out, librdkafka may have neither a member id nor a generation until the application polls
+    again. What is committed in such a name nothing fences: in Apache Kafka neither (KIP-447).
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+
+    def consumer_group_metadata(self) -> Any:
+        """Raises: MustAbort: it is no member any more"""
+        metadata = self._consumer.consumer_group_metadata()
+        generation, rest = METADATA.unpack_from(metadata)[1], bytes(metadata)[METADATA.size :]
+        _group, member_id, *_ = rest.split(b"\0")
+        if generation < 0 and not member_id:
+            raise MustAbort("the consumer is no member any more")
+        return metadata
+
+
 class Pipeline(Client):
     """A member of a group: takes records, sends one for each to every output, commits offsets.
 
@@ -369,7 +392,8 @@ class Pipeline(Client):
             self.notes["dawdled"] += 1
             self.setting.stop.wait(MAX_POLL_INTERVAL_MS * 1.5 / 1000)
         transaction.offsets_began = self.history.now()
-        sender.send_offsets(transaction.commits, reader.consumer)
+        member: Any = reader.consumer if self._protocol is None else Member(reader.consumer)
+        sender.send_offsets(transaction.commits, member)
         transaction.offsets_ended = self.history.now()
         return True
 

@@ -253,14 +253,13 @@ async def test_a_silent_broker_is_fenced_in_batches(bench: Bench) -> None:
     assert bench.sizes_since(before) == [3, 3, 3, 2]
 
 
-async def test_a_broker_heard_of_again_half_way_stays_and_leads_what_nobody_leads(
-    bench: Bench,
-) -> None:
+def silence_broker_3(bench: Bench, topic: str) -> None:
+    """It alone has the six partitions of the topic, and its session is over."""
     bench.submit(
         CreateTopicsRequest(
             topics=[
                 CreatableTopic(
-                    name="lone",
+                    name=topic,
                     num_partitions=-1,
                     replication_factor=-1,
                     assignments=[
@@ -276,14 +275,35 @@ async def test_a_broker_heard_of_again_half_way_stays_and_leads_what_nobody_lead
         bench.beat(1)
         bench.beat(2)
     bench.clock.advance(200)
-    lone = bench.core.state.image.topics.topics_by_name["lone"]
-    leaders = {partition.leader for partition in lone.partitions.values()}
-    assert leaders == {3, -1}, "half way"
+
+
+def leaders(bench: Bench, topic: str) -> set[int]:
+    partitions = bench.core.state.image.topics.topics_by_name[topic].partitions
+    return {partition.leader for partition in partitions.values()}
+
+
+async def test_a_broker_heard_of_again_half_way_stays_and_leads_what_nobody_leads(
+    bench: Bench,
+) -> None:
+    silence_broker_3(bench, "lone")
+    assert leaders(bench, "lone") == {3, -1}, "half way"
     bench.beat(3)
     bench.clock.advance(100)
-    lone = bench.core.state.image.topics.topics_by_name["lone"]
-    assert {partition.leader for partition in lone.partitions.values()} == {3}
+    assert leaders(bench, "lone") == {3}
     assert not bench.is_fenced(3)
+
+
+async def test_a_broker_that_is_back_leads_all_that_nobody_leads_in_batches(bench: Bench) -> None:
+    silence_broker_3(bench, "lone")
+    bench.clock.advance(100)
+    assert bench.is_fenced(3)
+    assert leaders(bench, "lone") == {-1}
+    before = len(bench.log.appended)
+    bench.beat(3)
+    assert leaders(bench, "lone") == {3, -1}
+    bench.clock.advance(100)
+    assert leaders(bench, "lone") == {3}
+    assert bench.sizes_since(before) == [1 + STEP, STEP]
 
 
 async def test_a_new_incarnation_registers_with_the_last_step(bench: Bench) -> None:

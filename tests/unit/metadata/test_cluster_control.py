@@ -134,6 +134,20 @@ def test_the_same_incarnation_keeps_its_epoch() -> None:
     assert (broker.rack, broker.fenced) == ("moved", False)
 
 
+@pytest.mark.parametrize(
+    ("release", "version"), [("3.3-IV3", 1), ("3.4-IV0", 2), ("3.6-IV2", 2), ("3.7-IV2", 3)]
+)
+def test_what_a_registration_says_counts_where_records_can_hold_it(
+    release: str, version: int
+) -> None:
+    driver = CoreDriver(release=release)
+    request = registration(1, is_migrating_zk_broker=True)
+    assert driver.ask(request).error_code == 0
+    broker = driver.image.cluster.brokers[1]
+    assert broker.is_migrating_zk_broker is (version >= 2)
+    assert tuple(broker.directories) == (tuple(request.log_dirs) if version >= 3 else ())
+
+
 def test_an_unknown_broker_and_a_stale_epoch() -> None:
     driver = CoreDriver()
     request = BrokerHeartbeatRequest(broker_id=5, broker_epoch=1)

@@ -14,18 +14,20 @@ from moldau.metadata.features import (
     advertised_features,
     is_lossless_downgrade,
 )
+from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p62_broker_registration import Feature
 from moldau.protocol.messages.p70_controller_registration import ControllerRegistrationRequest
 from moldau.protocol.messages.p70_controller_registration import Feature as ControllerFeature
-from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.protocol.metadata_records import ConfigRecord, FeatureLevelRecord
 
 from .builders import CoreDriver, directory_id, registration
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
 GROUP, METADATA = "group.version", "metadata.version"
 ELIGIBLE = "eligible.leader.replicas.version"
+BROKER = ConfigResourceType.BROKER
 
 
 def update(driver: CoreDriver, *levels: tuple[str, int, int], **options: Any) -> Any:
@@ -76,6 +78,37 @@ def test_upgrades_that_are_refused(driver: CoreDriver, level: int, kind: int) ->
     response = update(driver, (GROUP, level, kind))
     assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert not driver.appended
+
+
+def test_a_feature_that_was_never_finalized_needs_nothing() -> None:
+    driver = CoreDriver(release="3.7-IV4")
+    assert ELIGIBLE not in driver.image.features.finalized_levels
+    assert update(driver, (METADATA, 20, UPGRADE)).error_code == 0
+    assert driver.image.features.level(METADATA) == 20
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_with_eligible_leaders_brokers_have_no_minimum_of_their_own(*, is_set: bool) -> None:
+    """KIP-966. What else a broker is configured with stays, and so does the cluster's minimum."""
+    driver = CoreDriver(release="4.0-IV0")
+    driver.join(1)
+    settings = {"": {"min.insync.replicas": "2"}} if is_set else {}
+    settings |= {"1": {"min.insync.replicas": "1", "log.cleaner.threads": "2"}}
+    settings |= {"2": {"log.cleaner.threads": "3"}}
+    driver.append(
+        [
+            (ConfigRecord(resource_type=BROKER, resource_name=name, name=key, value=value), 0)
+            for name, values in settings.items()
+            for key, value in values.items()
+        ]
+    )
+    assert update(driver, (METADATA, 30, UPGRADE), (ELIGIBLE, 1, UPGRADE)).error_code == 0
+    written = [each for each in driver.appended if isinstance(each, ConfigRecord)]
+    assert len(written) == (1 if is_set else 2), "nothing is removed that was not there"
+    configs = driver.image.configs
+    assert dict(configs.get(BROKER, "")) == {"min.insync.replicas": "2" if is_set else "1"}
+    assert dict(configs.get(BROKER, "1")) == {"log.cleaner.threads": "2"}
+    assert dict(configs.get(BROKER, "2")) == {"log.cleaner.threads": "3"}
 
 
 def test_a_feature_named_twice(driver: CoreDriver) -> None:

@@ -154,6 +154,14 @@ def test_the_same_incarnation_that_names_a_directory_no_more() -> None:
     assert not driver.image.cluster.brokers[2].fenced
 
 
+def test_the_same_incarnation_keeps_what_lies_in_the_directories_that_it_still_names() -> None:
+    driver = cluster([2, 1], directory=SECOND, min_insync_replicas="2")
+    before = driver.partition()
+    driver.ask(registration(2, log_dirs=[SECOND]))
+    assert driver.partition() == before
+    assert (before.leader, before.isr) == (2, (2, 1))
+
+
 def test_the_same_incarnation_that_has_many_replicas_in_such_a_directory() -> None:
     driver = CoreDriver()
     driver.join(1)

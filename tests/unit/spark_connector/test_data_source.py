@@ -9,6 +9,7 @@ import sys
 import tomllib
 import warnings
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from setuptools import find_packages
@@ -22,7 +23,7 @@ with warnings.catch_warnings():
     from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, InputPartition
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.spark_connector import MoldauDataSource
 from moldau.spark_connector.core.planning import OffsetRange
 from moldau.spark_connector.source import batch_reader, stream_reader
@@ -74,9 +75,11 @@ def test_readers_travel_without_a_client():
 
 def test_ranges_travel_as_plain_values():
     wanted = OffsetRange(TopicPartition("t", 3), 5, 9)
-    partition = pickle.loads(pickle.dumps(OffsetRangePartition(wanted)))
-    assert partition.offset_range == wanted
-    assert partition.value == ("t", 3, 5, 9)
+    topic_id = UUID(int=7)
+    partition = pickle.loads(pickle.dumps(OffsetRangePartition(wanted, {"t": topic_id})))
+    assert (partition.offset_range, partition.topic_id) == (wanted, topic_id)
+    assert partition.value == ("t", 3, 5, 9, topic_id.hex)
+    assert OffsetRangePartition(wanted, {}).topic_id == ZERO_UUID
 
 
 def test_the_partition_that_spark_makes_up_for_an_empty_read_is_empty():

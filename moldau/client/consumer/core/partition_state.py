@@ -136,8 +136,17 @@ class PartitionState:
             self.state is FetchState.FETCHING
         )
 
-    def seek(self, offset: int, offset_epoch: int = UNKNOWN_EPOCH) -> None:
-        """Read on from `offset`. With the epoch of the record before it, it is validated first."""
+    def seek(
+        self, offset: int, offset_epoch: int = UNKNOWN_EPOCH, topic_id: UUID = ZERO_UUID
+    ) -> None:
+        """Read on from `offset`. With the epoch of the record before it, it is validated first.
+
+        Args:
+            topic_id: of the topic that the offset is in; ZERO_UUID for the one known so far.
+        """
+        if topic_id not in (ZERO_UUID, self.topic_id):
+            self.topic_id = topic_id
+            self._forget_topic()
         self.forget_buffered()
         self.records.restart(offset, offset_epoch)
         self.reset = None
@@ -198,9 +207,7 @@ class PartitionState:
         if known_id == ZERO_UUID:
             return False
         self.forget_buffered()
-        self.leader_id, self.leader_epoch = NO_NODE, UNKNOWN_EPOCH
-        self.prefer_leader()
-        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+        self._forget_topic()
         self.reset = None
         self.retry_at_ms = 0.0
         self._become(FetchState.INITIALIZING)
@@ -224,6 +231,12 @@ class PartitionState:
     def prefer_leader(self) -> None:
         """Fetch from the leader again."""
         self.preferred_node_id = NO_NODE
+
+    def _forget_topic(self) -> None:
+        """What is known of leader and log was another topic's."""
+        self.leader_id, self.leader_epoch = NO_NODE, UNKNOWN_EPOCH
+        self.prefer_leader()
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
 
     def _become(self, state: FetchState) -> None:
         assert state in LEGAL[self.state], f"{self.topic_partition}: {self.state} to {state}"

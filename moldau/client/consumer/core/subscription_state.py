@@ -15,6 +15,7 @@ from moldau.client.consumer.core.offset_reset import OffsetReset, ResetKind
 from moldau.client.consumer.core.partition_state import FetchState, PartitionState, Unsettled
 from moldau.client.errors import InvalidSubscription
 from moldau.client.records import OffsetAndMetadata, TopicPartition
+from moldau.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from moldau.client.consumer.core.partition_records import PartitionRecords
@@ -191,8 +192,9 @@ class SubscriptionState(Generic[Listener]):
         for topic_partition, state in self._states.items():
             if state.has_position:
                 epoch = state.records.position_epoch
+                topic_id = None if state.topic_id == ZERO_UUID else state.topic_id
                 consumed[topic_partition] = OffsetAndMetadata(
-                    state.records.position, "", epoch if epoch >= 0 else None
+                    state.records.position, "", epoch if epoch >= 0 else None, topic_id
                 )
         return consumed
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from moldau.broker.group.core.consumer_member import MemberState
+from moldau.broker.group.core.consumer_records import current_assignment_record
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.harness import HOUR_MS
 from tests.unit.broker.group.consumer_harness import (
@@ -416,6 +419,22 @@ def test_a_member_that_waits_for_its_answer_is_not_silent() -> None:
     assert member.heartbeat().error_code == ErrorCode.NONE
     groups.advance(SESSION_MS + TICK_MS)
     assert not groups.consumer_group().members
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_no_partition_is_given_to_a_second_member(*, fails_over: bool) -> None:
+    """What this coordinator has decided is a bug then, and stops it; what an earlier one has
+    written may be the rest of a longer story, of which the log keeps the newest records.
+    """
+    groups = shard()
+    first = groups.consumer(topics=["events"])
+    first.join()
+    twice = replace(groups.consumer_group().members[first.member_id], member_id="second")
+    record = current_assignment_record("team", twice)
+    if fails_over:
+        groups.fail_over()
+    with pytest.raises(AssertionError, match="still owns it"):
+        groups.state.replay(record, groups.log.log_end_offset, None)
 
 
 def test_describe_tells_epochs_assignments_and_kinds_of_members() -> None:

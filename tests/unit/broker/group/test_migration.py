@@ -574,6 +574,44 @@ def test_a_static_member_goes_down_under_its_own_id() -> None:
     assert owned(back) == {"events": [0, 1, 2, 3]}
 
 
+@pytest.mark.parametrize(("rebalance_ms", "kept_ms"), [(-1, SESSION_MS), (0, 0), (7, 7)])
+def test_a_join_that_names_no_rebalance_timeout_has_its_sessions(
+    rebalance_ms: int, kept_ms: int
+) -> None:
+    """JoinGroup v0 has no such field."""
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    member = groups.member(
+        protocols={"range": subscription({}, "events")}, rebalance_ms=rebalance_ms, version=0
+    )
+    member.join()
+    member.joined()
+    kept = groups.consumer_group().members[member.member_id]
+    assert kept.rebalance_timeout_ms == kept_ms
+
+
+def test_a_join_that_could_not_be_written_is_owed_no_sync() -> None:
+    groups = shard()
+    groups.create_topic("more", 1)
+    new = groups.consumer("team", ["events"])
+    new.join()
+    member = groups.member(protocols={"range": subscription({}, "events")})
+    member.join()
+    member.joined()
+    member.sync()
+    groups.settle([new])
+    rejoin(member, owned(member))
+    member.protocols = {"range": subscription(owned(member), "events", "more")}
+    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert error_of(member.ask_to_join()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    groups.log.append_error = ErrorCode.NONE
+    for _ in range(REBALANCE_MS // 9_000 + 1):
+        groups.advance(9_000)
+        new.heartbeat()
+        assert member.heartbeat() is ErrorCode.NONE
+    assert member.member_id in groups.consumer_group().members
+
+
 def test_refused_classic_members_are_told_no_id() -> None:
     groups = shard()
     groups.consumer("team", ["events"]).join()

@@ -6,6 +6,9 @@ from uuid import UUID
 
 import pytest
 
+from moldau.broker.coordinator.core.result import SetTimer
+from moldau.broker.group.core import offset_removal
+from moldau.broker.group.core.offset_removal import OffsetsTimer
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.coordinator_records.legacy_offset_commit import (
     LegacyOffsetCommitKey,
@@ -81,6 +84,20 @@ def test_commits_that_cannot_be_written(error: ErrorCode, told: ErrorCode) -> No
     assert error_of(groups.commit_transactional({("events", 0): 10})) is told
     groups.log.append_error = ErrorCode.NONE
     assert groups.offset("events", 0) == -1
+
+
+@pytest.mark.parametrize("offset_count", [1, 2, 3])
+def test_a_group_stays_when_its_offsets_cannot_be_deleted(offset_count: int) -> None:
+    """Not even one at a time: a batch of one record is not made smaller."""
+    groups = Groups()
+    topic = "t" * 249
+    groups.commit({(topic, n): 10 for n in range(offset_count)})
+    groups.log.max_batch_bytes, enough = 200, groups.log.max_batch_bytes
+    assert error_of(groups.delete_group()) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert groups.offset(topic, 0) == 10
+    groups.log.max_batch_bytes = enough
+    assert error_of(groups.delete_group()) is ErrorCode.NONE
+    assert groups.group_state() == "Dead"
 
 
 def test_a_commit_that_is_not_replicated_in_time() -> None:
@@ -593,6 +610,21 @@ def test_many_offsets_expire_in_portions() -> None:
     assert largest <= 1001
 
 
+@pytest.mark.parametrize(("offset_count", "ends_portion"), [(3, False), (4, True), (5, True)])
+def test_a_portion_looks_at_so_many_groups_and_offsets(
+    monkeypatch: pytest.MonkeyPatch, offset_count: int, *, ends_portion: bool
+) -> None:
+    """Also where nothing has expired. A group counts as one, besides its offsets."""
+    monkeypatch.setattr(offset_removal, "MAX_OFFSETS_AT_ONCE", 5)
+    groups = Groups(**RETENTION)
+    groups.commit({("events", 0): 1}, "looked at last")
+    groups.commit({("events", n): n for n in range(offset_count)}, "looked at first")
+    result = groups.state.removal.on_timer(OffsetsTimer(), groups.now_ms)
+    assert result.records == []
+    pause_ms = offset_removal.PAUSE_MS if ends_portion else MINUTE_MS
+    assert result.timers == [SetTimer(OffsetsTimer(), pause_ms)]
+
+
 def test_offsets_of_groups_with_long_names_expire() -> None:
     """A name weighs its bytes, not its characters."""
     groups = Groups(**RETENTION)
@@ -656,6 +688,7 @@ def test_groups_and_offsets_are_counted() -> None:
     groups = Groups()
     groups.stable(protocols={"range": subscription("events")})
     groups.commit({("events", 0): 4, ("events", 1): 4}, "simple")
+    groups.commit_transactional({("events", 2): 4, ("events", 3): 4, ("events", 4): 4}, "simple")
     values = {
         metric.name.rpartition("name=")[2] + "".join(str(value) for _, value in metric.labels): (
             metric.instrument.value
@@ -669,5 +702,5 @@ def test_groups_and_offsets_are_counted() -> None:
     assert values["NumGroupsEmpty"] == 1
     assert values["group-countclassic"] == 2
     assert values["group-countconsumer"] == 0
-    assert values["offset-commit-count"] == 2
+    assert values["offset-commit-count"] == 2 + 3
     assert values["group-completed-rebalance-count"] == 1

@@ -77,6 +77,40 @@ def test_a_client_that_heard_of_the_former_topic_last_believes_what_is_told_on_a
     assert known(cache) == (2, 0)
 
 
+def test_a_topic_that_another_client_knows_is_waited_for():
+    cache = MetadataCache()
+    cache.update(told(1, 7), complete=False)
+    cache.expect_topic("t", uuid.UUID(int=2))
+    assert known(cache) is None
+    for _ in range(MAX_REFUSALS):
+        cache.update(told(1, 7), complete=False)  # a broker that lags
+        assert known(cache) is None
+        assert cache.doubted == {"t"}
+        assert cache.problem("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
+    cache.update(told(2), complete=False)
+    assert known(cache) == (2, 0)
+    assert not cache.doubted
+    cache.update(told(3), complete=False)
+    assert known(cache) == (3, 0)
+
+
+@pytest.mark.parametrize("heard", [(), (1,), (2, 1)])
+def test_brokers_that_tell_another_id_on_and_on_know_better_than_another_client(
+    heard: tuple[int, ...],
+):
+    cache = MetadataCache()
+    for number in heard:
+        cache.update(told(number), complete=False)
+    cache.expect_topic("t", uuid.UUID(int=2))
+    for _ in range(MAX_REFUSALS):
+        cache.update(told(1), complete=False)
+        assert known(cache) is None
+    cache.update(told(1), complete=False)
+    assert known(cache) == (1, 0)
+    cache.expect_topic("t", uuid.UUID(int=1))
+    assert known(cache) == (1, 0)
+
+
 def test_without_ids_the_leader_epoch_decides():
     cache = MetadataCache()
     cache.update(told(0, 7), complete=False)

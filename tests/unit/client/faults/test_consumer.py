@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moldau.client import Consumer, KafkaError
+from moldau.client import Consumer, KafkaError, OffsetAndMetadata
 from moldau.client.errors import AuthorizationFailed, NoOffsetForPartition, OffsetOutOfRange
 from moldau.protocol import ApiKey, ErrorCode, TopicPartition
 from moldau.protocol.messages.p01_fetch import FetchRequest
@@ -324,6 +324,34 @@ async def test_without_a_reset_a_topic_that_is_created_again_is_an_error():
             await take(consumer, 1)
         consumer.seek(partition(0), 0)
         assert values_of(await take(consumer, 1)) == [b"new"]
+
+
+async def test_a_seek_that_knows_the_topic_reads_no_other_of_its_name():
+    """Somebody else has heard of the new topic first, and of the former one."""
+    async with (
+        FakeCluster(1, topics={"t": 1}) as cluster,
+        _consumer(cluster, auto_offset_reset="none") as consumer,
+    ):
+        consumer.assign([partition(0)])
+        consumer.seek(partition(0), 0)
+        cluster.move_leader("t", 0, 0)
+        assert await _take_next(cluster, consumer, b"a") is None
+        former_id = consumer.positions()[partition(0)].topic_id
+        assert former_id == cluster.topics["t"].topic_id
+        cluster.delete_topic("t")
+        cluster.create_topic("t")
+        cluster.fill("t", [b"new", b"newer"])
+        new_id = cluster.topics["t"].topic_id
+        consumer.seek(partition(0), OffsetAndMetadata(0, topic_id=new_id))
+        assert values_of(await take(consumer, 2)) == [b"new", b"newer"]
+        assert consumer.positions() == {
+            partition(0): OffsetAndMetadata(2, leader_epoch=0, topic_id=new_id)
+        }
+        consumer.seek(partition(0), OffsetAndMetadata(0, topic_id=former_id))
+        with pytest.raises(NoOffsetForPartition):
+            await take(consumer, 1)
+        consumer.seek(partition(0), OffsetAndMetadata(1, topic_id=new_id))
+        assert values_of(await take(consumer, 1)) == [b"newer"]
 
 
 async def test_the_nearest_replica_is_read_and_given_up_when_it_does_not_follow():

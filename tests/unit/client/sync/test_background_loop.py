@@ -14,7 +14,7 @@ import pytest
 
 from moldau.client.errors import ClientClosed, InvalidState, KafkaError
 from moldau.client.sync.background_loop import BackgroundLoop, background_loop
-from moldau.client.sync.calls import Call, Callers
+from moldau.client.sync.calls import Call, Callers, Kept
 
 DEADLINE_S = 10.0
 
@@ -102,9 +102,8 @@ def test_an_interruption_cancels_the_work_and_waits_for_its_end(loop: Background
 
 def test_an_interruption_before_the_works_first_step_ends_the_wait(loop: BackgroundLoop):
     """The task is made and cancelled in one turn of the loop: its body never runs."""
-    given_back: list[int] = []
     posted: list[Callable[..., object]] = []
-    call = Call(_thread_of_work, (), {}, given_back.append)
+    call = Call(_thread_of_work, (), {})
 
     def post(callback: Callable[..., object], *arguments: object) -> None:
         posted.append(callback)
@@ -120,11 +119,10 @@ def test_an_interruption_before_the_works_first_step_ends_the_wait(loop: Backgro
     with pytest.raises(KeyboardInterrupt):
         call.run(post)
     assert len(posted) == 2
-    assert given_back == []
 
 
-def test_a_result_that_crosses_an_interruption_is_given_back(loop: BackgroundLoop):
-    given_back: list[str] = []
+def test_a_result_that_crosses_an_interruption_is_taken_back(loop: BackgroundLoop):
+    taken_back: list[str] = []
 
     async def work() -> str:
         try:
@@ -134,17 +132,31 @@ def test_a_result_that_crosses_an_interruption_is_given_back(loop: BackgroundLoo
             return "records"
         return "not reached"
 
+    kept = Kept(work, taken_back.append, loop.call)
     with pytest.raises(KeyboardInterrupt):
-        loop.call(work, give_back=given_back.append)
-    loop.call(_thread_of_work)  # whatever was given back was so before this
-    assert given_back == ["records"]
+        loop.call(kept.run)
+    kept.give_back()
+    assert taken_back == ["records"]
 
 
-def test_a_result_that_was_ready_before_the_interruption_is_given_back(
+def test_a_result_that_comes_after_it_was_given_up_is_taken_back(loop: BackgroundLoop):
+    """As after a second Ctrl-C, while the first one waited for the work's end."""
+    taken_back: list[str] = []
+
+    async def work() -> str:
+        await asyncio.to_thread(kept.give_back)
+        assert not taken_back
+        return "records"
+
+    kept = Kept(work, taken_back.append, loop.call)
+    loop.call(kept.run)
+    assert taken_back == ["records"]
+
+
+def test_an_interruption_while_the_last_errand_runs_ends_the_call(
     loop: BackgroundLoop, callers: Callers
 ):
-    """The signal comes while the thread runs the last thing that the work wanted of it."""
-    given_back: list[str] = []
+    """The result is there already: the work ended while the thread was busy with the errand."""
     errands: list[asyncio.Task[object]] = []
 
     async def work() -> str:
@@ -153,9 +165,7 @@ def test_a_result_that_was_ready_before_the_interruption_is_given_back(
         return "records"
 
     with pytest.raises(KeyboardInterrupt):
-        loop.call(work, give_back=given_back.append, callers=callers)
-    loop.call(_thread_of_work)
-    assert given_back == ["records"]
+        loop.call(work, callers=callers)
 
     async def read_error() -> BaseException | None:
         return (await asyncio.gather(errands[0], return_exceptions=True))[0]

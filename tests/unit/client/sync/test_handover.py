@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dis
-import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from itertools import pairwise
-from types import CodeType, FrameType
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +14,7 @@ from moldau.client.errors import BufferFull, ClientClosed, DeliveryTimeout, Kafk
 from moldau.client.sync.background_loop import BackgroundLoop, background_loop
 from moldau.client.sync.handover import RECORD_OVERHEAD_BYTES, Delivery, Handover, size_of
 from moldau.testing import wait_until
+from tests.unit.client.sync.interruptions import interrupted_at
 
 DEADLINE_S = 10.0
 VALUE_BYTES = 36
@@ -372,44 +368,6 @@ def has_all_room(setting: Setting) -> bool:
         record = ("t", Payload("large", 100 * SIZE_BYTES - 1), None, (), None, 0, None)
         setting.handover.put(record, 100 * SIZE_BYTES - 1)
     return setting.handover.has_room
-
-
-PLACES: dict[CodeType, frozenset[int]] = {}
-
-
-def interruptible(code: CodeType) -> frozenset[int]:
-    """Where CPython looks for signals: at the beginning of a function, and behind each call."""
-    if code not in PLACES:
-        instructions = list(dis.get_instructions(code))
-        PLACES[code] = frozenset(
-            after.offset
-            for each, after in pairwise(instructions)
-            if each.opname.startswith("CALL") or each.opname == "RESUME"
-        )
-    return PLACES[code]
-
-
-@contextlib.contextmanager
-def interrupted_at(place: int, roots: tuple[str, ...]) -> Iterator[list[str]]:
-    """Ctrl-C at the n-th such place below functions of these names."""
-    passed: list[str] = []
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        if event == "call":
-            if frame.f_code.co_name not in roots:
-                return None
-            frame.f_trace_opcodes = True
-        elif event == "opcode" and frame.f_lasti in interruptible(frame.f_code):
-            passed.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
-            if len(passed) == place:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        yield passed
-    finally:
-        sys.settrace(None)
 
 
 def test_an_interruption_at_any_place_of_put_leaves_the_handover_usable():

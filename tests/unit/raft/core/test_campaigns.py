@@ -115,6 +115,19 @@ def test_one_voter_counts_once() -> None:
     assert solo.role is Role.CANDIDATE
 
 
+def test_a_lost_pre_vote_asks_nobody_for_more() -> None:
+    """A vote asked for in the epoch of the PreVote would be a second one of that epoch."""
+    solo = Solo(voter_set(1, 2, 3, 4, 5))
+    solo.wait(ELECTION_TIMEOUT_MS)
+    solo.respond(VoteRequest, 4, None)
+    solo.refuse(2)
+    solo.refuse(3)
+    solo.cluster.now_ms += 20  # node 4 could be asked again
+    solo.refuse(5)
+    assert solo.role is Role.UNATTACHED
+    assert solo.sent(VoteRequest) == []
+
+
 def test_an_answer_in_a_higher_epoch_ends_the_campaign() -> None:
     solo = Solo()
     solo.stand()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -185,6 +186,44 @@ def test_no_change_before_a_record_of_the_epoch_is_committed() -> None:
     add(solo, described(4))
     assert [error for _, error in solo.completed()] == [ErrorCode.REQUEST_TIMED_OUT] * 2
     assert solo.of(AppendVoters) == []
+
+
+def test_no_change_before_a_record_of_the_epoch_is_committed_whatever_was_before() -> None:
+    """Else two leaders could change the same committed voters, each with a majority of its own
+    (the later correction to the Raft dissertation, 4.1).
+    """
+    solo = Solo(voter_set(1, 2, 3, kraft_version=0))
+    solo.follow(2, 1)
+    solo.fetched(records=pickle.dumps([Record(1, "earlier")]), high_watermark=1)
+    assert solo.core.high_watermark == 1
+    solo.lead()
+    update(solo, described(2))
+    update(solo, described(3))
+    upgrade(solo)
+    assert solo.completed() == [("up", ErrorCode.REQUEST_TIMED_OUT)]
+    assert solo.of(AppendVoters) == []
+    solo.fetch_by(2)
+    upgrade(solo)
+    assert solo.of(AppendVoters) == [AppendVoters(2, voter_set(1, 2, 3), True)]
+
+
+@pytest.mark.parametrize("is_another_under_way", [False, True])
+def test_an_answer_after_its_addition_has_ended_begins_nothing(
+    *, is_another_under_way: bool
+) -> None:
+    solo = leader()
+    add(solo, described(4))
+    for _ in range(6):
+        solo.fetch_by(2)
+        solo.wait(1_000)
+    completed = [("add", ErrorCode.REQUEST_TIMED_OUT)]
+    assert solo.completed() == completed
+    if is_another_under_way:
+        remove(solo, key(3))
+    solo.fetch_by(4)
+    solo.respond(KraftVersionRequest, 4, SPEAKS_IT)
+    assert solo.completed() == completed
+    assert ids(solo) == ([1, 2] if is_another_under_way else [1, 2, 3])
 
 
 def test_one_change_at_a_time() -> None:

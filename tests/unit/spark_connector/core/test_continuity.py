@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.spark_connector.core.continuity import (
     Loss,
     Missing,
@@ -31,6 +31,7 @@ def test_topics_with_another_id():
         Loss(P0, Missing.REPLACED, 3)
     ]
     assert replaced(start, {}, {"t": after, "u": after}) == []
+    assert replaced(start, {"t": before, "u": before}, {"t": ZERO_UUID}) == []
 
 
 def test_logs_that_were_cut():
@@ -75,6 +76,12 @@ def test_offsets_of_the_user_are_moved_into_the_log():
     found, losses = clamped({P0: 1, P1: 50, P2: 7}, {P0: 5, P1: 0, P2: 0}, {P0: 9, P1: 20, P2: 7})
     assert found == {P0: 5, P1: 20, P2: 7}
     assert losses == [Loss(P0, Missing.AGED_OUT, 1, 5), Loss(P1, Missing.BEYOND_END, 50, 20)]
+
+
+def test_offsets_of_the_user_in_a_former_topic_begin_where_the_log_does():
+    found, losses = clamped({P0: 7, P1: 7}, {P0: 5, P1: 5}, {P0: 9, P1: 9}, {P0})
+    assert found == {P0: 5, P1: 7}
+    assert losses == [Loss(P0, Missing.REPLACED, 7)]
 
 
 def test_the_words_name_partition_wanted_and_available():

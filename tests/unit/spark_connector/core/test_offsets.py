@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,9 @@ from moldau.spark_connector.core.offsets import (
     parse_offsets,
     parse_partitions,
     parse_timestamps,
+    parse_topic_ids,
     to_json,
+    topic_ids_of,
 )
 from moldau.spark_connector.errors import InvalidCheckpoint
 
@@ -35,6 +38,30 @@ def test_the_same_offsets_make_the_same_text(offsets, random):
     shuffled = list(offsets.items())
     random.shuffle(shuffled)
     assert json.dumps(to_json(dict(shuffled))) == json.dumps(to_json(offsets))
+
+
+IDS = st.dictionaries(st.sampled_from(["a", "b.c", "d-1", "Ω"]), st.uuids())
+
+
+@given(OFFSETS, IDS)
+def test_ids_survive_beside_the_offsets_and_are_topics_without_partitions_to_others(offsets, ids):
+    value = json.loads(json.dumps(to_json(offsets, ids)))
+    assert from_json(value) == offsets
+    topics = {partition.topic for partition in offsets}
+    known = {name: each for name, each in ids.items() if name in topics and each.int}
+    assert topic_ids_of(value) == known
+    added = {name: each for name, each in value.items() if name not in to_json(offsets)}
+    assert len(added) == len(known)
+    assert all(each == {} for each in added.values())
+
+
+def test_ids_are_kafkas_text():
+    ids = {"topic": UUID("a6f4d1a1-3b0e-4c0e-8f3d-0123456789ab")}
+    text = json.dumps(to_json({TopicPartition("topic", 0): 23}, ids))
+    assert text == '{"topic": {"0": 23}, "topic:pvTRoTsOTA6PPQEjRWeJqw": {}}'
+    assert parse_offsets(text) == {TopicPartition("topic", 0): 23}
+    assert parse_topic_ids(text) == ids
+    assert topic_ids_of({}) == topic_ids_of(None) == parse_topic_ids('{"t":{"0":1}}') == {}
 
 
 def test_partitions_stand_in_the_order_of_their_numbers():
@@ -61,6 +88,8 @@ def test_it_is_what_sparks_own_source_writes():
         {"": {"0": 1}},
         {"t": {"2147483648": 1}},
         {"logOffset": 3},
+        {"t": {"0": 1}, "t:short": {}},
+        {"t": {"0": 1}, "t:pvTRoTsOTA6PPQEjRWeJqw": {"0": 1}},
     ],
 )
 def test_other_sources_checkpoints_are_refused(value):

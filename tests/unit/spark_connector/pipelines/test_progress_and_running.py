@@ -25,7 +25,7 @@ def said(batch_id: int = 3, rows: int = 1_500, **source: Any) -> dict[str, Any]:
         "durationMs": {"triggerExecution": 500, "addBatch": 300},
         "sources": [
             {
-                "endOffset": '{"in": {"0": 10, "1": 7}}',
+                "endOffset": '{"in": {"0": 10, "1": 7}, "in:Zc2Gvi7kQ5GS1Dyo3jTAnw": {}}',
                 "latestOffset": '{"in": {"0": 15, "1": 7, "2": 4}}',
                 **source,
             }

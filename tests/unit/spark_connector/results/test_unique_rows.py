@@ -76,7 +76,7 @@ def test_a_unique_index_will_do(tmp_path: Path):
     ],
 )
 def test_a_table_without_that_key_is_refused(tmp_path: Path, statements: tuple[str, ...]):
-    with pytest.raises(InvalidResults, match="no unique key on exactly topic, partition and"):
+    with pytest.raises(InvalidResults, match="no unique key on exactly topic, partition, of"):
         UniqueRows(made(tmp_path, *statements), "it").check_table(COLUMNS)
 
 
@@ -86,3 +86,27 @@ def test_a_table_that_lacks_a_column_or_is_missing_is_refused(tmp_path: Path):
         UniqueRows(url, "it").check_table((*COLUMNS, "delay"))
     with pytest.raises(InvalidResults, match="there is no table other"):
         UniqueRows(url, "other").check_table(COLUMNS)
+
+
+def test_a_topic_that_was_created_again_has_rows_of_its_own(tmp_path: Path):
+    url = made(tmp_path, create("topicId TEXT, PRIMARY KEY (topic, partition, offset, topicId)"))
+    columns = (*COLUMNS, "topicId")
+    unique = UniqueRows(url, "it")
+    unique.check_table(columns)
+    for topic_id in ("A" * 22, "B" * 22, None, None):
+        unique.write_rows(iter([{**row, "topicId": topic_id} for row in rows(0, 2)]), columns)
+    assert amounts(url) == [0, 0, 0, 1, 1, 1]
+    assert unique.skipped_count == 2  # a null is the same as another
+
+
+def test_rows_with_ids_need_a_key_with_ids(tmp_path: Path):
+    url = made(tmp_path, create("topicId TEXT, PRIMARY KEY (topic, partition, offset)"))
+    with pytest.raises(InvalidResults, match="on exactly topic, partition, offset, topicId: with"):
+        UniqueRows(url, "it").check_table((*COLUMNS, "topicId"))
+
+
+def test_rows_that_were_there_are_counted(tmp_path: Path):
+    unique = UniqueRows(made(tmp_path, create(KEYS["primary"])), "it")
+    assert unique.write_rows(iter(rows(0, 3)), COLUMNS) == 3
+    assert unique.write_rows(iter(rows(1, 5)), COLUMNS) == 2
+    assert unique.skipped_count == 2

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from moldau.protocol.types import TopicPartition
 from moldau.spark_connector.core.filters import Condition, Narrowing, Operator
+from moldau.spark_connector.core.offsets import to_json
 from moldau.spark_connector.core.planning import OffsetRange
 from moldau.spark_connector.errors import DataLoss, OffsetsNotFound, TopicsNotFound
 from moldau.spark_connector.source.batch_planner import plan_batch
@@ -20,7 +23,7 @@ def source():
 
 
 def plan(source, narrowing=None, **given):
-    return plan_batch(source_options(**given), source, narrowing or Narrowing())
+    return plan_batch(source_options(**given), source, narrowing or Narrowing())[0]
 
 
 def test_everything_by_default(source):
@@ -66,6 +69,23 @@ def test_offsets_outside_of_the_log(source, caplog):
     assert plan(source, failOnDataLoss="false", **given) == plan(source)
     assert "the log begins at 5" in caplog.text
     assert "the log ends at 50; no record has that offset yet" in caplog.text
+
+
+def test_offsets_of_a_topic_that_was_created_again(source, caplog):
+    """They say which topic they are in: they come from a checkpoint, or a results store."""
+    former_ids = dict(source.ids)
+    source.create("t", Log(5, 50), Log(0, 10))
+    start = {"startingOffsets": json.dumps(to_json({P0: 7, P1: 3}, former_ids))}
+    end = {"endingOffsets": json.dumps(to_json({P0: 9, P1: 4}, former_ids))}
+    with pytest.raises(DataLoss, match=r"t-0: offset 7 .*was deleted and created again.*; t-1: of"):
+        plan(source, **start)
+    assert plan(source, failOnDataLoss="false", **start) == plan(source)
+    assert caplog.text.count("going on without") == 1
+    with pytest.raises(DataLoss, match=r"t-0: offset 9 .*was deleted and created again"):
+        plan(source, **end)
+    assert plan(source, failOnDataLoss="false", **start, **end) == []
+    same = {"startingOffsets": json.dumps(to_json({P0: 7, P1: 3}, source.ids))}
+    assert plan(source, **same) == [OffsetRange(P0, 7, 50), OffsetRange(P1, 3, 10)]
 
 
 def test_what_does_not_exist(source):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.spark_connector.source.kept_consumers import MAX_KEPT, KeptConsumers, point_to
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -30,7 +30,7 @@ class FakeConsumer:
 
     def seek(self, partition, offset):
         self.calls.append("seek")
-        self.assigned[partition] = offset
+        self.assigned[partition] = offset.offset
 
     def resume(self, *partitions):
         self.calls.append("resume")
@@ -135,9 +135,9 @@ def test_in_a_forked_child_nothing_of_the_parent_is_touched(consumers, made, mon
 def test_what_was_fetched_ahead_is_never_handed_out():
     """A seek drops it, also where the consumer stands already."""
     consumer = FakeConsumer({})
-    point_to(consumer, P0, 5)
+    point_to(consumer, P0, 5, ZERO_UUID)
     assert consumer.calls == ["assign", "seek", "resume"]
-    point_to(consumer, P0, 5)
+    point_to(consumer, P0, 5, ZERO_UUID)
     assert consumer.calls[3:] == ["seek", "resume"]
-    point_to(consumer, P1, 9)
+    point_to(consumer, P1, 9, ZERO_UUID)
     assert consumer.calls[5:] == ["assign", "seek", "resume"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -10,13 +11,14 @@ import pytest
 from moldau.client import (
     LogTruncated,
     NoBrokerAvailable,
+    NoOffsetForPartition,
     OffsetAndMetadata,
     OffsetOutOfRange,
     RequestTimeout,
     UnknownTopicOrPartition,
 )
 from moldau.client.arrow.to_arrow import polled_schema
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.spark_connector.core.planning import OffsetRange
 from moldau.spark_connector.errors import ClusterUnreachable, DataLoss, ReadStalled
 from moldau.spark_connector.source import partition_reader
@@ -37,6 +39,13 @@ def batch_of(offsets, value=b"v"):
     return pa.RecordBatch.from_arrays(arrays, schema=polled_schema())
 
 
+class StaleError(NoOffsetForPartition):
+    """What was found out for a task before: there is a position now."""
+
+    def __init__(self):
+        super().__init__([P0])
+
+
 class ScriptedConsumer:
     """Polls give what the script says: offsets, (offsets, position after them), or an error.
 
@@ -50,16 +59,19 @@ class ScriptedConsumer:
         self.end = end
         self.position = 0
         self.paused = False
+        self.has_position = False
         self.asked = []
 
     def assignment(self):
         return {P0}
 
     def positions(self):
-        return {P0: OffsetAndMetadata(self.position)}
+        return {P0: OffsetAndMetadata(self.position)} if self.has_position else {}
 
     def seek(self, partition, offset):
-        self.position = offset
+        self.sought = offset
+        self.has_position = True
+        self.position = offset.offset
 
     def resume(self, *partitions):
         self.paused = False
@@ -71,6 +83,8 @@ class ScriptedConsumer:
         self.asked.append(max_records)
         step = self.script.pop(0) if self.script else []
         if isinstance(step, Exception):
+            if type(step) is NoOffsetForPartition:
+                self.has_position = False
             raise step
         offsets, position = step if isinstance(step, tuple) else (step, None)
         if offsets:
@@ -117,10 +131,10 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def read(clock):
-    def reading(script, start, end, bounds=(0, 100), **given):
+    def reading(script, start, end, bounds=(0, 100), topic_id=ZERO_UUID, **given):
         consumer = ScriptedConsumer(clock, script, *bounds)
         wanted = OffsetRange(P0, start, end)
-        batches = read_range(source_options(**given), wanted, Consumers(consumer))
+        batches = read_range(source_options(**given), wanted, topic_id, Consumers(consumer))
         offsets = [at for batch in batches for at in batch.column("offset").to_pylist()]
         assert consumer.paused
         return offsets
@@ -142,7 +156,7 @@ def test_the_position_ends_the_task_without_records(read, clock):
 
 def test_no_more_is_asked_for_than_the_range_has(clock):
     consumer = ScriptedConsumer(clock, [[0, 1, 2], [3, 4]])
-    list(read_range(source_options(), OffsetRange(P0, 0, 5), Consumers(consumer)))
+    list(read_range(source_options(), OffsetRange(P0, 0, 5), ZERO_UUID, Consumers(consumer)))
     assert consumer.asked == [5, 2]
 
 
@@ -186,6 +200,27 @@ def test_positions_out_of_range(read, caplog, bounds, left, words, error):
         read(script, 0, 5, bounds=bounds)
     assert read(script, 0, 5, bounds=bounds, failOnDataLoss="false") == left
     assert words in caplog.text
+
+
+def test_another_topic_of_the_same_name_is_not_read(read, caplog):
+    """The consumer has no position any more, and says so; another task's error says nothing."""
+    words = "offset 1 was to be read; the topic was deleted and created again"
+    gone = NoOffsetForPartition([P0])
+    with pytest.raises(DataLoss, match=words):
+        read([[0], ([], None), gone], 0, 5)
+    assert read([[0], gone], 0, 5, failOnDataLoss="false") == [0]
+    assert caplog.text.count(words) == 1
+
+
+def test_what_another_task_has_left_behind_is_no_loss(read):
+    assert read([StaleError(), [0, 1]], 0, 2) == [0, 1]
+
+
+def test_the_consumer_is_told_which_topic_is_read(clock):
+    topic_id = uuid.uuid4()
+    consumer = ScriptedConsumer(clock, [[0]])
+    list(read_range(source_options(), OffsetRange(P0, 0, 1), topic_id, Consumers(consumer)))
+    assert consumer.sought == OffsetAndMetadata(0, topic_id=topic_id)
 
 
 def test_large_rows_are_handed_over_in_slices():

@@ -8,6 +8,7 @@ from moldau.protocol.records import read_batch_header
 from moldau.storage.cleaner import cleaned_segment
 from moldau.storage.cleaner.cleaned_segment import CleanedSegment, SegmentTooLarge
 from moldau.storage.offset_index import OffsetIndex
+from moldau.storage.transaction_index import AbortedTransaction
 from tests.storage.log_fixtures import batch_of
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
@@ -69,3 +70,21 @@ def test_a_segment_takes_as_much_as_an_index_can_point_into(
         segment.add(header, batch)
     assert segment.size_bytes == 2 * len(batch)
     segment.discard()
+
+
+def test_a_finished_segment_is_durable_with_all_its_files() -> None:
+    filesystem = SimulatedFilesystem()
+    segment = new_segment(filesystem)
+    for number in range(10):
+        batch = batch_of("v" * 50, base_offset=BASE + number)
+        segment.add(read_batch_header(batch), batch)
+    segment.add_aborted([AbortedTransaction(7, BASE, BASE + 1, BASE + 2)])
+    segment.finish()
+    names = filesystem.listdir("/d")
+    assert {name.split(".", 1)[1] for name in names} == {
+        f"{suffix}.cleaned" for suffix in ("log", "index", "timeindex", "txnindex")
+    }
+    for name in names:
+        node = filesystem.file_node(f"/d/{name}")
+        assert 0 < len(node.data) == len(node.durable), name
+    assert str(filesystem.operations[-1]) == "fsync_directory /d", "and so are their names"
