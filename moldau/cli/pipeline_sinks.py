@@ -104,6 +104,13 @@ def settle(
 @app.command("forget")
 def forget(
     sink_id: SinkId,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this query, as `list` and errors name it.  [default: all of the sink]",
+            show_default=False,
+        ),
+    ] = None,
     ledger_topic: LedgerTopic = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
@@ -116,8 +123,9 @@ def forget(
     with _told():
         from moldau.spark_connector import forget_sink
 
-        forget_sink({**options, "sinkId": sink_id})
-    typer.echo(f"{sink_id}: forgotten")
+        forget_sink({**options, "sinkId": sink_id}, query)
+    what = sink_id if query is None else f"query {query} in {sink_id}"
+    typer.echo(f"{what}: forgotten")
 
 
 def _options(

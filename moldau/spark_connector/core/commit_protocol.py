@@ -109,7 +109,7 @@ def planning(
         left = yield FindOpen(
             batch.tasks if batch is not None else 0, batch.attempts if batch is not None else 0
         )
-        # Once more: this write proves that nobody came before the listing.
+        # Once more: this write proves that no other driver came before the listing.
         if left and not (yield WriteLedger(made)):
             continue
         yield AbortOpen(_not_named(left, batch))

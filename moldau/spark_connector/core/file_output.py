@@ -37,14 +37,14 @@ class CheckpointState:
     """Where a query stands.
 
     Attributes:
-        query_id: Spark's id of the query; None where the checkpoint does not have it.
+        query_id: Spark's id of the query.
         planned: the last batch in `offsets`.
         committed: the last batch in `commits`.
         runs: the last run of the query from this checkpoint, and the one before it while the output
             may still have that one. A copy of the checkpoint does not get the later ones.
     """
 
-    query_id: str | None
+    query_id: str
     planned: int = NONE
     committed: int = NONE
     runs: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ def mismatch_of(
         return None
     is_own_replay = checkpoint.is_replaying and output.last_batch == checkpoint.next_batch
     # Two copies of one checkpoint have the same id, and may have planned the batch differently: the
-    # output's is this one's only if nobody has been started since. An output that was never claimed
+    # output's is this one's only if no other run has begun since. An output that was never claimed
     # may be of any query: the first batch of a new one proves nothing, but one batch more than a
     # query with a history does.
     is_last_run = output.run in checkpoint.runs

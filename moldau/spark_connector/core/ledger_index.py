@@ -1,7 +1,7 @@
 """The newest value of each key of a ledger topic, for all sinks that share it.
 
 Owns which keys are whose. Must not read topics. Invariant: no key is forgotten; what another sink's
-values mean is not looked at until somebody asks for that sink.
+values mean is looked at only when that sink is asked for.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ on its directory for as long as the query runs. Must not write records. Invarian
 started only when Spark's file sink passes over none of its batches (`core.file_output`), and no
 other query of a pipeline begins there while it runs.
 
-A query's id is in its checkpoint, in `metadata`, which Spark writes when it is not there; a new
-checkpoint gets its id here, before the output is claimed. In a file system without locks two
-drivers with copies of one checkpoint are not kept apart; two queries are, by the claim.
+A query's id is in its checkpoint, in `metadata`, which Spark writes when it is not there; a
+checkpoint without it gets its id here, before the output is claimed. In a file system without locks
+two drivers with copies of one checkpoint are not kept apart; two queries are, by the claim.
 """
 
 from __future__ import annotations
@@ -125,11 +125,11 @@ def _locked(output: SmallFiles, name: str) -> int | None:
 def _checkpoint_state(checkpoint: SmallFiles) -> CheckpointState:
     planned = last_batch(checkpoint.names("offsets"))
     committed = last_batch(checkpoint.names("commits"))
-    if planned == NONE and committed == NONE:
-        fresh = {"id": str(uuid.uuid4())}
-        checkpoint.create(METADATA, json.dumps(fresh).encode())
+    checkpoint.create(METADATA, json.dumps({"id": str(uuid.uuid4())}).encode())
     runs = _read_json(checkpoint, RUNS).get("runs", ())
     query_id = _text(_read_json(checkpoint, METADATA), "id")
+    if query_id is None:
+        raise OSError(f"{checkpoint.place(METADATA)} has no query id")
     return CheckpointState(query_id, planned, committed, tuple(map(str, runs)))
 
 
@@ -145,8 +145,6 @@ def _write_claim(
     The checkpoint gets the run first, beside the one that the output has: whichever of both the
     output has after a crash in between, the checkpoint knows it.
     """
-    if state.query_id is None:
-        return None
     run = uuid.uuid4().hex
     known = [each for each in state.runs if each == found.run]
     checkpoint.write(RUNS, json.dumps({"runs": [*known, run]}).encode())

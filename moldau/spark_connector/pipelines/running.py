@@ -61,8 +61,7 @@ class RunningQuery:
     def is_over(self) -> bool:
         if not has_ended(self._query):
             return False
-        if self._claim is not None:
-            self._claim.release()
+        self._release()
         return True
 
     def new_progress(self) -> list[BatchProgress]:
@@ -92,15 +91,16 @@ class RunningQuery:
             self._query.stop()
 
     def stop_now(self) -> None:
-        try:
-            self._query.stop()
-        finally:
-            if self._claim is not None:
-                self._claim.release()
+        self._query.stop()  # a query that does not stop keeps its claim until the process ends
+        self._release()
 
     def failure(self) -> str | None:
         error = self._query.exception()
         return None if error is None else failure_line(str(error))
+
+    def _release(self) -> None:
+        if self._claim is not None:
+            self._claim.release()
 
 
 def failure_line(text: str) -> str:

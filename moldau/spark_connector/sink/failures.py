@@ -72,13 +72,14 @@ _ADVICE: Final[Mapping[RefusalKind, tuple[type[SparkConnectorError], str]]] = {
         errors.RowsLost,
         "Start that query (or make that write) once more from its own checkpoint, so that it "
         "writes them; or write the missing rows yourself, and then `moldau pipeline sinks forget "
-        "ID`",
+        "SINK --query QUERY`",
     ),
     RefusalKind.OUTCOME_UNKNOWN: (
         errors.RowsLost,
         "They were deleted by retention or compaction, or the topic was made anew, before anybody "
-        "could look. Compare the output with the source; then `moldau pipeline sinks forget ID`: "
-        "the batch is then written again in full, and what is there of it is there twice",
+        "could look. Compare the output with the source; then `moldau pipeline sinks forget SINK "
+        "--query QUERY`: the batch is then written again in full, and what is there of it is there "
+        "twice",
     ),
     RefusalKind.CONTENDED: (
         errors.LedgerBusy,

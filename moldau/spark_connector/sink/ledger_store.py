@@ -371,9 +371,9 @@ def _read_on(
         if left_ms <= 0:
             raise LedgerBusy(
                 f"ledger topic {partition.topic} cannot be read beyond offset {position} of "
-                f"{end_offset}: for {limit_ms:.0f} ms nothing came. Somebody's transaction has "
-                "been open there, or the partition's leader serves no fetches. Ledger transactions "
-                f"end within {TRANSACTION_TIMEOUT_MS} ms by themselves; `kafka-transactions "
+                f"{end_offset}: for {limit_ms:.0f} ms nothing came. Another sink's transaction "
+                "has been open there, or the partition's leader serves no fetches. Ledger "
+                f"transactions end within {TRANSACTION_TIMEOUT_MS} ms by themselves; `kafka-transactions "
                 "find-hanging` finds others"
             )
         try:

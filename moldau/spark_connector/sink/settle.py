@@ -7,13 +7,22 @@ query that does run is fenced, and fails loudly.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
 from moldau.client import sync
-from moldau.spark_connector.core.ledger import KEY_SEPARATOR, Batch, decode, encode
+from moldau.spark_connector.core.ledger import (
+    KEY_SEPARATOR,
+    Batch,
+    BatchState,
+    decode,
+    encode,
+    finished_key,
+)
 from moldau.spark_connector.core.ledger_index import LedgerIndex
 from moldau.spark_connector.core.task_roles import check_nothing_is_lost
 from moldau.spark_connector.errors import InvalidOption, LedgerBusy, RowsLost
@@ -21,6 +30,8 @@ from moldau.spark_connector.options.sink_options import SinkOptions
 from moldau.spark_connector.sink.batch_plan import plan_batch
 from moldau.spark_connector.sink.failures import explained
 from moldau.spark_connector.sink.ledger_store import LedgerStore
+
+_log: Final = logging.getLogger("moldau.spark_connector.sink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,7 @@ def settle_sink(options: Mapping[str, str]) -> None:
 
 
 def list_sinks(options: Mapping[str, str]) -> list[KnownSink]:
-    """The sinks that a ledger knows, by their ids; disturbs nobody.
+    """The sinks that a ledger knows, by their ids; no query notices it.
 
     Args:
         options: `kafka.*`, and `ledgerTopic` if it was given.
@@ -104,25 +115,50 @@ def move_sink(options: Mapping[str, str], new_id: str) -> None:
     _rewrite(parsed, old_id, new_id)
 
 
-def forget_sink(options: Mapping[str, str]) -> None:
-    """Forget what is known of a sink: whoever writes with its id next is a new sink.
+def forget_sink(options: Mapping[str, str], query_id: str | None = None) -> None:
+    """Forget what is known of a sink, or of one query in it: its next batch is that of a new one.
 
     What it has committed stays; what it has decided and could not commit is given up. A batch of
     its that comes again is written again, in full.
 
     Args:
         options: as for `settle_sink`, which is tried first.
+        query_id: what is known of the sink's other queries stays; None: of all of them.
 
     Raises:
         SparkConnectorError: the cluster does not answer.
-        InvalidOption: the sink is not known.
+        InvalidOption: the ledger does not know the sink, or the query in it.
     """
     parsed = SinkOptions.parse(options)
     sink_id = parsed.stream_sink_id()
     _check_known(options, sink_id)
     with suppress(RowsLost):
         settle_sink(options)
-    _rewrite(parsed, sink_id, None)
+    what = f"forgetting sink {sink_id!r}"
+    with (
+        explained(what),
+        sync.Admin(config=parsed.admin_config()) as admin,
+        LedgerStore(parsed, sink_id, admin) as store,
+    ):
+        store.take(is_fencing=True)
+        changes = _forgotten(store.whole(), sink_id, query_id)
+        if not changes:
+            raise InvalidOption(f"sink {sink_id!r} knows no query {query_id}")
+        if not store.change(changes):
+            raise _busy(what, sink_id)
+
+
+def _forgotten(index: LedgerIndex, sink_id: str, query_id: str | None) -> dict[str, bytes | None]:
+    """The new values that take a sink's queries away; none without such a query."""
+    if query_id is None:
+        return {key: None for key, _ in index.values(sink_id)}
+    changes: dict[str, bytes | None] = {}
+    if index.finished(sink_id, query_id) is not None:
+        changes[finished_key(sink_id, query_id)] = None
+    record = index.record(sink_id)
+    if record is not None and record.batch is not None and record.batch.query_id == query_id:
+        changes[sink_id] = encode(replace(record, driver=uuid.uuid4().hex, batch=None))
+    return changes
 
 
 def _check_known(options: Mapping[str, str], sink_id: str) -> None:
@@ -131,32 +167,49 @@ def _check_known(options: Mapping[str, str], sink_id: str) -> None:
         raise InvalidOption(f"ledger topic {ledger} knows no sink {sink_id!r}")
 
 
-def _rewrite(options: SinkOptions, old_id: str, new_id: str | None) -> None:
-    """Take all keys of a sink away, and write them again under another id, in one transaction."""
-    what = f"forgetting sink {old_id!r}" if new_id is None else f"moving sink {old_id!r}"
+def _rewrite(options: SinkOptions, old_id: str, new_id: str) -> None:
+    """Write all keys of a sink under another id and take the old ones away, in one transaction.
+
+    The transaction is that of the new id's ledger, so a driver that takes the new id first ends it.
+    A driver that takes the old id ends the old id's, which is asked afterwards:
+
+        (1) the move takes both ids       (2) a driver takes the old id and reads it as it was
+        (3) the move is committed         (4) the driver writes its token: both ids have the query
+    """
+    what = f"moving sink {old_id!r}"
     with (
         explained(what),
         sync.Admin(config=options.admin_config()) as admin,
-        LedgerStore(options, new_id or old_id, admin) as new,
+        LedgerStore(options, new_id, admin) as new,
         LedgerStore(options, old_id, admin) as old,
     ):
-        if new_id is not None:
-            new.take(is_fencing=True)
+        new.take(is_fencing=True)
         old.take(is_fencing=True)
         index = old.whole()
-        changes: dict[str, bytes | None] = {}
-        for key, value in index.values(old_id):
-            changes[key] = None
-            if new_id is not None:
-                changes[new_id + key[len(old_id) :]] = _renamed(value, new_id)
-        if new_id is not None:
-            _check_free(index, new_id)
-        if not old.change(changes):
-            raise LedgerBusy(f"{what}: another driver writes it; once more")
+        record = index.record(old_id)
+        batch = None if record is None else record.batch
+        if batch is not None and batch.state is not BatchState.DONE:
+            raise _busy(what, old_id)  # it was settled, and has decided since
+        _check_free(index, new_id)
+        values = list(index.values(old_id))
+        moved = {new_id + key[len(old_id) :]: _renamed(value, new_id) for key, value in values}
+        if not new.change({**dict.fromkeys((key for key, _ in values), None), **moved}):
+            raise _busy(what, new_id)
+        if not old.change({old_id: None}):
+            if not new.change(dict.fromkeys(moved, None)):
+                _log.warning("sink %r could not be taken back from %r", old_id, new_id)
+            raise _busy(what, old_id)
+
+
+def _busy(what: str, sink_id: str) -> LedgerBusy:
+    return LedgerBusy(
+        f"{what}: a query writes with the sink id {sink_id!r} now. Stop it, and start it again "
+        "only after this"
+    )
 
 
 def _renamed(value: bytes, sink_id: str) -> bytes:
-    """The record for another sink; nobody is in charge of that yet."""
+    """The record for another sink, with a token that no driver has."""
     return encode(replace(decode(value), sink_id=sink_id, driver=uuid.uuid4().hex))
 
 

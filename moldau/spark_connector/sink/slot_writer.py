@@ -144,11 +144,11 @@ def _check_same(lost: Slot, counted: _Counted, sink_id: str, place: TaskPlace) -
 
 
 def _check_in_charge(options: SinkOptions, planned: PlannedBatch, place: TaskPlace) -> None:
-    """A transaction without a time limit must be one that somebody will end.
+    """A transaction without a time limit must be one that a driver will end.
 
-    Whoever takes the sink over, or decides for the batch, changes the sink's record, and aborts
-    what was open then. This transaction is open by now: it is either found by that, or finds the
-    change here, and is aborted by its own task.
+    A driver that takes the sink over, or decides for the batch, changes the sink's record, and then
+    aborts what is open. This transaction is open by now: either that driver finds it, or the change
+    is seen here, and the task aborts its own transaction.
 
     Raises:
         Refused: the record has changed since the planning.

@@ -25,6 +25,7 @@ from moldau.spark_connector.sink.batch_plan import (
     commit_batch,
     plan_batch,
 )
+from moldau.spark_connector.sink.ledger_store import LedgerStore
 from moldau.spark_connector.sink.recovery import StepCarrier, slot_id
 from moldau.spark_connector.sink.slot_writer import TaskPlace, write_plain, write_slot
 from moldau.testing import Cluster
@@ -345,6 +346,54 @@ def test_sinks_are_moved_settled_and_forgotten_with_care(
     assert one.id not in listed(one)
     one.batch(0)  # its batch is written again, as it was said
     assert one.visible() == sorted(everything(0) * 3)
+
+
+def test_one_query_of_a_sink_is_forgotten(cluster: Cluster, topic: str) -> None:
+    """The other queries' batches are known as before."""
+    sink = Sink(cluster, topic)
+    first = sink.query_id
+    sink.batch(0)
+    sink.query_id = second = str(uuid.uuid4())
+    sink.batch(0)
+    status, _, err = moldau(sink, "forget", sink.id, "--query", "nowhere")
+    assert (status, "knows no query nowhere" in err) == (2, True)
+    for forgotten, known in ((second, first), (first, second)):
+        assert moldau(sink, "forget", sink.id, "--query", forgotten)[0] == 0
+        sink.query_id = known
+        assert {each.role for each in sink.batch(0)} == {Role.VERIFY}
+        sink.query_id = forgotten
+        assert {each.role for each in sink.batch(0)} == {Role.WRITE}
+    assert sink.visible() == sorted(everything(0) * 4)
+
+
+@pytest.mark.parametrize("taken", ["old", "new"])
+def test_a_sink_that_a_query_takes_while_it_is_moved_stays(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    """It would write without what the move has taken away, or over what that has brought."""
+    old, new = Sink(cluster, topic), Sink(cluster, topic)
+    old.batch(0)
+    real = LedgerStore.whole
+
+    def overtaken(store: LedgerStore) -> Any:
+        index = real(store)
+        if store._sink_id == old.id:
+            batch_plan._process = batch_plan._Process()
+            (old if taken == "old" else new).plan()
+        return index
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LedgerStore, "whole", overtaken)
+        status, _, err = moldau(old, "move", old.id, new.id)
+    assert status == 1
+    assert f"a query writes with the sink id '{(old if taken == 'old' else new).id}' now" in err
+    known = listed(old)
+    assert known[old.id]["batch"] == 0
+    assert new.id not in known or known[new.id]["batch"] is None
+    assert moldau(old, "move", old.id, new.id)[0] == 0
+    new.query_id = old.query_id
+    assert {each.role for each in new.batch(0)} == {Role.VERIFY}
+    assert new.visible() == everything(0)
 
 
 # -- the ledger ---------------------------------------------------------------------------------

@@ -108,8 +108,25 @@ def test_an_output_that_holds_nothing_is_free_where_there_are_locks(tmp_path: Pa
     claimed(tmp_path / "two", tmp_path / "output").release()
 
 
+@pytest.mark.parametrize("kind", [LocalFiles, Unlocked])
+def test_a_checkpoint_that_has_lost_its_id_gets_one_and_claims_with_it(
+    tmp_path: Path, kind: type[LocalFiles]
+) -> None:
+    """Without a claim another query would find the output free."""
+    checkpoint, output = tmp_path / "checkpoint", tmp_path / "output"
+    batch(checkpoint, output, 0)
+    claimed(checkpoint, output, kind).release()
+    query_id = json.loads((checkpoint / "metadata").read_text())["id"]
+    assert json.loads((output / CLAIM).read_text())["query"] == query_id
+    with pytest.raises(PipelineFailed, match="belongs to another query"):
+        claimed(tmp_path / "other", output, kind)
+
+
 def test_what_cannot_be_read_stops_the_pipeline(places: tuple[Path, Path]) -> None:
     checkpoint, output = places
     (output / CLAIM).write_text("{")
     with pytest.raises(PipelineFailed, match=r"cannot be seen: .*is no JSON"):
+        claimed(checkpoint, output)
+    (checkpoint / "metadata").write_text("{}")
+    with pytest.raises(PipelineFailed, match=r"cannot be seen: .*metadata has no query id"):
         claimed(checkpoint, output)
