@@ -373,8 +373,8 @@ def _read_on(
                 f"ledger topic {partition.topic} cannot be read beyond offset {position} of "
                 f"{end_offset}: for {limit_ms:.0f} ms nothing came. Another sink's transaction "
                 "has been open there, or the partition's leader serves no fetches. Ledger "
-                f"transactions end within {TRANSACTION_TIMEOUT_MS} ms by themselves; `kafka-transactions "
-                "find-hanging` finds others"
+                f"transactions end within {TRANSACTION_TIMEOUT_MS} ms by themselves; "
+                "`kafka-transactions find-hanging` finds others"
             )
         try:
             polled = consumer.poll_arrow(timeout_ms=min(left_ms, POLL_MS))

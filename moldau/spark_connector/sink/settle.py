@@ -1,6 +1,7 @@
 """The sinks that a ledger knows: listed, settled, moved to another id, forgotten.
 
-Owns these calls, each a taking of the sinks' ledger ids and one write. Must not write records.
+Owns these calls, each a taking of the sinks' ledger ids and one write to each. Must not write
+records.
 Invariants: what was decided is committed, everything else is aborted, before a sink is moved; a
 query that does run is fenced, and fails loudly.
 """
@@ -168,13 +169,14 @@ def _check_known(options: Mapping[str, str], sink_id: str) -> None:
 
 
 def _rewrite(options: SinkOptions, old_id: str, new_id: str) -> None:
-    """Write all keys of a sink under another id and take the old ones away, in one transaction.
+    """Write all keys of a sink under another id, and then take the old ones away.
 
-    The transaction is that of the new id's ledger, so a driver that takes the new id first ends it.
-    A driver that takes the old id ends the old id's, which is asked afterwards:
+    Each in the transaction of that id's ledger, which a driver that takes the id ends:
 
-        (1) the move takes both ids       (2) a driver takes the old id and reads it as it was
-        (3) the move is committed         (4) the driver writes its token: both ids have the query
+        (1) the move takes both ids       (2) a driver takes the new id: nothing is written there
+        or: (2') the values are there     (3') a driver has taken the old id: they are taken back
+
+    A move that dies after (2') is made again: what is there already is the same.
     """
     what = f"moving sink {old_id!r}"
     with (
@@ -190,14 +192,14 @@ def _rewrite(options: SinkOptions, old_id: str, new_id: str) -> None:
         batch = None if record is None else record.batch
         if batch is not None and batch.state is not BatchState.DONE:
             raise _busy(what, old_id)  # it was settled, and has decided since
-        _check_free(index, new_id)
+        _check_free(index, new_id, old_id)
         values = list(index.values(old_id))
         moved = {new_id + key[len(old_id) :]: _renamed(value, new_id) for key, value in values}
-        if not new.change({**dict.fromkeys((key for key, _ in values), None), **moved}):
+        if not new.change(moved):
             raise _busy(what, new_id)
-        if not old.change({old_id: None}):
-            if not new.change(dict.fromkeys(moved, None)):
-                _log.warning("sink %r could not be taken back from %r", old_id, new_id)
+        if not old.change({key: None for key, _ in values}):
+            if not new.change(dict.fromkeys(moved)):
+                _log.warning("what sink %r has got of %r stays there", new_id, old_id)
             raise _busy(what, old_id)
 
 
@@ -213,11 +215,16 @@ def _renamed(value: bytes, sink_id: str) -> bytes:
     return encode(replace(decode(value), sink_id=sink_id, driver=uuid.uuid4().hex))
 
 
-def _check_free(index: LedgerIndex, sink_id: str) -> None:
-    """A start that was refused leaves a record without a batch."""
-    known = _known(index, sink_id)
-    if known.batch is not None or known.other_queries:
+def _check_free(index: LedgerIndex, new_id: str, old_id: str) -> None:
+    """A start that was refused leaves a record without a batch; a move that died, the same ones."""
+    batches = _batches(index, new_id)
+    if any(batches.values()) and batches != _batches(index, old_id):
         raise InvalidOption(
-            f"sink {sink_id!r} has written batches of its own: what another one has written cannot "
+            f"sink {new_id!r} has written batches of its own: what another one has written cannot "
             "be added to that"
         )
+
+
+def _batches(index: LedgerIndex, sink_id: str) -> dict[str, Batch | None]:
+    """What a sink has decided, by the rest of its keys."""
+    return {key[len(sink_id) :]: decode(value).batch for key, value in index.values(sink_id)}

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from moldau.cli.main import app
 from moldau.client import NewTopic, TopicPartition, UnknownTopicOrPartition, sync
 from moldau.client.sync import Admin
-from moldau.spark_connector import errors, settle_sink
+from moldau.spark_connector import errors, move_sink, settle_sink
 from moldau.spark_connector.core import commit_steps as steps
 from moldau.spark_connector.core.ledger import decode
 from moldau.spark_connector.core.task_roles import Role
@@ -394,6 +394,30 @@ def test_a_sink_that_a_query_takes_while_it_is_moved_stays(
     new.query_id = old.query_id
     assert {each.role for each in new.batch(0)} == {Role.VERIFY}
     assert new.visible() == everything(0)
+
+
+def test_a_move_that_was_cut_off_is_made_again(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = Sink(cluster, topic), Sink(cluster, topic)
+    old.batch(0)
+    real = LedgerStore.change
+
+    def cut_off(store: LedgerStore, changes: Any) -> bool:
+        if store._sink_id == old.id and None in changes.values():
+            raise KeyboardInterrupt
+        return real(store, changes)
+
+    given = {"kafka.bootstrap.servers": cluster.bootstrap_server, "sinkId": old.id}
+    with monkeypatch.context() as patched:
+        patched.setattr(LedgerStore, "change", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            move_sink(given, new.id)
+    assert {old.id, new.id} <= listed(old).keys()
+    assert moldau(old, "move", old.id, new.id)[0] == 0
+    assert old.id not in listed(old)
+    new.query_id = old.query_id
+    assert {each.role for each in new.batch(0)} == {Role.VERIFY}
 
 
 # -- the ledger ---------------------------------------------------------------------------------
