@@ -106,6 +106,8 @@ def test_an_output_that_holds_nothing_is_free_where_there_are_locks(tmp_path: Pa
     """Its first query has failed before it had written a batch, and its checkpoint was removed."""
     claimed(tmp_path / "one", tmp_path / "output").release()
     claimed(tmp_path / "two", tmp_path / "output").release()
+    stated = json.loads((tmp_path / "output" / CLAIM).read_text())
+    assert stated["checkpoint"] == str(tmp_path / "two")
 
 
 @pytest.mark.parametrize("kind", [LocalFiles, Unlocked])
