@@ -21,12 +21,13 @@ MATCH_SLICE_MS: Final = 1.0
 """Python's lock is free during a match, but not between two: the loop waits for it so long."""
 
 
-FREE_COMPILATION_MS: Final = 1.0
+FREE_COMPILATION_MS: Final = 0.3
 """An expression that takes no longer to compile, in processor time, costs its client no rest."""
 
-REST_PER_COMPILATION: Final = 100
+REST_PER_COMPILATION: Final = 250
 """The next requests of its client wait for so many times as long as another expression took: RE2
-holds Python's lock while it compiles, so that a thread would hold up the loop as well.
+holds Python's lock while it compiles, so that a thread would hold up the loop as well. So one
+connection takes 0.4 % of the loop by compilations, and others' 99th percentile does not see them.
 """
 
 MOST_REST_MS: Final = 1_000

@@ -193,8 +193,22 @@ class Administrator:
                 f"the administrator gives up what only lost disks had of {name}-{index}"
             )
             self.world.counts["rescues"] += 1
-            if await self._elect_unclean(name, index) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE:
+            if await self._is_lost(name, index):
                 await self._make_directory(name, index)
+
+    async def _is_lost(self, name: str, index: int) -> bool:
+        """Whether the unclean election finds no replica. While a replica lives, it is repeated: the
+        controller may learn of a broker or a log only after its answer.
+        """
+        for _ in range(RESCUE_TRIES):
+            error = await self._elect_unclean(name, index)
+            if error is not ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE:
+                return False
+            if not self.world.living_replicas(name, index):
+                return True
+            await self.world.loop.elapse(RESCUE_PAUSE_MS)
+        self.world.guard(self.world.check_is_lost, name, index)
+        return True
 
     async def _elect_unclean(self, name: str, index: int) -> ErrorCode | None:
         """The partition's error; None when no controller answers."""

@@ -210,13 +210,15 @@ class DataBroker:
             process.spawn(self._stop(process, *self._parts))
 
     def wipe(self) -> None:
-        """The disk is replaced by an empty one, and formatted."""
+        """The disk is replaced by an empty one, and all log directories of the world are formatted,
+        also one that the configuration did without.
+        """
         assert not self.is_alive
         self.world.data.on_loss(self.broker_id)
         self._was_killed = False
         self.root = DirectoryNode()
         self.directories.replaced()
-        self.format()
+        self.format_again()
 
     def make_partition_directory(self, name: str) -> None:
         """`mkdir` in the first log directory, by an operator."""

@@ -18,10 +18,12 @@ from moldau.metadata.controller.core import (
     cluster_control,
     directory_control,
     isr_control,
+    leader_election,
 )
 from moldau.metadata.controller.core.broker_changes import Step
 from moldau.metadata.controller.core.cluster_control import ClusterControl
-from moldau.metadata.controller.core.leader_election import PartitionTarget
+from moldau.metadata.controller.core.leader_election import Election, PartitionTarget
+from moldau.metadata.image import NO_LEADER
 from moldau.metadata.image.values import LOST_DIRECTORY
 from moldau.protocol.errors import ErrorCode
 from moldau.storage import log_loader
@@ -334,6 +336,19 @@ def controller_believes_brokers() -> Undo:
     return _both(undo, _replaced(broker_changes, "is_named_directory", lambda *_: True))
 
 
+def unclean_election_takes_the_first_only() -> Undo:
+    """No other replica may lead by an unclean election, however alive it is."""
+    original = leader_election._Transition._elected
+
+    def elected(self: Any) -> tuple[int, bool]:
+        leader, is_unclean = original(self)
+        if self.rules.election is Election.UNCLEAN and is_unclean and leader != self.replicas[0]:
+            return NO_LEADER, False
+        return leader, is_unclean
+
+    return _replaced(leader_election._Transition, "_elected", elected)
+
+
 def offline_log_keeps_its_name() -> Undo:
     """A log in a directory that failed stands in the way of a later topic of the same name."""
     return _replaced(FoundPartitions, "release_name", lambda *_, **__: None)
@@ -392,6 +407,7 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
         missing_log_is_begun_empty,
         brokers_of_kafka,
         controller_believes_brokers,
+        unclean_election_takes_the_first_only,
         offline_log_keeps_its_name,
         answer_overtakes_metadata,
         late_copy_is_forgotten,

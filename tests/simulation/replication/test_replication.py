@@ -10,8 +10,11 @@ from dataclasses import replace
 
 import pytest
 
+from moldau.storage.meta_properties import META_PROPERTIES
 from tests.simulation.cluster.runner import Choice
 from tests.simulation.replication.run import MIN_MEDIAN_EVENTS, REPLICATION
+from tests.simulation.replication.world import ReplicationWorld
+from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 TIME_BOX_S = float(os.environ.get("MOLDAU_REPLICATION_SIM_SECONDS", "60"))
 FIRST_SEED = int(os.environ.get("MOLDAU_REPLICATION_SIM_FIRST_SEED", "0"))
@@ -38,6 +41,7 @@ MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
     "start-without-a-directory-is-clean": ("remove_directory", "broker_leaves"),
     "missing-log-is-begun-empty": ("remove_directory",),
     "controller-believes-brokers": ("remove_directory_in_the_dark",),
+    "unclean-election-takes-the-first-only": ("wipe_disk", "kill_controller"),
     "offline-log-keeps-its-name": ("fail_directory",),
     "answer-overtakes-metadata": ("raise_minimum",),
     "late-copy-is-forgotten": ("unsettle",),
@@ -47,10 +51,19 @@ MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
 FIRST_SEEDS = {
     "never-truncates": 2,
     "missing-log-is-begun-empty": 40,
+    "unclean-election-takes-the-first-only": 14,
     "offline-log-keeps-its-name": 15,
     "late-copy-is-forgotten": 13,
 }
 """From seed 1 on these are found, too, after more events than are worth their time here."""
+
+SEED_OF_LOST_DISKS = "23"
+"""Brokers get empty disks so soon one after the other that no replica of `main` is left."""
+
+SEED_OF_A_RESCUE_WITHOUT_A_DIRECTORY = "7"
+"""A leader gets an empty disk while no other replica is in sync, and a directory of a broker
+without a replica of the partition is out to the end.
+"""
 
 WITH_BROKERS_OF_KAFKA = "controller-believes-brokers"
 
@@ -110,6 +123,38 @@ def test_a_bug_put_in_is_found(mutation):
     # Without the bug the same seed is a good one.
     without = "brokers-of-kafka" if mutation == WITH_BROKERS_OF_KAFKA else ""
     assert REPLICATION.run_seed(failed.seed, replace(choice, mutation=without)).failure is None
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_a_partition_that_lost_all_its_disks_begins_again():
+    """No election helps it, for no replica lies in a directory that exists."""
+    outcome = REPLICATION.run_seed(SEED_OF_LOST_DISKS, Choice(1, ("wipe_disk", "kill_controller")))
+    assert outcome.failure is None
+    assert outcome.counts["directories_made"] > 0
+    assert outcome.counts["lawful_losses"] > 0
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_a_partition_is_rescued_while_another_log_directory_is_out():
+    """The directory that is out has nothing of it: no broker can make it go on."""
+    outcome = REPLICATION.run_seed(
+        SEED_OF_A_RESCUE_WITHOUT_A_DIRECTORY, Choice(1, ("fail_directory", "wipe_disk"))
+    )
+    assert outcome.failure is None
+    assert outcome.counts["rescues_without_a_directory"] > 0
+
+
+def test_a_wiped_broker_has_all_log_directories_again():
+    world = ReplicationWorld("6")
+    broker = world.brokers[0]
+    assert len(broker.directories.spare) > 1
+    broker.directories.unplug(broker.directories.spare[0])
+    broker.format_again()
+    broker.wipe()
+    filesystem = SimulatedFilesystem(broker.root)
+    for path in world.log_directories:
+        assert filesystem.exists(f"{path}/{META_PROPERTIES}")
+    world.loop.dispose()
 
 
 @pytest.mark.timeout(TIMEOUT_S)

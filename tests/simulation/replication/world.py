@@ -203,11 +203,7 @@ class ReplicationWorld(BaseWorld):
         if self.broker_overrides["replica.fetch.max.bytes"] == ONE_BATCH_AT_A_TIME:
             # So slow a follower never catches up with a producer that goes on.
             self.producers_may_act = False
-        patience = self.loop.time() + RESCUE_AFTER_MS / 1000
-        while not self._is_whole() and self.loop.time() < patience:
-            await self.loop.elapse(POLL_MS)
-        administrator = self.administrator
-        await administrator.process.spawn(administrator.rescue(self._abandoned()))
+        await self._rescue(self._is_whole)
         await self._until(self._is_whole, "not whole", CONVERGENCE_LIMIT_MS)
         await self._settle()
         await self.loop.elapse(300)
@@ -221,13 +217,27 @@ class ReplicationWorld(BaseWorld):
     async def _settle(self) -> None:
         """What clients need of a whole cluster before they are asked to end."""
 
+    async def _rescue(self, is_whole: Callable[[], bool], *, with_away: bool = True) -> None:
+        """What no broker can mend: the administrator waits, and then elects uncleanly where both
+        ISR and ELR are empty; not where a replica's directory may come back, unless `with_away`.
+        """
+        patience = self.loop.time() + RESCUE_AFTER_MS / 1000
+        while not is_whole() and self.loop.time() < patience:
+            await self.loop.elapse(POLL_MS)
+        administrator = self.administrator
+        abandoned = self._abandoned(with_away=with_away)
+        if not with_away:
+            self.counts["rescues_without_a_directory"] += len(abandoned)
+        await administrator.process.spawn(administrator.rescue(abandoned))
+
     async def _live_without_a_directory(self) -> None:
         """Partitions of which no replica lies in the directory that is out are whole without it."""
         administrator = self.administrator
         self.producers_may_act = False
         await administrator.process.spawn(administrator.recreate())
+        await self._rescue(self._is_whole_without_away, with_away=False)
         await self._until(
-            lambda: self._is_quiet() and not self._not_whole(with_away=False) and self._has_logs(),
+            self._is_whole_without_away,
             "not whole where no log directory is missing",
             CONVERGENCE_LIMIT_MS / 2,
         )
@@ -282,12 +292,37 @@ class ReplicationWorld(BaseWorld):
         partition = part.services.replica_manager.topic_by_id(key[0]).get(key[1])
         return None if partition is None else partition.log
 
+    def _online_log(self, broker_id: int, key: Key) -> Any:
+        log = self._log(broker_id, key)
+        return None if log is None or log.offline else log
+
+    def living_replicas(self, name: str, index: int) -> list[int]:
+        """The brokers whose replica an unclean election can take."""
+        topic = self.ledger.image.topics.topics_by_name[name]
+        brokers = self.ledger.image.cluster.brokers
+        return [
+            broker_id
+            for broker_id in topic.partitions[index].replicas
+            if not brokers[broker_id].fenced
+            and self._online_log(broker_id, (topic.topic_id, index)) is not None
+        ]
+
+    def check_is_lost(self, name: str, index: int) -> None:
+        """No replica lives that an unclean election could take. Raises Violation."""
+        living = self.living_replicas(name, index)
+        if living:
+            raise Violation("living-replica-refused", f"{living} of {name}-{index}")
+
     def _is_serving(self) -> bool:
         return all(broker.is_serving for broker in self.brokers)
 
     def _is_whole(self) -> bool:
         """Everybody serves, and every partition has all its replicas in sync."""
         return self._is_quiet() and not self._not_whole()
+
+    def _is_whole_without_away(self) -> bool:
+        """As `_is_whole`, but for partitions of which a replica is away."""
+        return self._is_quiet() and not self._not_whole(with_away=False) and self._has_logs()
 
     def _is_quiet(self) -> bool:
         return self._are_controllers_quiet() and self._is_serving()
@@ -311,8 +346,8 @@ class ReplicationWorld(BaseWorld):
         """Whether all replicas of partitions without a log out of reach have one that is online."""
         for key in self._keys():
             partition = self._registration(key)
-            logs = [self._log(broker_id, key) for broker_id in partition.replicas]
-            is_complete = all(log is not None and not log.offline for log in logs)
+            logs = [self._online_log(broker_id, key) for broker_id in partition.replicas]
+            is_complete = all(log is not None for log in logs)
             if not is_complete and not self._is_away(key, partition):
                 return False
         return True
@@ -323,14 +358,17 @@ class ReplicationWorld(BaseWorld):
             self.brokers[broker_id - 1].directories.is_away(key) for broker_id in partition.replicas
         )
 
-    def _abandoned(self) -> list[tuple[str, int]]:
-        """Partitions that nobody can lead: neither ISR nor ELR has a member."""
+    def _abandoned(self, *, with_away: bool = True) -> list[tuple[str, int]]:
+        """Partitions that no replica can lead: neither ISR nor ELR has a member."""
         names = self.ledger.image.topics.topics_by_name
         return [
             (name, index)
             for name, topic in sorted(names.items())
             for index, partition in sorted(topic.partitions.items())
-            if partition.leader < 0 and not partition.isr and not partition.elr
+            if partition.leader < 0
+            and not partition.isr
+            and not partition.elr
+            and (with_away or not self._is_away((topic.topic_id, index), partition))
         ]
 
     def _is_drained(self) -> bool:
@@ -345,9 +383,9 @@ class ReplicationWorld(BaseWorld):
         for key in self._keys():
             ends = {}
             for broker_id in self._registration(key).replicas:
-                log = self._log(broker_id, key)
+                log = self._online_log(broker_id, key)
                 ends[broker_id] = (-1, -1)
-                if log is not None and not log.offline:
+                if log is not None:
                     ends[broker_id] = (log.log_end_offset, log.high_watermark)
             if len(set(ends.values())) != 1 or any(end != mark for end, mark in ends.values()):
                 uneven.append(f"{self.data.truth(key).name}: {ends}")

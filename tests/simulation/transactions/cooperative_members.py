@@ -36,6 +36,21 @@ class CooperativeMembership(ClassicMembership):
         self.mine = given
         self.must_join = bool(lost)
 
+    def _is_outdated(self) -> bool:
+        return super()._is_outdated() or self._has_left_over()
+
+    def _has_left_over(self) -> bool:
+        """Whether a partition has no owner because the member that gave it up was replaced before
+        it joined again. In the run's last phase the application of the leader asks for a rebalance
+        then (KIP-568): nothing else begins one.
+        """
+        world, log = self.world, self.world.data.group_log
+        return not world.members_may_go and any(
+            log.is_left_over(self.group, (topic, index))
+            for topic in self.topics
+            for index in range(world.partition_count(topic))
+        )
+
     def assign(self, members: list[Any]) -> dict[str, dict[str, list[int]]]:
         """As the range assignor, but what another member has waits until that one has given it
         up.

@@ -3,17 +3,20 @@
 Owns: the committed offsets of every group with their history, what is pending in transactions, and
 who is assigned what. Must not: use the production state machines. Invariants: a generation or epoch
 never goes back, and gives no partition to two members; of a consumer group's members no two ever
-own the same partition, revocation included; an offset goes back only if somebody asked for it.
+own the same partition, revocation included; an offset of one topic goes back only if a client asked
+for it; after an offset of a topic that was created again comes none of the topic before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from moldau.protocol.records import Record
+from moldau.protocol.types import ZERO_UUID
 from tests.simulation.scheduler import Violation
 
 OFFSET, GROUP, EPOCH, MEMBER, TARGET_EPOCH, TARGET, CURRENT = 1, 2, 3, 5, 6, 7, 8
@@ -23,12 +26,17 @@ OffsetKey = tuple[str, str, int]
 
 
 class Commit(NamedTuple):
-    """A committed offset. `place`: where its record lies in the log; `since`: virtual seconds."""
+    """A committed offset. `place`: where its record lies in the log; `since`: virtual seconds;
+    `timestamp_ms`: when it was committed by the wall clock of its coordinator; `topic_id`: zero
+    where the record does not say it, as in a transaction.
+    """
 
     offset: int
     metadata: str
     place: int
     since: float
+    timestamp_ms: int
+    topic_id: UUID = ZERO_UUID
 
 
 class Author(NamedTuple):
@@ -69,6 +77,8 @@ class GroupLog:
         """By consumer group and member: the instance id that it has."""
         self.assigned: dict[str, frozenset[tuple[str, int]]] = {}
         """What the members of classic groups have together, as the log says."""
+        self.replaced_in: dict[str, int] = {}
+        """By classic group: the last generation in which a process took a static member's place."""
         self.seen_at: dict[str, float] = {}
         """When the newest record of a group came that is there."""
         self.removed: dict[OffsetKey, list[Commit]] = {}
@@ -77,6 +87,13 @@ class GroupLog:
         """Where the newest tombstone of an offset lies."""
         self.forgotten: dict[str, None] = {}
         """Groups that have lost offsets while they had no use for them."""
+        self._topic_ids: dict[OffsetKey, list[UUID]] = {}
+        """Of which topics of the name offsets were committed, in their order."""
+        self.ended: dict[str, bool] = {}
+        """Whether the newest record of a group that a coordinator has written, committed or not,
+        ends the group."""
+        self.begun_at: dict[str, float] = {}
+        """When a coordinator has written the first record of a group that had ended."""
         self.authors_checked = 0
         self.wents_back = 0
 
@@ -93,6 +110,22 @@ class GroupLog:
     def is_classic(self, group: str) -> bool:
         """Whether the members of a group are those of a classic one."""
         return bool(self.classic_members.get(group))
+
+    def wrote(self, records: Iterable[Record]) -> None:
+        """Records as a coordinator writes them, whether they will be committed or not."""
+        for record in records:
+            key: Any = CONSUMER_OFFSETS.decode_key(record.key or b"")
+            if key.API_KEY not in (GROUP, EPOCH):
+                continue
+            group = key.group if key.API_KEY == GROUP else key.group_id
+            is_end = record.value is None
+            if self.ended.get(group) and not is_end:
+                self.begun_at[group] = self._now()
+            self.ended[group] = is_end
+
+    def had_ended(self, group: str, since: float) -> bool:
+        """Whether a coordinator has had no such group at some time since then."""
+        return self.ended.get(group, False) or self.begun_at.get(group, -1.0) >= since
 
     def check_authors(self, records: Iterable[Record]) -> None:
         """Offsets as they come to lie in the log, of transactions too: whoever commits is a member
@@ -206,11 +239,30 @@ class GroupLog:
             return  # a transaction's, which the tombstone took as well
         if commits and commits[-1].place > place:
             return  # an older one whose transaction took longer
-        if commits and commits[-1].offset > value.offset:
+        is_first = self._is_first_of_topic(key, value)
+        if commits and commits[-1].offset > value.offset and not is_first:
             if value.offset not in self.asked_again.get(key, ()) and key[0] not in self.may_go_back:
                 raise Violation("offset-went-back", f"{key}: {value} after {commits[-1]}")
             self.wents_back += 1
-        commits.append(Commit(value.offset, value.metadata, place, self._now()))
+        timestamp_ms = value.commit_timestamp
+        commits.append(
+            Commit(value.offset, value.metadata, place, self._now(), timestamp_ms, value.topic_id)
+        )
+
+    def _is_first_of_topic(self, key: OffsetKey, value: Any) -> bool:
+        """Whether this is the first offset of a topic that was created again: its offsets begin
+        again, and may replace those of the topic before it, whose tombstones the coordinator cannot
+        always write in time. A coordinator that knows the new topic takes no offset of the old one.
+        """
+        if value.topic_id == ZERO_UUID:
+            return False
+        known = self._topic_ids.setdefault(key, [])
+        if value.topic_id in known:
+            if value.topic_id != known[-1]:
+                raise Violation("offset-of-a-topic-before", f"{key}: {value}, topics {known}")
+            return False
+        known.append(value.topic_id)
+        return len(known) > 1
 
     def _remove(self, key: OffsetKey, commits: list[Commit], place: int) -> None:
         """Offsets go because somebody asked, in time, or with their topic; never from under a
@@ -235,6 +287,7 @@ class GroupLog:
         """Nothing but offsets is left of a group."""
         for known in (self.seen_at, self.instances, self.instance_ids, self.assigned):
             known.pop(group, None)  # type: ignore[attr-defined]
+        self.replaced_in.pop(group, None)
 
     def _instance(self, group: str, member_id: str, value: Any) -> None:
         instances = self.instances.setdefault(group, {})
@@ -263,7 +316,8 @@ class GroupLog:
             self._end(group)
             return
         self.seen_at[group] = self._now()
-        self._classic_instances(group, value)
+        before = self.assigned.get(group, frozenset())
+        is_replaced = self._classic_instances(group, value)
         self.classic_members[group] = frozenset(each.member_id for each in value.members)
         self._advance(group, value.generation)
         owners: dict[tuple[str, int], str] = {}
@@ -273,8 +327,13 @@ class GroupLog:
                 if other != member.member_id:
                     raise Violation("assigned-twice", f"{group}: {partition} in {value}")
         self.assigned[group] = frozenset(owners)
+        if is_replaced:
+            self.replaced_in[group] = value.generation
+            if self.assigned[group] != before:
+                raise Violation("replaced-member-lost-assignment", f"{group}: {before}, {value}")
 
-    def _classic_instances(self, group: str, value: Any) -> None:
+    def _classic_instances(self, group: str, value: Any) -> bool:
+        """Whether a process has taken a static member's place without a rebalance (KIP-345)."""
         instances: dict[str, str] = {}
         for member in value.members:
             if member.group_instance_id is None:
@@ -282,7 +341,24 @@ class GroupLog:
             other = instances.setdefault(member.group_instance_id, member.member_id)
             if other != member.member_id:
                 raise Violation("static-id-twice", f"{group}: {value}")
-        self.instances[group] = instances
+        known, self.instances[group] = self.instances.get(group, {}), instances
+        is_in_force = self.is_classic(group) and self.generations.get(group) == value.generation
+        return is_in_force and any(
+            known.get(each, holder) != holder for each, holder in instances.items()
+        )
+
+    def is_left_over(self, group: str, place: tuple[str, int]) -> bool:
+        """Whether the generation in force gives a partition to no member, and a process has taken a
+        static member's place in it. Its predecessor may have been the one that was to give the
+        partition up and to join again. The successor gets the predecessor's assignment and begins
+        no rebalance (KIP-345), so that the partition has no owner until another rebalance, in
+        Apache Kafka, too.
+        """
+        return (
+            self.is_classic(group)
+            and self.replaced_in.get(group) == self.generations.get(group)
+            and place not in self.assigned[group]
+        )
 
     def _advance(self, group: str, generation: int) -> None:
         if generation < self.generations.get(group, generation):

@@ -15,6 +15,8 @@ from moldau.broker.group.core.classic_group import ClassicGroup, ClassicGroupSta
 from moldau.broker.group.core.classic_groups import ClassicGroups
 from moldau.broker.group.core.consumer_group import ConsumerGroup
 from moldau.broker.group.core.joining_protocols import JoiningProtocols
+from moldau.broker.group.core.offset_removal import OffsetRemoval
+from moldau.broker.group.core.state import GroupState
 from moldau.broker.transaction.core.transaction import ProducerIdAndEpoch, Transaction
 from moldau.metadata.controller.core import topic_changes
 from moldau.protocol.errors import ErrorCode
@@ -73,6 +75,19 @@ def first_protocol_alone_is_read() -> Undo:
     return _both(undo, _replaced(migration, "write_assignment", write_assignment))
 
 
+def loaded_groups_are_forgotten() -> Undo:
+    """A new coordinator has loaded offsets, but no consumer group."""
+    original = GroupState.loaded
+
+    def loaded(self: Any, now_ms: float) -> Any:
+        for group_id, group in list(self.groups.items()):
+            if isinstance(group, ConsumerGroup):
+                del self.groups[group_id]
+        return original(self, now_ms)
+
+    return _replaced(GroupState, "loaded", loaded)
+
+
 def sessions_of_any_length() -> Undo:
     """A consumer group lets classic members say how long their sessions are."""
     original = ClassicGroups.join_error
@@ -107,6 +122,11 @@ def timeouts_follow_the_wall_clock() -> Undo:
     )
 
 
+def expired_offsets_stay() -> Undo:
+    """Offsets of groups that are not used any more are kept for ever."""
+    return _replaced(OffsetRemoval, "_has_expired", lambda *_: False)
+
+
 # -- topics, names, epochs -------------------------------------------------------------------------
 
 
@@ -131,9 +151,11 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
         upgrade_forgets_what_is_read,
         downgrade_is_complete,
         first_protocol_alone_is_read,
+        loaded_groups_are_forgotten,
         sessions_of_any_length,
         members_wait_in_line,
         timeouts_follow_the_wall_clock,
+        expired_offsets_stay,
         internal_topics_grow,
         batches_are_not_cut,
         epoch_of_markers_taken,

@@ -168,6 +168,8 @@ class TransactionLedger(DataLedger):
             self._contents[(name, content.base_offset, content.leader_epoch)] = content
             if is_compacted(name):
                 self.compacted.wrote(name, content)
+            if name.startswith(CONSUMER_OFFSETS.topic) and content.marker is None:
+                self.group_log.wrote(content.records)
             if content.marker is not None and not self.is_spoilt:
                 markers = self.stream(name).appended_markers
                 markers.setdefault(content.producer_id, []).append(
@@ -560,6 +562,18 @@ class TransactionLedger(DataLedger):
     def may_go(self, group: str, member_id: str) -> None:
         """A member has left, died, or has to join again."""
         self.group_log.heard_until.pop((group, member_id), None)
+
+    def may_be_lost(self, group: str, member: str, asked_at: float) -> bool:
+        """Whether a coordinator may answer a member that there is no such group: the group has
+        ended, and the member was silent for longer than its session, or its instance id was taken.
+        """
+        if not self.group_log.had_ended(group, asked_at):
+            return False
+        return all(
+            self.now() >= known.heard_at + known.limit_s or self._is_challenged(group, known)
+            for place, known in self.owners.items()
+            if place[0] == group and known.member == member
+        )
 
     # -- deletions -------------------------------------------------------------------------------
 

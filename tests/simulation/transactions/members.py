@@ -96,6 +96,8 @@ class Membership:
         """Whether it has to join again, and keeps what it owns until then."""
         self.has_changed = False
         """Whether what it owns has changed since somebody asked."""
+        self._asked_at = 0.0
+        """When its newest request was sent."""
 
     @property
     def label(self) -> str:
@@ -160,6 +162,7 @@ class Membership:
         broker_id = await self.link.find(GROUP, self.group)
         if broker_id is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
+        self._asked_at = self.world.loop.time()
         try:
             response = await self.link.ask(
                 broker_id, request, api_version=api_version, timeout_ms=timeout_ms
@@ -183,7 +186,10 @@ class Membership:
         may_refuse = self.world.data.is_spoilt or self.group in self.world.changing_groups
         may_refuse |= self.world.draws.groups or self.world.draws.levels
         if error is ErrorCode.GROUP_ID_NOT_FOUND and not may_refuse:
-            raise Violation("group-lost", f"{self.label}: {what} in {self.group}")
+            # A group without members and offsets is removed: whoever comes late finds none.
+            if not self.world.data.may_be_lost(self.group, self.label, self._asked_at):
+                raise Violation("group-lost", f"{self.label}: {what} in {self.group}")
+            self.world.counts["groups_gone"] += 1
         if error is not ErrorCode.NONE:
             self.world.counts[f"{what} {error.name}"] += 1
         if error in ELSEWHERE:

@@ -48,9 +48,11 @@ MUTATIONS_OF_THE_GATE: dict[str, tuple[str, ...]] = {
     "upgrade-forgets-what-is-read": ("upgrade_within",),
     "downgrade-is-complete": ("downgrade",),
     "first-protocol-alone-is-read": ("join_unreadable",),
+    "loaded-groups-are-forgotten": ("coordinator_leaves", "kill_coordinator"),
     "members-wait-in-line": ("flood",),
     "batches-are-not-cut": ("hoard_ids",),
     "timeouts-follow-the-wall-clock": ("abandon_in_the_future",),
+    "expired-offsets-stay": ("hoard_offsets", "lose_an_hour"),
 }
 """Each with the faults that bring it to light; whatever the seed chooses without."""
 
@@ -74,6 +76,7 @@ FIRST_SEEDS = {
     "upgrade-forgets-what-is-read": 31,
     "downgrade-is-complete": 20,
     "first-protocol-alone-is-read": 21,
+    "loaded-groups-are-forgotten": 14,
     "members-wait-in-line": 5,
     "batches-are-not-cut": 4,
     "timeouts-follow-the-wall-clock": 23,

@@ -22,6 +22,7 @@ BUGS: dict[str, tuple[int, tuple[str, ...]]] = {
     "deleted-group-keeps-offsets": (1, ("delete_group", "empty_group")),
     "offsets-expire-in-use": (1, ("outlive_offsets",)),
     "static-member-joins-beside": (1, ("race_for_id",)),
+    "replaced-member-loses-assignment": (4, ("race_for_id",)),
     "unreleased-id-is-given": (1, ("race_for_id",)),
 }
 """The seed to begin with, and the faults that bring it to light."""

@@ -102,6 +102,17 @@ def static_member_joins_beside() -> Undo:
     return _replaced(ClassicJoin, "_replace", replace)
 
 
+def replaced_member_loses_assignment() -> Undo:
+    """A static member that comes back to a stable group is assigned nothing."""
+    original = ClassicJoin._replace
+
+    def replace(self: Any, group: Any, member: Any, *arguments: Any) -> None:
+        member.assignment = b""
+        original(self, group, member, *arguments)
+
+    return _replaced(ClassicJoin, "_replace", replace)
+
+
 def unreleased_id_is_given() -> Undo:
     """A member of KIP-848 gets the instance id of another one that is still there."""
     return _replaced(
@@ -122,6 +133,7 @@ MUTATIONS: dict[str, Callable[[], Undo]] = {
         deleted_group_keeps_offsets,
         offsets_expire_in_use,
         static_member_joins_beside,
+        replaced_member_loses_assignment,
         unreleased_id_is_given,
     )
 }

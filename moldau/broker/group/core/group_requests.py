@@ -84,8 +84,14 @@ class GroupRequests:
             # Offsets first, in portions; who commits meanwhile keeps the group alive.
             def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
                 del now_ms
-                if error is ErrorCode.NONE and group_id in self._groups:
-                    return self.delete(group_id, reply_to, max_count)
+                if error is ErrorCode.NONE:
+                    if group_id in self._groups:
+                        return self.delete(group_id, reply_to, max_count)
+                    # Expiry or another DeleteGroups has written the group's tombstone since; the
+                    # tombstone may not be committed yet.
+                    return CoordinatorResult.reply_when_committed(
+                        reply_to, ErrorCode.NONE, on_error=group_write_error
+                    )
                 if error is ErrorCode.MESSAGE_TOO_LARGE and len(records) > 1:
                     return self.delete(group_id, reply_to, len(records) // 2)
                 return CoordinatorResult.reply(reply_to, group_write_error(error))

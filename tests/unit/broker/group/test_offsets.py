@@ -668,6 +668,32 @@ def test_a_group_is_deleted_in_portions_that_fit() -> None:
     assert groups.offset("events", 1, long_id) == 1
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_deletion_is_answered_when_what_completed_it_is_committed(is_lost: bool) -> None:
+    """1. The first DeleteGroups writes the tombstone of the offset, and waits for its commit;
+    2. the second one finds no offset, and writes the tombstone of the group;
+    3. the first one hears of its commit, and finds no group.
+    """
+    groups = Groups()
+    (member,) = groups.stable()
+    member.commit({("events", 0): 4})
+    member.leave()
+    groups.log.is_committing_at_once = False
+    first = groups.delete_group()
+    end_of_offsets = groups.log.log_end_offset
+    second = groups.delete_group()
+    assert groups.log.log_end_offset > end_of_offsets
+    groups.log.commit(end_of_offsets)
+    assert not first.is_answered, "another leader may lack the tombstone of the group"
+    if is_lost:
+        groups.fail_over(keep=end_of_offsets)
+        assert groups.group_state() == "Empty"
+    else:
+        groups.log.commit()
+    told = ErrorCode.NOT_COORDINATOR if is_lost else ErrorCode.NONE
+    assert (error_of(first), error_of(second)) == (told, told)
+
+
 def test_a_pending_member_keeps_an_empty_group() -> None:
     groups = Groups(**RETENTION)
     (member,) = groups.stable()

@@ -1,0 +1,114 @@
+"""What the checks of committed offsets find, record by record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from uuid import UUID
+
+import pytest
+
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
+from moldau.protocol.coordinator_records.consumer_group_metadata import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+)
+from moldau.protocol.coordinator_records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from moldau.protocol.records import Record
+from moldau.protocol.types import ZERO_UUID
+from tests.simulation.scheduler import Violation
+from tests.simulation.transactions.group_log import GroupLog
+from tests.simulation.transactions.ledger import TransactionLedger
+
+FIRST, SECOND = UUID(int=1), UUID(int=2)
+OFFSET_VERSION = 4
+
+
+class Log:
+    """A group's log with a clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.checked = GroupLog(lambda: self.now, lambda _topic: SECOND)
+        self._end = 0
+
+    def offset(self, offset: int | None, topic_id: UUID = ZERO_UUID) -> None:
+        """Commit an offset, or remove it. Raises Violation."""
+        value = None
+        if offset is not None:
+            written = OffsetCommitValue(
+                offset=offset, metadata=f"@{topic_id}", commit_timestamp=0, topic_id=topic_id
+            )
+            value = CONSUMER_OFFSETS.encode_value(written, OFFSET_VERSION)
+        key = OffsetCommitKey(group="team", topic="passing", partition=0)
+        record = Record(self._end, 0, CONSUMER_OFFSETS.encode_key(key), value)
+        self.checked.feed([(self._end, record)])
+        self._end += 1
+
+    def group(self, epoch: int | None) -> None:
+        """A coordinator writes the group's epoch, or its end."""
+        value = None
+        if epoch is not None:
+            value = CONSUMER_OFFSETS.encode_value(ConsumerGroupMetadataValue(epoch=epoch), 0)
+        key = CONSUMER_OFFSETS.encode_key(ConsumerGroupMetadataKey(group_id="team"))
+        self.checked.wrote([Record(0, 0, key, value)])
+
+
+@pytest.mark.parametrize("topic_id", [ZERO_UUID, FIRST])
+def test_an_offset_of_one_topic_goes_back_only_when_a_client_asks(topic_id: UUID) -> None:
+    log = Log()
+    log.offset(20, topic_id)
+    log.checked.asked_again[("team", "passing", 0)] = {7}
+    log.offset(7, topic_id)
+    log.offset(9, topic_id)
+    with pytest.raises(Violation, match="offset-went-back"):
+        log.offset(8, topic_id)
+
+
+def test_the_offsets_of_a_topic_that_was_created_again_begin_again() -> None:
+    log = Log()
+    log.offset(20, FIRST)
+    log.offset(4, SECOND)
+    log.offset(5, SECOND)
+    with pytest.raises(Violation, match="offset-went-back"):
+        log.offset(4, SECOND)
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_no_offset_of_the_topic_before_comes_after_one_of_the_next(is_removed: bool) -> None:
+    log = Log()
+    log.offset(20, FIRST)
+    log.offset(4, SECOND)
+    if is_removed:
+        log.offset(None)
+    with pytest.raises(Violation, match="offset-of-a-topic-before"):
+        log.offset(30, FIRST)
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_member_may_lose_its_group_when_it_was_silent_for_its_session(has_ended: bool) -> None:
+    log = Log()
+    ledger = TransactionLedger(Counter(), print, lambda: log.now, lambda _topic: SECOND)
+    ledger.group_log = log.checked
+    place = ("input", 0)
+    ledger.owned("team", "late", {place: SECOND}, 0.0, 3_000.0, None, is_classic=False)
+    log.group(1)
+    if has_ended:
+        log.group(None)
+    log.now = 2.9
+    assert not ledger.may_be_lost("team", "late", 2.8)
+    log.now = 3.1
+    assert ledger.may_be_lost("team", "late", 3.0) is has_ended
+
+
+def test_a_group_had_ended_until_it_begins_again() -> None:
+    log = Log()
+    log.group(1)
+    assert not log.checked.had_ended("team", 0.0)
+    log.group(None)
+    assert log.checked.had_ended("team", 0.0)
+    log.now = 5.0
+    log.group(1)
+    log.now = 6.0
+    log.group(2)
+    assert log.checked.had_ended("team", 5.0)
+    assert not log.checked.had_ended("team", 5.5)
