@@ -1,4 +1,4 @@
-"""`moldau pipeline`: run, check, settle, list.
+"""`moldau pipeline`: run, check, settle, list; the sinks have a module of their own.
 
 Owns what is printed. Must not import Spark except to run. Invariant: a file that is wrong is told
 with every problem, one line each, before Spark is started, and ends with status 2.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from moldau.cli import pipeline_sinks
 from moldau.cli.cluster_options import AsJson, key_values
 from moldau.cli.output import fail, print_json, print_table
 
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from moldau.spark_connector.pipelines.progress import BatchProgress
     from moldau.spark_connector.pipelines.runner import RunOptions
 
-app = typer.Typer(help="Spark pipelines: run, check, settle, list the jobs.", no_args_is_help=True)
+app = typer.Typer(
+    help="Spark pipelines: run, check, settle, list the jobs and the sinks.", no_args_is_help=True
+)
+app.add_typer(pipeline_sinks.app, name="sinks")
 
 File = Annotated[Path, typer.Argument(help="The pipelines, in YAML (docs/spark.md).")]
 

@@ -17,25 +17,47 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from moldau.spark_connector.data_source import MoldauDataSource
-    from moldau.spark_connector.sink.settle import settle_sink
+    from moldau.spark_connector.sink.settle import (
+        forget_sink,
+        list_sinks,
+        move_sink,
+        settle_sink,
+    )
 
-__all__ = ["MoldauDataSource", "register", "settle_sink"]
+__all__ = [
+    "MoldauDataSource",
+    "forget_sink",
+    "list_sinks",
+    "move_sink",
+    "register",
+    "settle_sink",
+]
 
-_MODULES: Final = {
+_MODULES: Final[dict[str, str]] = {
     "MoldauDataSource": "moldau.spark_connector.data_source",
-    "settle_sink": "moldau.spark_connector.sink.settle",
+    **dict.fromkeys(
+        ("forget_sink", "list_sinks", "move_sink", "settle_sink"),
+        "moldau.spark_connector.sink.settle",
+    ),
 }
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("moldau")` known to a session.
+    """Make `format("moldau")` known to a session; where it is known nothing changes.
 
     Needed where Spark cannot look for it: when another `pyspark_*` module on the path is broken,
-    which hides all of them, or when the session has looked before this package was installed.
+    which hides all of them, when the session has looked before this package was installed, or when
+    the installation is an editable one, which no directory on the path shows.
     """
+    from pyspark.errors import PySparkException
+
     from moldau.spark_connector.data_source import MoldauDataSource
 
-    spark.dataSource.register(MoldauDataSource)
+    try:
+        spark.dataSource.register(MoldauDataSource)
+    except PySparkException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def __getattr__(name: str) -> Any:

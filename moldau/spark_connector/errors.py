@@ -88,6 +88,12 @@ class CheckpointRewound(SparkConnectorError):
     """The query comes with a batch that lies behind what the sink has committed for it."""
 
 
+class QueryMoved(SparkConnectorError):
+    """The query has written under another sink id: it may write a batch a second time under this
+    one.
+    """
+
+
 class ReplayDiffers(SparkConnectorError):
     """A batch that was committed comes again with other rows."""
 

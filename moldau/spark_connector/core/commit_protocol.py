@@ -17,6 +17,10 @@ Invariants:
     or: (2') the old one's write succeeds, then the new driver plans and its tasks open the same ids
     (3') the old one aborts what it had listed: the epochs are older than the new tasks', refused
 
+- An open prepared transaction of a task whose driver was overtaken is aborted: by the new driver,
+  which lists what is open after its token is written, or by the task, which looks at the ledger
+  after the opening.
+
   One abort has no token: that of a batch of which no task has reported. What killed executors have
   left open would hold back readers, so it is aborted; if a successor is at work already, its batch
   is lost, before the decision or after, and that is found like any other loss.
@@ -32,6 +36,7 @@ from moldau.spark_connector.core.commit_steps import (
     AbortOpen,
     CheckOpen,
     CommitSlots,
+    FindElsewhere,
     FindOpen,
     LedgerView,
     LookAtRows,
@@ -45,16 +50,17 @@ from moldau.spark_connector.core.commit_steps import (
 )
 from moldau.spark_connector.core.ledger import (
     MAX_SLOTS,
+    ONCE_PREFIX,
     Batch,
     BatchState,
     SinkRecord,
     Slot,
     SlotState,
     decided,
+    is_streaming,
     total_checksum,
 )
 from moldau.spark_connector.core.task_roles import (
-    ONCE_PREFIX,
     Plan,
     TaskReport,
     check_nothing_is_lost,
@@ -95,15 +101,19 @@ def planning(
             batch = yield from _ended(batch)
         if query_id is not None and batch is not None and batch.query_id != query_id:
             check_nothing_is_lost(batch)
+        made = SinkRecord(sink_id, token, batch)
+        # Before the listing: a task of an older driver that opens its transaction after it finds
+        # the token, and aborts by itself.
+        if made != view.record and not (yield WriteLedger(made)):
+            continue
         left = yield FindOpen(
             batch.tasks if batch is not None else 0, batch.attempts if batch is not None else 0
         )
-        made = SinkRecord(sink_id, token, batch)
-        # Also when nothing has changed: the write proves that nobody came before the listing.
-        if (made != view.record or left) and not (yield WriteLedger(made)):
+        # Once more: this write proves that no other driver came before the listing.
+        if left and not (yield WriteLedger(made)):
             continue
         yield AbortOpen(_not_named(left, batch))
-        return Plan(made, view.finished, is_single)
+        return Plan(made, view.finished, is_single, view.is_whole)
     raise _contended(sink_id)
 
 
@@ -184,6 +194,10 @@ def _decide(plan: Plan, known: Batch | None, fresh: Batch) -> Procedure[Batch]:
                 raise _fenced(plan, view)
         elif newest != plan.record.batch:
             raise _fenced(plan, view)
+        elif is_streaming(fresh.query_id) and plan.newest(fresh.query_id) is None:
+            elsewhere = yield FindElsewhere(fresh.query_id)
+            if elsewhere:
+                raise _moved(sink_id, fresh, *elsewhere[0])
         leaving = newest if newest is not None and newest.query_id != fresh.query_id else None
         if leaving is not None and leaving.query_id.startswith(ONCE_PREFIX):
             leaving = None
@@ -297,6 +311,14 @@ def _fenced(plan: Plan, view: LedgerView, batch: Batch | None = None) -> Refused
     return Refused(
         RefusalKind.FENCED,
         f"another driver has taken over sink {plan.record.sink_id!r}: {found}, not {plan.token}",
+    )
+
+
+def _moved(sink_id: str, fresh: Batch, other: str, known: Batch) -> Refused:
+    return Refused(
+        RefusalKind.ELSEWHERE,
+        f"batch {fresh.batch_id} of query {fresh.query_id} would be its first one in sink "
+        f"{sink_id!r}, but the query has written to batch {known.batch_id} in sink {other!r}",
     )
 
 

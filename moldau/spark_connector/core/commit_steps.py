@@ -52,6 +52,16 @@ class WriteLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class FindElsewhere:
+    """Look for a streaming query under other sinks, in what the ledger had at the last taking.
+
+    Answer: tuple of sink id and `Batch`, the last one of the query there.
+    """
+
+    query_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckOpen:
     """Ask which of the slots' transactions are no longer open under their producers.
 
@@ -98,7 +108,14 @@ class AbortOpen:
 
 
 Step: TypeAlias = (
-    TakeLedger | WriteLedger | CheckOpen | CommitSlots | LookAtRows | FindOpen | AbortOpen
+    TakeLedger
+    | WriteLedger
+    | FindElsewhere
+    | CheckOpen
+    | CommitSlots
+    | LookAtRows
+    | FindOpen
+    | AbortOpen
 )
 
 
@@ -107,10 +124,14 @@ Step: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class LedgerView:
-    """What the ledger says: the sink's record, and the last batch of other queries by query id."""
+    """What the ledger says: the sink's record, and the last batch of other queries by query id.
+
+    `is_whole`: whether these are all; of very many streaming queries only the newest are there.
+    """
 
     record: SinkRecord | None = None
     finished: Mapping[str, Batch] = field(default_factory=dict)
+    is_whole: bool = True
 
 
 class Sight(Enum):
@@ -130,6 +151,7 @@ class RefusalKind(Enum):
     FENCED = "another driver is in charge of the sink"
     REPLAY_DIFFERS = "the same batch came with other rows"
     REWOUND = "the checkpoint is older than the ledger"
+    ELSEWHERE = "the query has written under another sink id"
     LOST_BEFORE_DECISION = "a transaction ended before the decision"
     LOST_AFTER_DECISION = "a transaction was aborted after the decision"
     LOST_FOR_GOOD = "rows of another batch are lost"

@@ -32,6 +32,10 @@ MAX_SLOTS: Final = 10_000
 """More tasks in one batch than this do not fit into one record of the ledger."""
 KEY_SEPARATOR: Final = "\x1f"
 """Sink ids are printable, and this is not."""
+NAMED_PREFIX: Final = "txn:"
+"""Begins the query id of a batch write with a name."""
+ONCE_PREFIX: Final = "once:"
+"""Begins the query id of a batch write without a name: it cannot come again."""
 
 CHECKSUM_MODULUS: Final = 1 << 64
 
@@ -212,6 +216,11 @@ def total_checksum(checksums: Any) -> int:
 def finished_key(sink_id: str, query_id: str) -> str:
     """Under which key the last batch of a query is remembered that another one has followed."""
     return f"{sink_id}{KEY_SEPARATOR}{query_id}"
+
+
+def is_streaming(query_id: str) -> bool:
+    """Whether it is the id of a streaming query, which no other query has."""
+    return not query_id.startswith((NAMED_PREFIX, ONCE_PREFIX))
 
 
 # -- JSON ---------------------------------------------------------------------------------------

@@ -9,13 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
 
 from moldau.spark_connector.core.commit_steps import Producer, RefusalKind, Refused
 from moldau.spark_connector.core.ledger import Batch, BatchState, SinkRecord, Slot, SlotState
-
-ONCE_PREFIX: Final = "once:"
-"""Begins the query id of a batch write without a name: it cannot come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +22,13 @@ class Plan:
         record: what the ledger says under this planning's token.
         finished: the last batch of each query that has used the sink before the newest one.
         is_single: a batch write that nobody can ask for again: forgotten when it is done.
+        is_whole: whether `finished` has every other streaming query of the sink.
     """
 
     record: SinkRecord
     finished: Mapping[str, Batch] = field(default_factory=dict)
     is_single: bool = False
+    is_whole: bool = True
 
     @property
     def token(self) -> str:

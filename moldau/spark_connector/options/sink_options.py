@@ -8,7 +8,7 @@ what only a cluster knows.
 from __future__ import annotations
 
 import hashlib
-import re
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from moldau.client import (
     UnusedSetting,
 )
 from moldau.spark_connector.errors import InvalidOption
+from moldau.spark_connector.options.locations import normal_location
 from moldau.spark_connector.options.parsing import OptionReader
 
 DEFAULT_LEDGER_TOPIC: Final = "moldau-spark-ledger"
@@ -187,6 +188,9 @@ class SinkOptions:
     def stream_sink_id(self) -> str:
         """Who writes, for a streaming query.
 
+        A relative location is meant from this process's directory, as Spark's local file system
+        means it: the process that plans is started in the driver's.
+
         Raises:
             InvalidOption: neither `sinkId` nor `checkpointLocation` is among the options.
         """
@@ -198,7 +202,7 @@ class SinkOptions:
                 "option checkpointLocation, which this write does not have (a location from the "
                 "session's configuration is not shown to sinks)"
             )
-        return f"moldau-{_digest(_same_path(self.checkpoint_location))}"
+        return f"moldau-{_digest(normal_location(self.checkpoint_location, os.getcwd()))}"
 
     def batch_sink_id(self, query_id: str) -> str:
         """Who writes, for a batch write: by `sinkId`, else one of its own for each query id."""
@@ -250,8 +254,3 @@ def _named(reader: OptionReader, name: str, longest: int = 249) -> str | None:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def _same_path(location: str) -> str:
-    """The same text for the usual spellings of one place."""
-    return re.sub(r"^file:/+", "/", location.strip()).rstrip("/") or "/"

@@ -80,6 +80,8 @@ def spark_session(
 ) -> SparkSession:
     """The session to run pipelines in: that of `spark-submit` when there is one, else a new one.
 
+    It knows `format("moldau")`, however this package is installed.
+
     Args:
         settings: Spark's own keys, from the pipeline's file. `--conf` of spark-submit wins.
         master: where to run; None: what the settings or the environment say, else `local[*]`.
@@ -124,8 +126,12 @@ def _session(
             configuration.set(key, value)
     if given.get("spark.app.name", SUBMIT_SCRIPT) == SUBMIT_SCRIPT:
         configuration.setAppName(application_name)
+    from moldau.spark_connector import register
+
     try:
-        return SparkSession.builder.config(conf=configuration).getOrCreate()
+        session = SparkSession.builder.config(conf=configuration).getOrCreate()
+        register(session)
+        return session
     except (PySparkException, RuntimeError, OSError) as error:
         raise PipelineFailed(f"Spark does not start: {' '.join(str(error).split())}") from error
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from moldau.spark_connector.pipelines.output_claims import OutputClaim
 from moldau.spark_connector.pipelines.progress import BatchProgress, batch_progress
 from moldau.spark_connector.pipelines.stopping import has_ended, is_between_batches, mark_as_last
 
@@ -45,11 +46,12 @@ class Running(Protocol):
 
 
 class RunningQuery:
-    """A streaming query."""
+    """A streaming query; what it has claimed for itself is released when it has ended."""
 
-    def __init__(self, name: str, query: StreamingQuery) -> None:
+    def __init__(self, name: str, query: StreamingQuery, claim: OutputClaim | None = None) -> None:
         self.name = name
         self._query = query
+        self._claim = claim
         self._told: tuple[int, str] = (-1, "")
         self._seen: tuple[int, str] | None = None
         self._is_marked = False
@@ -57,7 +59,10 @@ class RunningQuery:
         self._seems_to_wait = False
 
     def is_over(self) -> bool:
-        return has_ended(self._query)
+        if not has_ended(self._query):
+            return False
+        self._release()
+        return True
 
     def new_progress(self) -> list[BatchProgress]:
         last = self._query.lastProgress
@@ -86,11 +91,16 @@ class RunningQuery:
             self._query.stop()
 
     def stop_now(self) -> None:
-        self._query.stop()
+        self._query.stop()  # a query that does not stop keeps its claim until the process ends
+        self._release()
 
     def failure(self) -> str | None:
         error = self._query.exception()
         return None if error is None else failure_line(str(error))
+
+    def _release(self) -> None:
+        if self._claim is not None:
+            self._claim.release()
 
 
 def failure_line(text: str) -> str:

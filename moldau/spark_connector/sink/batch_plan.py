@@ -25,10 +25,13 @@ from moldau.spark_connector.core.task_roles import Plan, TaskReport
 from moldau.spark_connector.errors import InvalidOption, SparkConnectorError
 from moldau.spark_connector.options.sink_options import SinkOptions, Transactions
 from moldau.spark_connector.sink.failures import explained
-from moldau.spark_connector.sink.ledger_store import KnownLedger
+from moldau.spark_connector.sink.ledger_store import KnownLedger, LedgerReading
 from moldau.spark_connector.sink.recovery import StepCarrier, serves_two_phase
 
 _log: Final = logging.getLogger("moldau.spark_connector.sink")
+
+MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""A ledger of more than so much is not kept in memory: it is read from its beginning each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class _Process:
         self.tokens: dict[tuple[str, str], str] = {}
         self.two_phase: dict[str, tuple[bool, Batch | None]] = {}
         self.checked_topics: set[str] = set()
-        self.ledgers: dict[str, KnownLedger] = {}
+        self.readings: dict[str, LedgerReading] = {}
 
 
 _process = _Process()
@@ -100,12 +103,14 @@ def plan_batch(
         token = memory.tokens.setdefault((place, options.checkpoint_location), _new_token())
     else:
         token = _new_token()
-    known = memory.ledgers.pop(place, None) if query_id is None else None
+    ledger_place = f"{servers} {options.ledger_topic}"
+    # All sinks of a process read on where the last one has read to. A planning that fails leaves
+    # no reading behind.
+    reading = memory.readings.pop(ledger_place, None) or LedgerReading()
     with (
         explained(f"planning a write of sink {sink_id!r}"),
-        StepCarrier(options, sink_id, query_id=query_id, known=known) as carrier,
+        StepCarrier(options, sink_id, query_id=query_id, reading=reading) as carrier,
     ):
-        ledger_place = f"{servers} {options.ledger_topic}"
         if ledger_place not in memory.checked_topics:
             carrier.ledger.prepare_topic()
             memory.checked_topics.add(ledger_place)
@@ -124,10 +129,28 @@ def plan_batch(
                 "(KIP-939: transaction.two.phase.commit.enable on the brokers, and with ACLs "
                 "TWO_PHASE_COMMIT on the transactional ids). Use transactions=auto or standard"
             )
-        ledger = carrier.ledger.known(plan.record)
-        if query_id is None:
-            memory.ledgers[place] = ledger
-        return PlannedBatch(plan, query_id, two_phase, ledger)
+        if reading.index.size_bytes <= MAX_KEPT_BYTES:
+            memory.readings[ledger_place] = reading
+        return PlannedBatch(plan, query_id, two_phase, carrier.ledger.known(plan.record))
+
+
+def planned_for(options: SinkOptions, planned: PlannedBatch, query_id: str) -> PlannedBatch:
+    """The plan for one streaming query, with nothing of the others; for a task, which knows it.
+
+    Where a sink has had very many queries the plan has only the newest: then the ledger is asked.
+
+    Raises:
+        SparkConnectorError: it cannot be asked.
+    """
+    plan = planned.plan
+    if plan.is_whole or plan.newest(query_id) is not None:
+        return planned.narrowed(query_id)
+    with (
+        explained(f"looking for query {query_id} in sink {planned.sink_id!r}"),
+        StepCarrier(options, planned.sink_id, query_id=query_id) as carrier,
+    ):
+        view = carrier.ledger.take(is_fencing=False)
+    return replace(planned, plan=replace(plan, finished=view.finished)).narrowed(query_id)
 
 
 def _may_prepare(options: SinkOptions, *, is_single: bool) -> bool:

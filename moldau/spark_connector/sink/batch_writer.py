@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from moldau.spark_connector.core.task_roles import ONCE_PREFIX
+from moldau.spark_connector.core.ledger import NAMED_PREFIX, ONCE_PREFIX
 from moldau.spark_connector.errors import InvalidOption, SparkConnectorError
 from moldau.spark_connector.options.sink_options import Semantics, SinkOptions
 from moldau.spark_connector.sink.batch_plan import (
@@ -24,7 +24,6 @@ from moldau.spark_connector.sink.batch_plan import (
     plan_batch,
 )
 from moldau.spark_connector.sink.failures import explained
-from moldau.spark_connector.sink.ledger_store import NAMED_PREFIX
 from moldau.spark_connector.sink.row_columns import RowColumns
 from moldau.spark_connector.sink.slot_writer import TaskPlace, write_plain, write_slot
 from moldau.spark_connector.sink.stream_writer import SinkMessage, check_all_told, gathered
@@ -91,14 +90,7 @@ class MoldauBatchWriter(DataSourceArrowWriter):
             place = TaskPlace(
                 self.query_id, BATCH_ID, context.partitionId(), context.attemptNumber()
             )
-            report = write_slot(
-                self.options,
-                self.columns,
-                self.planned.plan,
-                place,
-                iterator,
-                two_phase=self.planned.two_phase,
-            )
+            report = write_slot(self.options, self.columns, self.planned, place, iterator)
             # The driver's writer has the plan: it need not travel with every task's message.
             return SinkMessage(report.rows, None, self.query_id, report)
 

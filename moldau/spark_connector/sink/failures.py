@@ -24,6 +24,7 @@ from moldau.client import (
 )
 from moldau.spark_connector import errors
 from moldau.spark_connector.core.commit_steps import RefusalKind, Refused
+from moldau.spark_connector.core.ledger import LedgerUnreadable
 from moldau.spark_connector.errors import SparkConnectorError
 
 INVALID_TRANSACTION_TIMEOUT: Final = "INVALID_TRANSACTION_TIMEOUT"
@@ -48,6 +49,12 @@ _ADVICE: Final[Mapping[RefusalKind, tuple[type[SparkConnectorError], str]]] = {
         "copied over it. Put the newest one back, or start with a new checkpoint and a new "
         "sinkId, at the offsets where the output ends",
     ),
+    RefusalKind.ELSEWHERE: (
+        errors.QueryMoved,
+        "Nothing was written. If the checkpoint was moved, or the sinkId changed: `moldau pipeline "
+        "sinks move OLD NEW` takes what is known of the old sink to the new one. If this is a copy "
+        "of the checkpoint that shall write on its own: put another UUID into its file `metadata`",
+    ),
     RefusalKind.LOST_BEFORE_DECISION: (
         errors.TransactionLost,
         "Nothing of the batch is visible; start the query again, and it is written again. When it "
@@ -64,13 +71,15 @@ _ADVICE: Final[Mapping[RefusalKind, tuple[type[SparkConnectorError], str]]] = {
     RefusalKind.LOST_FOR_GOOD: (
         errors.RowsLost,
         "Start that query (or make that write) once more from its own checkpoint, so that it "
-        "writes them; or give this one a new sinkId and write the missing rows yourself",
+        "writes them; or write the missing rows yourself, and then `moldau pipeline sinks forget "
+        "SINK --query QUERY`",
     ),
     RefusalKind.OUTCOME_UNKNOWN: (
         errors.RowsLost,
         "They were deleted by retention or compaction, or the topic was made anew, before anybody "
-        "could look. Compare the output with the source; then go on with a new sinkId: the batch "
-        "is then written again in full, and what is there of it is there twice",
+        "could look. Compare the output with the source; then `moldau pipeline sinks forget SINK "
+        "--query QUERY`: the batch is then written again in full, and what is there of it is there "
+        "twice",
     ),
     RefusalKind.CONTENDED: (
         errors.LedgerBusy,
@@ -137,5 +146,10 @@ def explained(what: str) -> Iterator[None]:
         yield
     except Refused as refused:
         raise refusal(refused) from None
+    except LedgerUnreadable as error:
+        raise errors.LedgerUnusable(
+            f"{what}: {error}. A newer release of moldau has written it, or something else has: "
+            "install that release, or name another topic with ledgerTopic and a new sinkId"
+        ) from None
     except KafkaError as error:
         raise failure(error, what) from error

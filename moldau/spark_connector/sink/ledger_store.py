@@ -1,7 +1,8 @@
 """The ledger topic: taken, read to its end, and written in the ledger's own transaction.
 
 Owns the topic's making and checking, one transactional producer at a time, and how far the topic
-was read. Must not decide what is written. Invariants: what is read holds everything that was
+was read; what was read is an index that several stores may share, one after the other. Must not
+decide what is written. Invariants: what is read holds everything that was
 committed before the taking, and nothing that was not; a write counts only when its transaction was
 committed under the epoch of the last taking.
 
@@ -17,11 +18,9 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self
-
-import pyarrow.compute as pc
+from typing import Final, Self
 
 from moldau.client import (
     AuthorizationFailed,
@@ -43,14 +42,8 @@ from moldau.client import (
     sync,
 )
 from moldau.spark_connector.core.commit_steps import LedgerView, WriteLedger
-from moldau.spark_connector.core.ledger import (
-    Batch,
-    LedgerUnreadable,
-    SinkRecord,
-    decode,
-    encode,
-    finished_key,
-)
+from moldau.spark_connector.core.ledger import Batch, SinkRecord, encode, finished_key
+from moldau.spark_connector.core.ledger_index import LedgerIndex
 from moldau.spark_connector.errors import LedgerBusy, LedgerUnusable
 from moldau.spark_connector.options.sink_options import SinkOptions
 
@@ -64,9 +57,8 @@ SPREAD_MS: Final = 10_000
 SPREAD_PAUSE_S: Final = 0.1
 POLL_MS: Final = 200
 MAX_VALUE_BYTES: Final = 8 * 1024 * 1024
-MAX_FINISHED: Final = 1_000
-"""So many other queries of one sink are remembered in memory, the newest."""
-NAMED_PREFIX: Final = "txn:"
+MAX_TOLD: Final = 1_000
+"""Of so many other streaming queries of a sink tasks are told; for further ones they ask."""
 
 TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
@@ -89,13 +81,23 @@ class KnownLedger:
     read_to: int
 
 
+@dataclass(slots=True)
+class LedgerReading:
+    """What has been read of a ledger topic, from its beginning on, and how far."""
+
+    index: LedgerIndex = field(default_factory=LedgerIndex)
+    topic_id: uuid.UUID | None = None
+    read_to: int | None = None
+
+
 class LedgerStore:
     """The ledger of one sink; use as `with LedgerStore(…) as store`.
 
     Args:
         query_id: of a batch write: of the other queries only this one is of interest. None: all
             streaming queries are.
-        known: what is known already, and of which state of the topic; nothing by default.
+        known: what is known already of this sink, and of which state of the topic.
+        reading: what was read already, of all sinks; the store reads on in it.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class LedgerStore:
         *,
         query_id: str | None = None,
         known: KnownLedger | None = None,
+        reading: LedgerReading | None = None,
     ) -> None:
         self._options = options
         self._sink_id = sink_id
@@ -113,10 +116,8 @@ class LedgerStore:
         self._admin = admin
         self._partition = TopicPartition(options.ledger_topic, 0)
         self._limit_ms = admin_limit_ms(options)
-        self._record = known.view.record if known is not None else None
-        self._finished: dict[str, Batch] = dict(known.view.finished) if known is not None else {}
-        self._topic_id: uuid.UUID | None = known.topic_id if known is not None else None
-        self._read_to: int | None = known.read_to if known is not None else None
+        self._reading = reading or _reading_of(known, sink_id)
+        self._is_partial = known is not None
         self._producer: sync.Producer | None = None
 
     def __enter__(self) -> Self:
@@ -131,10 +132,14 @@ class LedgerStore:
         self._drop_producer()
 
     def known(self, record: SinkRecord) -> KnownLedger:
-        """What has been read, with the sink's record as it was written since."""
-        assert self._topic_id is not None, "taken"
-        assert self._read_to is not None
-        return KnownLedger(LedgerView(record, dict(self._finished)), self._topic_id, self._read_to)
+        """What has been read of this sink, with its record as it was written since."""
+        reading = self._reading
+        assert reading.topic_id is not None, "taken"
+        assert reading.read_to is not None
+        view = self._view()
+        return KnownLedger(
+            LedgerView(record, view.finished, view.is_whole), reading.topic_id, reading.read_to
+        )
 
     # -- the topic -------------------------------------------------------------------------------
 
@@ -192,7 +197,8 @@ class LedgerStore:
 
         Raises:
             LedgerBusy: another sink's transaction hides the end for too long.
-            LedgerUnusable: a record that cannot be understood; or the topic is not what it was.
+            LedgerUnusable: the topic is not what it was.
+            LedgerUnreadable: a record that cannot be understood.
             KafkaError: the cluster.
         """
         if is_fencing:
@@ -207,101 +213,71 @@ class LedgerStore:
             )
             self._producer.flush()  # starts it: without, closing it leaves a task behind
             self._producer.init_transactions()
-        self._read()
-        return LedgerView(self._record, dict(self._finished))
+        self._read(self._reading)
+        return self._view()
 
-    def _read(self) -> None:
+    def elsewhere(self, query_id: str) -> tuple[tuple[str, Batch], ...]:
+        """Where a streaming query has written under other sinks; reads the whole topic when only
+        this sink's part is known.
+
+        Raises:
+            LedgerBusy, LedgerUnusable, LedgerUnreadable, KafkaError: as `take`.
+        """
+        return tuple(self._whole().elsewhere(self._sink_id, query_id))
+
+    def whole(self) -> LedgerIndex:
+        """Everything that the topic holds now.
+
+        Raises:
+            LedgerBusy, LedgerUnusable, LedgerUnreadable, KafkaError: as `take`.
+        """
+        self._read(self._reading)
+        return self._whole()
+
+    def _whole(self) -> LedgerIndex:
+        if not self._is_partial:
+            return self._reading.index
+        reading = LedgerReading(topic_id=self._reading.topic_id)
+        self._read(reading)
+        return reading.index
+
+    def _view(self) -> LedgerView:
+        """What is known of this sink. Raises: LedgerUnreadable."""
+        index = self._reading.index
+        record = index.record(self._sink_id)
+        if self._query_id is not None:
+            mine = index.finished(self._sink_id, self._query_id)
+            return LedgerView(record, {} if mine is None else {self._query_id: mine})
+        finished, is_whole = index.streams(self._sink_id, MAX_TOLD)
+        return LedgerView(record, finished, is_whole)
+
+    def _read(self, reading: LedgerReading) -> None:
         name = self._partition.topic
         topic_id = self._described().topic_id
-        if self._topic_id not in (None, topic_id):
+        if reading.topic_id not in (None, topic_id):
             raise _not_as_it_was(name, "it was made anew")
-        self._topic_id = topic_id
+        reading.topic_id = topic_id
         end = self._admin.list_offsets({self._partition: OffsetSpec.LATEST})
         end_offset = end[self._partition].offset
-        if self._read_to is not None and self._read_to > end_offset:
-            raise _not_as_it_was(
-                name, f"it ends at {end_offset}, and was read to {self._read_to} before"
-            )
-        if self._read_to == end_offset:
+        read_to = reading.read_to
+        if read_to is not None and read_to > end_offset:
+            raise _not_as_it_was(name, f"it ends at {end_offset}, and was read to {read_to} before")
+        if read_to == end_offset:
             return
         with sync.Consumer(
             config=self._options.consumer_config(
                 isolation_level="read_committed",
-                auto_offset_reset="none" if self._read_to is not None else "earliest",
+                auto_offset_reset="none" if read_to is not None else "earliest",
             )
         ) as consumer:
             consumer.assign([self._partition])
-            if self._read_to is None:
+            if read_to is None:
                 consumer.seek_to_beginning(self._partition)
             else:
-                consumer.seek(self._partition, self._read_to)
-            self._read_on(consumer, end_offset)
-
-    def _read_on(self, consumer: sync.Consumer, end_offset: int) -> None:
-        deadline_s = time.monotonic() + self._limit_ms / 1000
-        read_to = consumer.position(self._partition)
-        while True:
-            position = consumer.position(self._partition)
-            if position >= end_offset:
-                self._read_to = position
-                return
-            if position > read_to:
-                read_to = position
-                deadline_s = time.monotonic() + self._limit_ms / 1000
-            left_ms = (deadline_s - time.monotonic()) * 1000
-            if left_ms <= 0:
-                raise LedgerBusy(
-                    f"ledger topic {self._partition.topic} cannot be read beyond offset {position} "
-                    f"of {end_offset}: for {self._limit_ms:.0f} ms nothing came. Somebody's "
-                    "transaction has been open there, or the partition's leader serves no "
-                    f"fetches. Ledger transactions end within {TRANSACTION_TIMEOUT_MS} ms by "
-                    "themselves; `kafka-transactions find-hanging` finds others"
-                )
-            try:
-                polled = consumer.poll_arrow(timeout_ms=min(left_ms, POLL_MS))
-            except OffsetOutOfRange as error:
-                raise _not_as_it_was(self._partition.topic, str(error)) from None
-            if polled.num_rows:
-                self._take_rows(polled)
-
-    def _take_rows(self, rows: Any) -> None:
-        """Of the records of all sinks those of this one; of its own key only the last counts."""
-        keys = rows.column("key")
-        own = pc.indices_nonzero(pc.equal(keys, self._sink_id.encode())).to_pylist()
-        if own:
-            self._record = self._decoded(rows, own[-1])
-        prefix = finished_key(self._sink_id, self._query_id or "").encode()
-        if self._query_id is not None:
-            others = pc.equal(keys, prefix)
-        else:
-            others = pc.starts_with(keys, prefix)
-        for row in pc.indices_nonzero(others).to_pylist():
-            found = self._decoded(rows, row)
-            if found is not None and found.batch is not None:
-                self._remember(found.batch)
-
-    def _remember(self, batch: Batch) -> None:
-        """Streams need the other streams; a batch write is only asked for its own name."""
-        if self._query_id is None and batch.query_id.startswith(NAMED_PREFIX):
-            return
-        self._finished.pop(batch.query_id, None)
-        self._finished[batch.query_id] = batch
-        while len(self._finished) > MAX_FINISHED:
-            del self._finished[next(iter(self._finished))]
-
-    def _decoded(self, rows: Any, row: int) -> SinkRecord | None:
-        value = rows.column("value")[row].as_py()
-        if value is None:
-            return None
-        try:
-            return decode(value)
-        except LedgerUnreadable as error:
-            raise LedgerUnusable(
-                f"ledger topic {self._partition.topic}, offset {rows.column('offset')[row]}, sink "
-                f"{self._sink_id!r}: {error}. A newer release of moldau has written it, or "
-                "something else has: install that release, or name another topic with ledgerTopic "
-                "and a new sinkId"
-            ) from None
+                consumer.seek(self._partition, read_to)
+            reading.read_to = _read_on(
+                consumer, self._partition, end_offset, self._limit_ms, reading.index
+            )
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -311,25 +287,27 @@ class LedgerStore:
         Raises:
             KafkaError: what no other attempt helps against.
         """
+        changes: dict[str, bytes | None] = {}
+        if step.finished is not None:
+            record = SinkRecord(self._sink_id, step.record.driver, step.finished)
+            changes[finished_key(self._sink_id, step.finished.query_id)] = encode(record)
+        changes[self._sink_id] = None if step.is_tombstone else encode(step.record)
+        return self.change(changes)
+
+    def change(self, changes: Mapping[str, bytes | None]) -> bool:
+        """Write new values, None for tombstones, in one transaction of the last taking: whether it
+        is committed, as for `write`.
+
+        Raises:
+            KafkaError: what no other attempt helps against.
+        """
         producer = self._producer
         if producer is None:
             return False
-        topic = self._partition.topic
         try:
             producer.begin_transaction()
-            if step.finished is not None:
-                producer.send_nowait(
-                    topic,
-                    encode(SinkRecord(self._sink_id, step.record.driver, step.finished)),
-                    key=finished_key(self._sink_id, step.finished.query_id).encode(),
-                    partition=0,
-                )
-            producer.send_nowait(
-                topic,
-                None if step.is_tombstone else encode(step.record),
-                key=self._sink_id.encode(),
-                partition=0,
-            )
+            for key, value in changes.items():
+                producer.send_nowait(self._partition.topic, value, key=key.encode(), partition=0)
             producer.commit_transaction()
         except (ProducerFenced, RequestTimeout) as error:
             _log.info("the ledger's write is not known to be committed: %s", error)
@@ -341,9 +319,8 @@ class LedgerStore:
                 raise error.__cause__ from error
             _log.info("the ledger's write was not committed: %s", error)
             return False
-        if step.finished is not None:
-            self._remember(step.finished)
-        self._record = None if step.is_tombstone else step.record
+        for key, value in changes.items():
+            self._reading.index.take(key.encode(), value)
         return True
 
     def _drop_producer(self) -> None:
@@ -351,6 +328,81 @@ class LedgerStore:
         if producer is not None:
             with contextlib.suppress(KafkaError):
                 producer.close(timeout_ms=CLOSE_MS)
+
+
+def _reading_of(known: KnownLedger | None, sink_id: str) -> LedgerReading:
+    """A reading of this sink's part alone."""
+    if known is None:
+        return LedgerReading()
+    index = LedgerIndex()
+    driver = ""
+    if known.view.record is not None:
+        driver = known.view.record.driver
+        index.take(sink_id.encode(), encode(known.view.record))
+    for query_id, batch in known.view.finished.items():
+        key = finished_key(sink_id, query_id)
+        index.take(key.encode(), encode(SinkRecord(sink_id, driver, batch)))
+    return LedgerReading(index, known.topic_id, known.read_to)
+
+
+def _read_on(
+    consumer: sync.Consumer,
+    partition: TopicPartition,
+    end_offset: int,
+    limit_ms: float,
+    index: LedgerIndex,
+) -> int:
+    """Read from the consumer's position to an end, into the index; where the reading has ended.
+
+    Raises:
+        LedgerBusy: nothing has come for so long.
+        LedgerUnusable: the topic has lost what was there.
+    """
+    deadline_s = time.monotonic() + limit_ms / 1000
+    read_to = consumer.position(partition)
+    while True:
+        position = consumer.position(partition)
+        if position >= end_offset:
+            return position
+        if position > read_to:
+            read_to = position
+            deadline_s = time.monotonic() + limit_ms / 1000
+        left_ms = (deadline_s - time.monotonic()) * 1000
+        if left_ms <= 0:
+            raise LedgerBusy(
+                f"ledger topic {partition.topic} cannot be read beyond offset {position} of "
+                f"{end_offset}: for {limit_ms:.0f} ms nothing came. Another sink's transaction "
+                "has been open there, or the partition's leader serves no fetches. Ledger "
+                f"transactions end within {TRANSACTION_TIMEOUT_MS} ms by themselves; "
+                "`kafka-transactions find-hanging` finds others"
+            )
+        try:
+            polled = consumer.poll_arrow(timeout_ms=min(left_ms, POLL_MS))
+        except OffsetOutOfRange as error:
+            raise _not_as_it_was(partition.topic, str(error)) from None
+        if polled.num_rows:
+            columns = [polled.column(name).to_pylist() for name in ("key", "value", "offset")]
+            for key, value, log_offset in zip(*columns, strict=True):
+                if key is not None:
+                    index.take(key, value, log_offset)
+
+
+def newest_record(options: SinkOptions, sink_id: str, known: KnownLedger) -> SinkRecord | None:
+    """The sink's newest record, also one whose transaction has not ended or was aborted: who writes
+    it has taken the ledger. One client and four requests, for tasks.
+
+    Raises:
+        LedgerBusy, LedgerUnusable, LedgerUnreadable, KafkaError: as `LedgerStore.take`.
+    """
+    partition = TopicPartition(options.ledger_topic, 0)
+    reading = _reading_of(known, sink_id)
+    config = options.consumer_config(isolation_level="read_uncommitted", auto_offset_reset="none")
+    with sync.Consumer(config=config) as consumer:
+        consumer.assign([partition])
+        consumer.seek(partition, known.read_to)
+        end_offset = consumer.end_offsets([partition])[partition]
+        _read_on(consumer, partition, end_offset, admin_limit_ms(options), reading.index)
+    return reading.index.record(sink_id)
 
 
 def _not_as_it_was(topic: str, problem: str) -> LedgerUnusable:

@@ -103,6 +103,8 @@ class StepCarrier:
                 return self.ledger.take(is_fencing=is_fencing)
             case steps.WriteLedger():
                 return self.ledger.write(step)
+            case steps.FindElsewhere(query_id=query_id):
+                return self.ledger.elsewhere(query_id)
             case steps.CheckOpen(slots=slots):
                 return self._no_longer_open(slots)
             case steps.CommitSlots(slots=slots):

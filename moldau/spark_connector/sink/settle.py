@@ -1,17 +1,52 @@
-"""Ends what a sink has left open, without writing: for queries that will not be started again.
+"""The sinks that a ledger knows: listed, settled, moved to another id, forgotten.
 
-Owns nothing but the call. Invariant: what was decided is committed, everything else is aborted;
-a query that does run is fenced, and fails loudly.
+Owns these calls, each a taking of the sinks' ledger ids and one write to each. Must not write
+records.
+Invariants: what was decided is committed, everything else is aborted, before a sink is moved; a
+query that does run is fenced, and fails loudly.
 """
 
 from __future__ import annotations
 
+import logging
+import uuid
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
 
+from moldau.client import sync
+from moldau.spark_connector.core.ledger import (
+    KEY_SEPARATOR,
+    Batch,
+    BatchState,
+    decode,
+    encode,
+    finished_key,
+)
+from moldau.spark_connector.core.ledger_index import LedgerIndex
 from moldau.spark_connector.core.task_roles import check_nothing_is_lost
+from moldau.spark_connector.errors import InvalidOption, LedgerBusy, RowsLost
 from moldau.spark_connector.options.sink_options import SinkOptions
 from moldau.spark_connector.sink.batch_plan import plan_batch
 from moldau.spark_connector.sink.failures import explained
+from moldau.spark_connector.sink.ledger_store import LedgerStore
+
+_log: Final = logging.getLogger("moldau.spark_connector.sink")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSink:
+    """A sink as a ledger knows it.
+
+    Attributes:
+        batch: its newest decided batch; None for one that has never decided.
+        other_queries: how many other queries and named batch writes it remembers.
+    """
+
+    sink_id: str
+    batch: Batch | None
+    other_queries: int
 
 
 def settle_sink(options: Mapping[str, str]) -> None:
@@ -32,3 +67,164 @@ def settle_sink(options: Mapping[str, str]) -> None:
     if planned.plan.record.batch is not None:
         with explained(f"settling sink {planned.sink_id!r}"):
             check_nothing_is_lost(planned.plan.record.batch)
+
+
+def list_sinks(options: Mapping[str, str]) -> list[KnownSink]:
+    """The sinks that a ledger knows, by their ids; no query notices it.
+
+    Args:
+        options: `kafka.*`, and `ledgerTopic` if it was given.
+
+    Raises:
+        SparkConnectorError: the ledger cannot be read, or holds a record that cannot be understood.
+    """
+    parsed = SinkOptions.parse(options)
+    with (
+        explained(f"listing the sinks of {parsed.ledger_topic}"),
+        sync.Admin(config=parsed.admin_config()) as admin,
+        LedgerStore(parsed, "", admin) as store,
+    ):
+        if parsed.ledger_topic not in admin.list_topics():
+            return []
+        index = store.whole()
+        return [_known(index, each) for each in index.sink_ids()]
+
+
+def _known(index: LedgerIndex, sink_id: str) -> KnownSink:
+    record = index.record(sink_id)
+    others = sum(KEY_SEPARATOR in key for key, _ in index.values(sink_id))
+    return KnownSink(sink_id, None if record is None else record.batch, others)
+
+
+def move_sink(options: Mapping[str, str], new_id: str) -> None:
+    """Take what is known of a sink to another id, under which its query then goes on.
+
+    Args:
+        options: as for `settle_sink`, of the old sink, which is settled first.
+        new_id: must not have written anything yet.
+
+    Raises:
+        SparkConnectorError: what settling raises.
+        InvalidOption: the old sink is not known, or the new id is that of another one.
+    """
+    parsed = SinkOptions.parse({**options, "sinkId": new_id})
+    old_id = SinkOptions.parse(options).stream_sink_id()
+    if new_id == old_id:
+        raise InvalidOption(f"sink {old_id!r} has this id already")
+    _check_known(options, old_id)
+    settle_sink(options)
+    _rewrite(parsed, old_id, new_id)
+
+
+def forget_sink(options: Mapping[str, str], query_id: str | None = None) -> None:
+    """Forget what is known of a sink, or of one query in it: its next batch is that of a new one.
+
+    What it has committed stays; what it has decided and could not commit is given up. A batch of
+    its that comes again is written again, in full.
+
+    Args:
+        options: as for `settle_sink`, which is tried first.
+        query_id: what is known of the sink's other queries stays; None: of all of them.
+
+    Raises:
+        SparkConnectorError: the cluster does not answer.
+        InvalidOption: the ledger does not know the sink, or the query in it.
+    """
+    parsed = SinkOptions.parse(options)
+    sink_id = parsed.stream_sink_id()
+    _check_known(options, sink_id)
+    with suppress(RowsLost):
+        settle_sink(options)
+    what = f"forgetting sink {sink_id!r}"
+    with (
+        explained(what),
+        sync.Admin(config=parsed.admin_config()) as admin,
+        LedgerStore(parsed, sink_id, admin) as store,
+    ):
+        store.take(is_fencing=True)
+        changes = _forgotten(store.whole(), sink_id, query_id)
+        if not changes:
+            raise InvalidOption(f"sink {sink_id!r} knows no query {query_id}")
+        if not store.change(changes):
+            raise _busy(what, sink_id)
+
+
+def _forgotten(index: LedgerIndex, sink_id: str, query_id: str | None) -> dict[str, bytes | None]:
+    """The new values that take a sink's queries away; none without such a query."""
+    if query_id is None:
+        return {key: None for key, _ in index.values(sink_id)}
+    changes: dict[str, bytes | None] = {}
+    if index.finished(sink_id, query_id) is not None:
+        changes[finished_key(sink_id, query_id)] = None
+    record = index.record(sink_id)
+    if record is not None and record.batch is not None and record.batch.query_id == query_id:
+        changes[sink_id] = encode(replace(record, driver=uuid.uuid4().hex, batch=None))
+    return changes
+
+
+def _check_known(options: Mapping[str, str], sink_id: str) -> None:
+    if sink_id not in {each.sink_id for each in list_sinks(options)}:
+        ledger = SinkOptions.parse(options).ledger_topic
+        raise InvalidOption(f"ledger topic {ledger} knows no sink {sink_id!r}")
+
+
+def _rewrite(options: SinkOptions, old_id: str, new_id: str) -> None:
+    """Write all keys of a sink under another id, and then take the old ones away.
+
+    Each in the transaction of that id's ledger, which a driver that takes the id ends:
+
+        (1) the move takes both ids       (2) a driver takes the new id: nothing is written there
+        or: (2') the values are there     (3') a driver has taken the old id: they are taken back
+
+    A move that dies after (2') is made again: what is there already is the same.
+    """
+    what = f"moving sink {old_id!r}"
+    with (
+        explained(what),
+        sync.Admin(config=options.admin_config()) as admin,
+        LedgerStore(options, new_id, admin) as new,
+        LedgerStore(options, old_id, admin) as old,
+    ):
+        new.take(is_fencing=True)
+        old.take(is_fencing=True)
+        index = old.whole()
+        record = index.record(old_id)
+        batch = None if record is None else record.batch
+        if batch is not None and batch.state is not BatchState.DONE:
+            raise _busy(what, old_id)  # it was settled, and has decided since
+        _check_free(index, new_id, old_id)
+        values = list(index.values(old_id))
+        moved = {new_id + key[len(old_id) :]: _renamed(value, new_id) for key, value in values}
+        if not new.change(moved):
+            raise _busy(what, new_id)
+        if not old.change({key: None for key, _ in values}):
+            if not new.change(dict.fromkeys(moved)):
+                _log.warning("what sink %r has got of %r stays there", new_id, old_id)
+            raise _busy(what, old_id)
+
+
+def _busy(what: str, sink_id: str) -> LedgerBusy:
+    return LedgerBusy(
+        f"{what}: a query writes with the sink id {sink_id!r} now. Stop it, and start it again "
+        "only after this"
+    )
+
+
+def _renamed(value: bytes, sink_id: str) -> bytes:
+    """The record for another sink, with a token that no driver has."""
+    return encode(replace(decode(value), sink_id=sink_id, driver=uuid.uuid4().hex))
+
+
+def _check_free(index: LedgerIndex, new_id: str, old_id: str) -> None:
+    """A start that was refused leaves a record without a batch; a move that died, the same ones."""
+    batches = _batches(index, new_id)
+    if any(batches.values()) and batches != _batches(index, old_id):
+        raise InvalidOption(
+            f"sink {new_id!r} has written batches of its own: what another one has written cannot "
+            "be added to that"
+        )
+
+
+def _batches(index: LedgerIndex, sink_id: str) -> dict[str, Batch | None]:
+    """What a sink has decided, by the rest of its keys."""
+    return {key[len(sink_id) :]: decode(value).batch for key, value in index.values(sink_id)}

@@ -2,7 +2,8 @@
 
 Owns the task's one producer. Must not commit anything, nor outlive the task: the driver decides and
 ends the transaction. Invariants: a transaction is opened only when there is something to send, and
-as late as memory allows, since it holds back readers; a task that raises has aborted its own.
+as late as memory allows, since it holds back readers; a task that raises has aborted its own; a
+prepared transaction is handed over only while the ledger is as it was planned.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from moldau.spark_connector.core.ledger import (
     Range,
     Slot,
 )
-from moldau.spark_connector.core.task_roles import Plan, Role, TaskReport, role_of
+from moldau.spark_connector.core.task_roles import Role, TaskReport, role_of
 from moldau.spark_connector.options.sink_options import SinkOptions
+from moldau.spark_connector.sink.batch_plan import PlannedBatch
+from moldau.spark_connector.sink.ledger_store import newest_record
 from moldau.spark_connector.sink.recovery import slot_id
 from moldau.spark_connector.sink.row_checksum import checksum_of
 from moldau.spark_connector.sink.row_columns import RowColumns
@@ -61,11 +64,9 @@ class _Counted:
 def write_slot(
     options: SinkOptions,
     columns: RowColumns,
-    plan: Plan,
+    planned: PlannedBatch,
     place: TaskPlace,
     batches: Iterator[Any],
-    *,
-    two_phase: bool,
 ) -> TaskReport:
     """Do what the plan has for this task.
 
@@ -73,6 +74,7 @@ def write_slot(
         Refused: the protocol does not allow it.
         KafkaError: the cluster; the transaction is aborted.
     """
+    plan, two_phase = planned.plan, planned.two_phase
     role, lost = role_of(plan, place.query_id, place.batch_id, place.task)
     counted = _Counted()
     slot = None
@@ -90,6 +92,9 @@ def write_slot(
             if lost is not None:
                 _check_same(lost, counted, plan.record.sink_id, place)
             if counted.rows:
+                if two_phase:
+                    sending.flush()
+                    _check_in_charge(options, planned, place)
                 producer_id, producer_epoch = sending.handed_over(two_phase=two_phase)
                 slot = Slot(
                     place.task,
@@ -135,6 +140,28 @@ def _check_same(lost: Slot, counted: _Counted, sink_id: str, place: TaskPlace) -
             f"task {place.task} of batch {place.batch_id} was decided in sink {sink_id!r} with "
             f"{lost.rows} rows (checksum {lost.checksum:016x}), which were lost, and comes again "
             f"with {counted.rows} rows ({counted.checksum:016x})",
+        )
+
+
+def _check_in_charge(options: SinkOptions, planned: PlannedBatch, place: TaskPlace) -> None:
+    """A transaction without a time limit must be one that a driver will end.
+
+    A driver that takes the sink over, or decides for the batch, changes the sink's record, and then
+    aborts what is open. This transaction is open by now: either that driver finds it, or the change
+    is seen here, and the task aborts its own transaction.
+
+    Raises:
+        Refused: the record has changed since the planning.
+    """
+    sink_id = planned.sink_id
+    record = newest_record(options, sink_id, planned.ledger)
+    if record != planned.plan.record:
+        found = "nothing" if record is None else f"the token {record.driver}"
+        raise Refused(
+            RefusalKind.FENCED,
+            f"task {place.task} of batch {place.batch_id} of sink {sink_id!r} comes too late: the "
+            f"ledger has {found}, or another decision, since the batch was planned with the token "
+            f"{planned.plan.token}",
         )
 
 

@@ -24,6 +24,7 @@ from moldau.spark_connector.sink.batch_plan import (
     abort_batch,
     commit_batch,
     plan_batch,
+    planned_for,
 )
 from moldau.spark_connector.sink.failures import explained
 from moldau.spark_connector.sink.row_columns import RowColumns
@@ -86,15 +87,8 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
             if self.planned is None:
                 return SinkMessage(write_plain(self.options, self.columns, iterator))
             place = _place()
-            report = write_slot(
-                self.options,
-                self.columns,
-                self.planned.plan,
-                place,
-                iterator,
-                two_phase=self.planned.two_phase,
-            )
-            planned = self.planned.narrowed(place.query_id)
+            planned = planned_for(self.options, self.planned, place.query_id)
+            report = write_slot(self.options, self.columns, planned, place, iterator)
             return SinkMessage(report.rows, planned, place.query_id, report)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

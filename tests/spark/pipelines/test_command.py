@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import moldau
 from moldau.client.sync import Admin
 from moldau.spark_connector.pipelines import submit
 from moldau.spark_connector.pipelines.embedded_spark import java_version, newest_java, packaged_java
@@ -107,6 +108,53 @@ def test_without_java_the_packaged_one_runs_it_and_ctrl_c_ends_it(file: Path, tm
         for name in ("offsets", "commits")
     ]
     assert names[0] == names[1]
+
+
+EDITABLE = """
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+sys.path[:] = [each for each in sys.path if not (Path(each) / "pyspark_moldau").is_dir()]
+
+
+class Finder:
+    # As setuptools installs it: modules are found by their names, and no directory has them.
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        is_ours = name in ("moldau", "pyspark_moldau")
+        return PathFinder.find_spec(name, [{root!r}]) if is_ours else None
+
+
+sys.meta_path.insert(0, Finder)
+"""
+
+
+def test_an_editable_installation_runs_a_file_anywhere(file: Path, tmp_path: Path):
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("Spark needs Java, and there is none")
+    root = str(Path(moldau.__file__).parents[1])
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(EDITABLE.format(root=root))
+    paths = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    finished = subprocess.run(
+        [
+            *(sys.executable, "-m", "moldau.cli.main", "pipeline", "run", str(file)),
+            *("--available-now", "--json", "--master", "local[1]"),
+        ],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYSPARK_PYTHON": sys.executable,
+        },
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout.splitlines()[0])["row_count"] == 50
 
 
 def test_spark_submit_runs_the_same_file(file: Path, tmp_path: Path):

@@ -18,7 +18,6 @@ from moldau.spark_connector.sink.slot_writer import TaskPlace, write_slot
 from moldau.testing import Cluster, wait_until
 from tests.spark.conftest import options_for
 
-QUERY = "query"
 TASKS = 2
 ROWS = 20
 
@@ -28,6 +27,7 @@ class Sink:
 
     def __init__(self, cluster: Cluster, topic: str, **options: str) -> None:
         self.id = f"sink-{uuid.uuid4().hex[:8]}"
+        self.query_id = str(uuid.uuid4())
         given = options_for(cluster, topic=topic, sinkId=self.id)
         self.options = SinkOptions.parse(given | options)
         self.columns = RowColumns(topic, {"value": 0})
@@ -40,14 +40,12 @@ class Sink:
         return [self.task(planned, batch_id, task, attempt) for task in range(TASKS)]
 
     def task(self, planned: PlannedBatch, batch_id: int, task: int, attempt: int = 0) -> TaskReport:
-        place = TaskPlace(QUERY, batch_id, task, attempt)
+        place = TaskPlace(self.query_id, batch_id, task, attempt)
         rows = batches(values_of(batch_id, task))
-        return write_slot(
-            self.options, self.columns, planned.plan, place, rows, two_phase=planned.two_phase
-        )
+        return write_slot(self.options, self.columns, planned, place, rows)
 
     def commit(self, planned: PlannedBatch, batch_id: int, reports: list[TaskReport]) -> None:
-        commit_batch(self.options, planned, QUERY, batch_id, reports)
+        commit_batch(self.options, planned, self.query_id, batch_id, reports)
 
     def batch(self, batch_id: int) -> list[TaskReport]:
         planned = self.plan()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from moldau.client.sync import Admin
+from moldau.spark_connector import move_sink
+from moldau.spark_connector.options.sink_options import SinkOptions
 from moldau.testing import Cluster, wait_until
 from tests.spark.conftest import make_topic
 from tests.spark.sink.jobs import Pipeline, outcome
@@ -147,6 +149,38 @@ def test_two_queries_on_one_sink(
         crc.unlink()
     assert other.run_in(spark) == ""
     other.check_exactly_once()
+
+
+def test_a_moved_checkpoint(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Its sink id is another one: no batch is written twice, and the ledger moves with it."""
+    assert pipeline.run_in(spark) == ""
+    old = SinkOptions.parse(pipeline.write_options()).stream_sink_id()
+    # Another spelling is the same place; the batch that comes again is known.
+    _uncommit(pipeline.checkpoint, 0)
+    pipeline.options = {"checkpointLocation": f"{pipeline.checkpoint.as_uri()}/./"}
+    assert pipeline.run_in(spark) == ""
+    pipeline.check_exactly_once()
+    _uncommit(pipeline.checkpoint, 0)
+    pipeline.checkpoint = pipeline.checkpoint.rename(pipeline.directory / "moved")
+    pipeline.options = {}
+    error = pipeline.run_in(spark)
+    assert "QueryMoved" in error
+    assert old in error
+    assert "moldau pipeline sinks move" in error
+    pipeline.check_exactly_once()
+    options = pipeline.write_options()
+    new = SinkOptions.parse(options).stream_sink_id()
+    del options["checkpointLocation"]
+    move_sink({**options, "sinkId": old}, new)
+    pipeline.add_batches(1)
+    assert pipeline.run_in(spark) == ""
+    pipeline.check_exactly_once()
+
+
+def _uncommit(checkpoint: Path, batch_id: int) -> None:
+    """As if the driver had been killed before Spark wrote that the batch is done."""
+    (checkpoint / "commits" / str(batch_id)).unlink()
+    (checkpoint / "commits" / f".{batch_id}.crc").unlink(missing_ok=True)
 
 
 def _put_back(copy: Path, pipeline: Pipeline) -> None:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import pickle
 import uuid
 from typing import Any
 
+import orjson
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
+from typer.testing import CliRunner
 
+from moldau.cli.main import app
 from moldau.client import NewTopic, TopicPartition, UnknownTopicOrPartition, sync
 from moldau.client.sync import Admin
-from moldau.spark_connector import errors, settle_sink
+from moldau.spark_connector import errors, move_sink, settle_sink
 from moldau.spark_connector.core import commit_steps as steps
 from moldau.spark_connector.core.ledger import decode
 from moldau.spark_connector.core.task_roles import Role
-from moldau.spark_connector.options.sink_options import SinkOptions
-from moldau.spark_connector.sink import batch_plan, ledger_store
+from moldau.spark_connector.options.sink_options import SinkOptions, Transactions
+from moldau.spark_connector.sink import batch_plan, ledger_store, stream_writer
 from moldau.spark_connector.sink.batch_plan import (
     abort_batch,
     commit_batch,
     plan_batch,
 )
+from moldau.spark_connector.sink.ledger_store import LedgerStore
 from moldau.spark_connector.sink.recovery import StepCarrier, slot_id
 from moldau.spark_connector.sink.slot_writer import TaskPlace, write_plain, write_slot
 from moldau.testing import Cluster
-from tests.spark.conftest import make_topic
+from tests.spark.conftest import make_topic, options_for
 from tests.spark.sink.plain_sink import (
-    QUERY,
     TASKS,
     Sink,
     batches,
@@ -219,15 +224,14 @@ def test_lost_rows_that_come_again_changed(cluster: Cluster, topic: str, admin: 
     with pytest.raises(errors.RowsLost, match="does not come again"):
         settle_sink({"kafka.bootstrap.servers": servers, "sinkId": sink.id})
     planned = sink.plan()
-    place = TaskPlace(QUERY, 0, 0, 0)
+    place = TaskPlace(sink.query_id, 0, 0, 0)
     with pytest.raises(Exception, match="comes again with 1 rows"):
         write_slot(
             sink.options,
             sink.columns,
-            planned.plan,
+            planned,
             place,
             batches([b"other"]),
-            two_phase=planned.two_phase,
         )
     with pytest.raises(Exception, match="does not come again"):
         sink.task(planned, 1, 0)
@@ -252,6 +256,168 @@ def test_settling(sink: Sink, admin: Admin) -> None:
     settle_sink({"kafka.bootstrap.servers": servers, "sinkId": sink.id})
     assert not open_rows(admin, sink.topic)
     assert not sink.visible()
+
+
+def test_a_zombie_leaves_nothing_open_after_the_last_batch(
+    sink: Sink, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would look for a prepared transaction then, and it has no time limit."""
+    if sink.options.transactions is not Transactions.PREPARED:
+        pytest.skip("standard transactions end by their time limit")
+    zombie = sink.plan()
+    monkeypatch.setattr(batch_plan, "_process", batch_plan._Process())
+    own = sink.plan()
+    sink.commit(own, 0, sink.write(own, 0))
+    # A task of the driver that was overtaken, and an attempt of this one's that was given up.
+    for planned, attempt in ((zombie, 0), (own, 3)):
+        with pytest.raises(steps.Refused, match="comes too late"):
+            sink.task(planned, 0, 0, attempt)
+    assert not open_rows(admin, sink.topic)
+    assert sink.visible() == everything(0)
+
+
+# -- one query, two sink ids --------------------------------------------------------------------
+
+
+def moldau(sink: Sink, *arguments: str) -> tuple[int, str, str]:
+    """Run `moldau pipeline sinks`: status, stdout, stderr."""
+    servers = sink.options.kafka["bootstrap.servers"]
+    command = ["pipeline", "sinks", *arguments, "-b", servers]
+    result = CliRunner().invoke(app, command)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def listed(sink: Sink) -> dict[str, Any]:
+    """What `moldau pipeline sinks list` says, by sink id."""
+    status, out, err = moldau(sink, "list", "--json")
+    assert status == 0, err
+    return {each["sink"]: each for each in orjson.loads(out)}
+
+
+def test_a_query_goes_on_under_another_sink_id_when_it_is_moved(
+    cluster: Cluster, topic: str, admin: Admin
+) -> None:
+    old, new = Sink(cluster, topic), Sink(cluster, topic)
+    new.query_id = old.query_id
+    old.batch(0)
+    # The same batch, as after a crash, and the next one: this sink id knows neither.
+    for batch_id in (0, 1):
+        planned = new.plan()
+        reports = new.write(planned, batch_id)
+        with pytest.raises(errors.QueryMoved, match=f"{old.id}.*pipeline sinks move"):
+            new.commit(planned, batch_id, reports)
+        abort_batch(new.options, new.id, planned, batch_id, reports, TASKS)
+    assert new.visible() == everything(0)
+    assert not open_rows(admin, topic)
+
+    assert listed(old)[old.id]["query"] == old.query_id
+    assert listed(old)[new.id]["batch"] is None
+    assert moldau(old, "move", old.id, new.id)[0] == 0
+    assert old.id not in listed(old)
+    assert (listed(old)[new.id]["batch"], listed(old)[new.id]["state"]) == (0, "DONE")
+    assert {each.role for each in new.batch(0)} == {Role.VERIFY}
+    new.batch(1)
+    # Whoever goes on from a copy of the old checkpoint is refused, too.
+    planned = old.plan()
+    with pytest.raises(errors.QueryMoved, match=new.id):
+        old.commit(planned, 1, old.write(planned, 1))
+    assert new.visible() == everything(0, 1)
+
+
+def test_sinks_are_moved_settled_and_forgotten_with_care(
+    cluster: Cluster, topic: str, admin: Admin
+) -> None:
+    one, other = Sink(cluster, topic), Sink(cluster, topic)
+    one.batch(0)
+    other.batch(0)
+    status, _, err = moldau(one, "move", one.id, other.id)
+    assert (status, f"sink '{other.id}' has written batches of its own" in err) == (2, True)
+    assert moldau(one, "move", one.id, one.id)[0] == 2
+    for command in (("move", "nobody", "new"), ("forget", "nobody"), ("settle", "nobody")):
+        status, _, err = moldau(one, *command)
+        assert status in (1, 2)
+        assert "nobody" in err
+    assert listed(one).keys() >= {one.id, other.id}
+    one.write(one.plan(), 1)
+    assert open_rows(admin, topic)
+    assert moldau(one, "settle", one.id)[:2] == (0, f"{one.id}: settled\n")
+    assert not open_rows(admin, topic)
+    assert moldau(one, "forget", one.id)[0] == 0
+    assert one.id not in listed(one)
+    one.batch(0)  # its batch is written again, as it was said
+    assert one.visible() == sorted(everything(0) * 3)
+
+
+def test_one_query_of_a_sink_is_forgotten(cluster: Cluster, topic: str) -> None:
+    """The other queries' batches are known as before."""
+    sink = Sink(cluster, topic)
+    first = sink.query_id
+    sink.batch(0)
+    sink.query_id = second = str(uuid.uuid4())
+    sink.batch(0)
+    status, _, err = moldau(sink, "forget", sink.id, "--query", "nowhere")
+    assert (status, "knows no query nowhere" in err) == (2, True)
+    for forgotten, known in ((second, first), (first, second)):
+        assert moldau(sink, "forget", sink.id, "--query", forgotten)[0] == 0
+        sink.query_id = known
+        assert {each.role for each in sink.batch(0)} == {Role.VERIFY}
+        sink.query_id = forgotten
+        assert {each.role for each in sink.batch(0)} == {Role.WRITE}
+    assert sink.visible() == sorted(everything(0) * 4)
+
+
+@pytest.mark.parametrize("taken", ["old", "new"])
+def test_a_sink_that_a_query_takes_while_it_is_moved_stays(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    """It would write without what the move has taken away, or over what that has brought."""
+    old, new = Sink(cluster, topic), Sink(cluster, topic)
+    old.batch(0)
+    real = LedgerStore.whole
+
+    def overtaken(store: LedgerStore) -> Any:
+        index = real(store)
+        if store._sink_id == old.id:
+            batch_plan._process = batch_plan._Process()
+            (old if taken == "old" else new).plan()
+        return index
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LedgerStore, "whole", overtaken)
+        status, _, err = moldau(old, "move", old.id, new.id)
+    assert status == 1
+    assert f"a query writes with the sink id '{(old if taken == 'old' else new).id}' now" in err
+    known = listed(old)
+    assert known[old.id]["batch"] == 0
+    assert new.id not in known or known[new.id]["batch"] is None
+    assert moldau(old, "move", old.id, new.id)[0] == 0
+    new.query_id = old.query_id
+    assert {each.role for each in new.batch(0)} == {Role.VERIFY}
+    assert new.visible() == everything(0)
+
+
+def test_a_move_that_was_cut_off_is_made_again(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = Sink(cluster, topic), Sink(cluster, topic)
+    old.batch(0)
+    real = LedgerStore.change
+
+    def cut_off(store: LedgerStore, changes: Any) -> bool:
+        if store._sink_id == old.id and None in changes.values():
+            raise KeyboardInterrupt
+        return real(store, changes)
+
+    given = {"kafka.bootstrap.servers": cluster.bootstrap_server, "sinkId": old.id}
+    with monkeypatch.context() as patched:
+        patched.setattr(LedgerStore, "change", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            move_sink(given, new.id)
+    assert {old.id, new.id} <= listed(old).keys()
+    assert moldau(old, "move", old.id, new.id)[0] == 0
+    assert old.id not in listed(old)
+    new.query_id = old.query_id
+    assert {each.role for each in new.batch(0)} == {Role.VERIFY}
 
 
 # -- the ledger ---------------------------------------------------------------------------------
@@ -351,6 +517,52 @@ def test_the_own_record_behind_a_transaction_of_another_sink(
     assert {each.role for each in sink.batch(0)} == {Role.VERIFY}
 
 
+def test_a_query_that_many_others_have_followed_is_known(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks are told of the newest queries only, and ask for the others."""
+    monkeypatch.setattr(ledger_store, "MAX_TOLD", 2)
+    given = options_for(cluster, topic=topic, sinkId=f"many-{uuid.uuid4().hex[:8]}")
+    rows = StructType([StructField("value", BinaryType())])
+    queries = [str(uuid.uuid4()) for _ in range(5)]
+    for query_id in [*queries, queries[0], queries[4]]:
+        place = TaskPlace(query_id, 0, 0, 0)
+        monkeypatch.setattr(stream_writer, "_place", lambda place=place: place)
+        writer = stream_writer.make_stream_writer(given, rows, False)
+        writer = pickle.loads(pickle.dumps(writer))
+        message = writer.write(batches([query_id.encode()]))
+        stream_writer.make_stream_writer(given, rows, False).commit([message], 0)
+    assert visible(cluster.bootstrap_server, topic) == sorted(each.encode() for each in queries)
+
+
+def test_a_write_reads_what_is_new_in_the_ledger_only(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many named writes after one another: each costs the same, with one sink id or several."""
+    read = 0
+    real = sync.Consumer.poll_arrow
+
+    def counted(consumer: sync.Consumer, **given: Any) -> Any:
+        nonlocal read
+        found = real(consumer, **given)
+        read += found.num_rows
+        return found
+
+    monkeypatch.setattr(sync.Consumer, "poll_arrow", counted)
+    sink = Sink(cluster, topic, ledgerTopic=f"ledger-{uuid.uuid4().hex[:8]}")
+    counts = []
+    for number in range(12):
+        read = 0
+        name = f"txn:{number}"
+        sink_id = sink.id if number % 2 else f"{sink.id}-{number}"
+        planned = plan_batch(sink.options, sink_id, query_id=name)
+        place = TaskPlace(name, 0, 0, 0)
+        report = write_slot(sink.options, sink.columns, planned, place, batches([b"v"]))
+        commit_batch(sink.options, planned, name, 0, [report])
+        counts.append(read)
+    assert max(counts[6:]) <= max(counts[:6]), counts
+
+
 # -- other writes -------------------------------------------------------------------------------
 
 
@@ -363,10 +575,9 @@ def test_named_batch_writes(cluster: Cluster, topic: str) -> None:
         report = write_slot(
             sink.options,
             sink.columns,
-            planned.plan,
+            planned,
             TaskPlace(name, 0, 0, 0),
             value,
-            two_phase=planned.two_phase,
         )
         commit_batch(sink.options, planned, name, 0, [report])
     assert sink.visible() == [b"txn:a", b"txn:b"]
@@ -379,10 +590,9 @@ def test_a_single_write_leaves_nothing_in_the_ledger(cluster: Cluster, topic: st
     report = write_slot(
         sink.options,
         sink.columns,
-        planned.plan,
+        planned,
         TaskPlace("once:1", 0, 0, 0),
         batches([b"1"]),
-        two_phase=planned.two_phase,
     )
     commit_batch(sink.options, planned, "once:1", 0, [report])
     assert sink.visible() == [b"1"]
@@ -404,12 +614,11 @@ def test_many_pieces(cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPat
     report = write_slot(
         sink.options,
         sink.columns,
-        planned.plan,
-        TaskPlace(QUERY, 0, 0, 0),
+        planned,
+        TaskPlace(sink.query_id, 0, 0, 0),
         iter(pieces),
-        two_phase=planned.two_phase,
     )
-    commit_batch(sink.options, planned, QUERY, 0, [report])
+    commit_batch(sink.options, planned, sink.query_id, 0, [report])
     assert len(sink.visible()) == 100
     assert report.rows == 100
 

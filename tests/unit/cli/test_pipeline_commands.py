@@ -94,3 +94,18 @@ def test_checking_a_file_needs_no_spark(file: Path):
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert finished.stderr == ""
     assert finished.returncode == 0
+
+
+def test_sinks_of_a_cluster_that_does_not_answer_are_one_line(tmp_path: Path):
+    """What the commands do with a cluster: tests/spark/sink/test_without_spark.py."""
+    config = tmp_path / "client.properties"
+    config.write_text("default.api.timeout.ms=300\n")
+    there = ("-b", "127.0.0.1:1", "--command-config", str(config))
+    for command in (("list",), ("move", "a", "b"), ("settle", "a"), ("forget", "a")):
+        status, out, err = moldau("sinks", *command, *there)
+        assert (status, out) == (1, "")
+        [line] = err.splitlines()
+        assert line.startswith("moldau: listing the sinks of moldau-spark-ledger: ")
+    config.write_text("request.timeout.ms=soon\n")
+    status, _, err = moldau("sinks", "list", *there)
+    assert (status, "kafka.request.timeout.ms" in err) == (2, True)

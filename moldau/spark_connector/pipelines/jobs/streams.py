@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.spark_connector.pipelines.errors import PipelineFailed
 from moldau.spark_connector.pipelines.model import ParquetSink, Pipeline, TopicSink, TopicSource
+from moldau.spark_connector.pipelines.output_claims import OutputClaim, claim_output
 from moldau.spark_connector.pipelines.running import RunningQuery
 
 if TYPE_CHECKING:
@@ -70,20 +71,27 @@ def run_into(
     writer = writer.option("checkpointLocation", pipeline.checkpoint)
     if isinstance(sink, ParquetSink):
         writer = _into_parquet(writer, frame, sink, pipeline.name)
-    else:
-        writer = writer.format(FORMAT).options(**sink_options(sink), **(extra or {}))
-        if not per_record:
-            writer = writer.option("topic", sink.topic)
+        claim = claim_output(frame.sparkSession, pipeline)
+        try:
+            return start_query(writer, pipeline, claim)
+        except BaseException:
+            claim.release()
+            raise
+    writer = writer.format(FORMAT).options(**sink_options(sink), **(extra or {}))
+    if not per_record:
+        writer = writer.option("topic", sink.topic)
     return start_query(writer, pipeline)
 
 
-def start_query(writer: DataStreamWriter, pipeline: Pipeline) -> RunningQuery:
-    """Start a query under the pipeline's trigger."""
+def start_query(
+    writer: DataStreamWriter, pipeline: Pipeline, claim: OutputClaim | None = None
+) -> RunningQuery:
+    """Start a query under the pipeline's trigger; its claim is released when it has ended."""
     if pipeline.every_ms is None:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{pipeline.every_ms} milliseconds")
-    return RunningQuery(pipeline.name, writer.start())
+    return RunningQuery(pipeline.name, writer.start(), claim)
 
 
 def _into_parquet(

@@ -6,7 +6,7 @@ ever: before a step has any effect, after it, and between the transactions that 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 from moldau.spark_connector.core import commit_steps as steps
 from moldau.spark_connector.core.commit_protocol import aborting, committing, planning
 from moldau.spark_connector.core.commit_steps import LedgerView, Producer, Refused, Sight
-from moldau.spark_connector.core.ledger import Range, Slot, decode, encode, finished_key
+from moldau.spark_connector.core.ledger import Range, SinkRecord, Slot, encode, finished_key
+from moldau.spark_connector.core.ledger_index import LedgerIndex
 from moldau.spark_connector.core.task_roles import Plan, Role, TaskReport, role_of
 
 SINK = "sink"
@@ -42,7 +43,7 @@ class SimulatedCluster:
         self.visible: Counter[Row] = Counter()
         self.ids: dict[str, TransactionalId] = {}
         self.ledger: dict[str, bytes] = {}
-        self.ledger_epoch = 0
+        self.ledger_epochs: defaultdict[str, int] = defaultdict(int)
         self.next_writes: list[str] = []
         """What becomes of the next ledger writes: "applied" or "dropped", nobody knows which."""
         self.can_look = True
@@ -94,33 +95,38 @@ class SimulatedCluster:
         self._end(found, commit=False)
         found.epoch += 1
 
-    def open_ids(self) -> list[str]:
-        return sorted(name for name, found in self.ids.items() if found.is_open)
+    def open_ids(self, sink_id: str = "") -> list[str]:
+        return sorted(
+            name
+            for name, found in self.ids.items()
+            if found.is_open and name.startswith(f"{sink_id}." if sink_id else "")
+        )
 
     # -- steps
 
-    def view(self) -> LedgerView:
-        value = self.ledger.get(SINK)
-        finished = {}
-        for key, other in self.ledger.items():
-            if key != SINK:
-                batch = decode(other).batch
-                assert batch is not None
-                assert key == finished_key(SINK, batch.query_id)
-                finished[batch.query_id] = batch
-        return LedgerView(None if value is None else decode(value), finished)
+    def index(self) -> LedgerIndex:
+        index = LedgerIndex()
+        for key, value in self.ledger.items():
+            index.take(key.encode(), value)
+        return index
+
+    def view(self, sink_id: str) -> LedgerView:
+        index = self.index()
+        return LedgerView(index.record(sink_id), *index.streams(sink_id, 1_000))
 
     def write_ledger(self, step: steps.WriteLedger, epoch: int) -> bool:
+        sink_id = step.record.sink_id
         outcome = self.next_writes.pop(0) if self.next_writes else "known"
-        if outcome == "dropped" or epoch != self.ledger_epoch:
+        if outcome == "dropped" or epoch != self.ledger_epochs[sink_id]:
             return False
         if step.is_tombstone:
-            self.ledger.pop(SINK, None)
+            self.ledger.pop(sink_id, None)
         else:
-            self.ledger[SINK] = encode(step.record)
+            self.ledger[sink_id] = encode(step.record)
         if step.finished is not None:
-            key = finished_key(SINK, step.finished.query_id)
-            self.ledger[key] = encode(type(step.record)(SINK, step.record.driver, step.finished))
+            key = finished_key(sink_id, step.finished.query_id)
+            record = SinkRecord(sink_id, step.record.driver, step.finished)
+            self.ledger[key] = encode(record)
         return outcome == "known"
 
     def sight(self, slot: Slot) -> Sight:
@@ -161,7 +167,18 @@ class TaskFailed(Exception):
 class Driver:
     """One run of a query, from its start to its end, by `run`."""
 
-    def __init__(self, cluster: SimulatedCluster, query: Query, token: str, last: int) -> None:
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        query: Query,
+        token: str,
+        last: int,
+        *,
+        sink_id: str = SINK,
+        is_prepared: bool = False,
+    ) -> None:
+        self.sink_id = sink_id
+        self.is_prepared = is_prepared
         self.cluster = cluster
         self.query = query
         self.token = token
@@ -191,7 +208,7 @@ class Driver:
 
     def batch(self, batch_id: int, rows: list[Row]) -> Generator[None, None, bool]:
         try:
-            plan = yield from self.carried(planning(SINK, self.token))
+            plan = yield from self.carried(planning(self.sink_id, self.token))
         except Refused as refused:
             self.refusal = refused
             return False
@@ -228,7 +245,7 @@ class Driver:
         checksum = sum(hash(row) for row in rows) % 2**64
         slot = None
         if role is not Role.VERIFY and rows:
-            producer = self.cluster.init(f"{SINK}.w.{task}.{attempt}")
+            producer = self.cluster.init(f"{self.sink_id}.w.{task}.{attempt}")
             yield
             if not self.cluster.write(producer, rows):
                 raise TaskFailed
@@ -236,6 +253,12 @@ class Driver:
             if self.kill_executor:
                 self.kill_executor = False
                 raise TaskFailed
+            if self.is_prepared:
+                is_in_charge = self.cluster.view(self.sink_id).record == plan.record
+                yield
+                if not is_in_charge:
+                    self.cluster.abort(producer)
+                    raise TaskFailed
             place = Range("out", 0, 0, len(rows))
             slot = Slot(task, *producer, len(rows), checksum, (place,))
             if lost is not None and (lost.rows, lost.checksum) != (len(rows), checksum):
@@ -261,14 +284,16 @@ class Driver:
         match step:
             case steps.TakeLedger(is_fencing=is_fencing):
                 if is_fencing:
-                    cluster.ledger_epoch += 1
-                    self._ledger_epoch = cluster.ledger_epoch
+                    cluster.ledger_epochs[self.sink_id] += 1
+                    self._ledger_epoch = cluster.ledger_epochs[self.sink_id]
                 yield
-                return cluster.view()
+                return cluster.view(self.sink_id)
             case steps.WriteLedger():
                 return cluster.write_ledger(step, self._ledger_epoch)
+            case steps.FindElsewhere(query_id=query_id):
+                return tuple(cluster.index().elsewhere(self.sink_id, query_id))
             case steps.CheckOpen(slots=slots):
-                names = cluster.open_ids()
+                names = cluster.open_ids(self.sink_id)
                 return frozenset(
                     slot.producer
                     for slot in slots
@@ -286,7 +311,7 @@ class Driver:
             case steps.FindOpen():
                 return tuple(
                     (name, cluster.ids[name].producer_id, cluster.ids[name].epoch)
-                    for name in cluster.open_ids()
+                    for name in cluster.open_ids(self.sink_id)
                 )
             case steps.AbortOpen(producers=producers):
                 for producer in producers:

@@ -169,8 +169,8 @@ def finished_run(cluster: SimulatedCluster, query: Query) -> list[RefusalKind]:
     return refusals
 
 
-def step_count() -> int:
-    driver = Driver(SimulatedCluster(), Query("a"), "count", LAST)
+def step_count(last: int = LAST) -> int:
+    driver = Driver(SimulatedCluster(), Query("a"), "count", last)
     count = 1
     while driver.advance(1):
         count += 1
@@ -220,6 +220,64 @@ def test_zombie_resumed_at_every_step_of_its_successor() -> None:
             zombie.advance(100_000)
             finished_run(cluster, query)
             check_exactly_once(cluster, query)
+
+
+def test_a_zombies_prepared_transaction_holds_back_nobody() -> None:
+    """It has no time limit, and after the last batch of a run nobody looks for it."""
+    too_late = 0
+    for paused_at in range(1, step_count()):
+        cluster, query = SimulatedCluster(), Query("a")
+        zombie = Driver(cluster, query, "zombie", LAST, is_prepared=True)
+        zombie.advance(paused_at)
+        Driver(cluster, query, "successor", LAST, is_prepared=True).advance(100_000)
+        assert query.commit_log == LAST
+        opened = sum(len(found.outcomes) for found in cluster.ids.values())
+        zombie.advance(100_000)
+        too_late += sum(len(found.outcomes) for found in cluster.ids.values()) - opened
+        assert not cluster.open_ids(), paused_at
+        check_exactly_once(cluster, query)
+    assert too_late, "no zombie has opened a transaction after its successor's last batch"
+
+
+def test_a_zombies_prepared_transaction_is_found_beside_an_empty_batch() -> None:
+    """Which decides nothing, so that only its planning looks for what is open."""
+    count = step_count(0)
+    for planned in range(count):
+        for opened in range(count - planned):
+            cluster, empty = SimulatedCluster(), Query("b")
+            empty.step = 0
+            zombie = Driver(cluster, Query("a"), "zombie", 0, is_prepared=True)
+            while not cluster.ids:  # its planning is done, and its first task begins
+                zombie.advance(1)
+            successor = Driver(cluster, empty, "successor", 0, is_prepared=True)
+            successor.advance(planned)
+            zombie.advance(opened)
+            successor.advance(100_000)
+            zombie.advance(100_000)
+            assert not cluster.open_ids(), (planned, opened)
+
+
+def test_a_query_under_another_sink_id_is_refused_wherever_it_stands() -> None:
+    """Its checkpoint was moved or copied, or its sink renamed: a batch might be written twice."""
+    refused = 0
+    for at in range(step_count()):
+        cluster, query = SimulatedCluster(), Query("a")
+        Driver(cluster, query, "first", LAST).advance(at)
+        is_known = any(b'"query":"a"' in value for value in cluster.ledger.values())
+        moved = Driver(cluster, query, "moved", LAST, sink_id="other")
+        moved.advance(100_000)
+        if query.commit_log == LAST and not is_known:
+            check_exactly_once(cluster, query)
+            continue
+        if moved.refusal is not None:
+            refused += 1
+            assert moved.refusal.kind is RefusalKind.ELSEWHERE
+            assert "'other'" in str(moved.refusal)
+            assert f"'{SINK}'" in str(moved.refusal)
+            assert not cluster.open_ids("other")
+        assert finished_run(cluster, query) == []
+        check_exactly_once(cluster, query)
+    assert refused
 
 
 def test_every_transaction_timed_out_at_every_step() -> None:

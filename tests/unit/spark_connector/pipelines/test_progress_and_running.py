@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.pipelines.output_claims import claim
 from moldau.spark_connector.pipelines.progress import (
     BatchProgress,
     batch_progress,
@@ -15,6 +18,7 @@ from moldau.spark_connector.pipelines.progress import (
     progress_view,
 )
 from moldau.spark_connector.pipelines.running import RunningQuery, failure_line
+from moldau.spark_connector.pipelines.small_files import LocalFiles
 
 
 def said(batch_id: int = 3, rows: int = 1_500, **source: Any) -> dict[str, Any]:
@@ -74,10 +78,30 @@ class FakeQuery:
     def __init__(self) -> None:
         self.recentProgress: list[dict[str, Any]] = []
         self.isActive = True
+        self.stop_error: Exception | None = None
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:
         return self.recentProgress[-1] if self.recentProgress else None
+
+    def stop(self) -> None:
+        if self.stop_error is not None:
+            raise self.stop_error
+
+
+def test_a_query_keeps_its_claim_until_it_has_ended(tmp_path: Path):
+    query = FakeQuery()
+    checkpoint, output = LocalFiles(str(tmp_path / "one")), LocalFiles(str(tmp_path / "files"))
+    running = RunningQuery("p", query, claim(checkpoint, output, "p"))  # type: ignore[arg-type]
+    assert not running.is_over()
+    query.stop_error = TimeoutError("still at work")
+    with pytest.raises(TimeoutError):
+        running.stop_now()
+    with pytest.raises(PipelineFailed, match="another pipeline writes"):
+        claim(checkpoint, output, "p")
+    query.stop_error = None
+    running.stop_now()
+    claim(checkpoint, output, "p").release()
 
 
 def test_each_batch_is_told_once():
