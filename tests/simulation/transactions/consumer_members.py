@@ -105,6 +105,19 @@ class ConsumerMembership(Membership):
             topic_partitions=[] if epoch == JOIN_EPOCH else self._owned(),
         )
 
+    async def positions(self, places: list[Place]) -> dict[Place, int] | None:
+        """As for all members, but only where the topic is the one that was assigned: one that was
+        created again is for whom the coordinator gives it to.
+        """
+        if self.has_topic_ids:
+            for topic in sorted({each[0] for each in places if not self._is_there(each)}):
+                await self.link.refresh(topic)
+            places = [each for each in places if self._is_there(each)]
+        return await super().positions(places) if places else {}
+
+    def _is_there(self, place: Place) -> bool:
+        return bool(self.link.topic_ids.get(place[0]) == self._ids[place])
+
     async def _take(self, assignment: Any, sent_at: float) -> None:
         names = self.world.data.topic_names
         ids: dict[Place, Any] = {
