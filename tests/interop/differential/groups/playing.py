@@ -235,6 +235,12 @@ class _Player:
             if where == EMPTY_CONSUMER_GROUP:
                 self.history.append("after a JoinGroup to an empty consumer group")
 
+    def note(self, step: Step, answer: Any) -> None:
+        """Note what an answer did to the group, for the list."""
+        is_turned_away = answer.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        if step.api_key is ApiKey.JOIN_GROUP and step.fields.get("member_id") and is_turned_away:
+            self.history.append("after a member was turned away")
+
     def case(self, number: int, step: Step) -> str:
         """How the list names an answer."""
         where = [self.wheres[number]] if number in self.wheres else []
@@ -461,6 +467,7 @@ def _compared(
         for player, answer in zip((ours, kafka), answers, strict=True):
             if answer is not CLOSED:
                 learn(player.memory, number, step, answer)
+                player.note(step, answer)
     is_traced = trace is not _silent
     if not is_traced and our_frame[4:] == _in_our_words(kafka_frame[4:], ours, kafka):
         return []
