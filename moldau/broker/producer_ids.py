@@ -59,11 +59,16 @@ class ProducerIds:
         Raises:
             ProducerIdsUnavailable: there is none left here and none to be had.
         """
-        while self._next >= self._end:
-            if self._next_block is not None:
-                self._use(self._next_block)
-                continue
+        while (producer_id := self.next_at_hand()) is None:
             await self._fetched()
+        return producer_id
+
+    def next_at_hand(self) -> int | None:
+        """As `next_producer_id`, but only an id that is here already; None if there is none."""
+        if self._next >= self._end:
+            if self._next_block is None:
+                return None
+            self._use(self._next_block)
         producer_id = self._next
         self._next += 1
         if self._next >= self._prefetch_from and self._next_block is None:

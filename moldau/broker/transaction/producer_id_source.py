@@ -43,9 +43,16 @@ class ProducerIdSource:
         return self._spare
 
     def use(self) -> None:
-        """As the port says; the next one is being fetched."""
+        """As the port says; the next one is at hand at once unless another caller waits, or the
+        block of ids is used up: then it is being fetched.
+        """
         assert self._spare != NO_PRODUCER_ID
         self._spare = NO_PRODUCER_ID
+        if not self._waiting and not self._is_closed:
+            next_one = self._producer_ids.next_at_hand()
+            if next_one is not None:
+                self._spare = next_one
+                return
         self._fetch()
 
     def when_ready(self, action: Callable[[], object]) -> None:

@@ -48,6 +48,7 @@ from moldau.broker.group.core.context import (
 )
 from moldau.broker.group.core.metadata_hash import TopicHashes
 from moldau.broker.group.core.records import GROUP_METADATA_VERSION
+from moldau.metadata.image import MetadataImage
 from moldau.protocol.coordinator_records.group_metadata import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -59,7 +60,9 @@ _CONVERTED: Final = "downgraded"
 
 _REBALANCE: Final = 0
 """The hash of no topics: another one than the group's, so that its next epoch begins. In the middle
-of a rebalance what members have left behind, or never got, is in no assignment.
+of a rebalance what members have left behind, or never got, is in no assignment; nor is, in a stable
+group, what the topics have got since its leader assigned partitions. In Apache Kafka 4.3 that stays
+without an owner until the topics change again.
 """
 
 _RESTATED: Final = ("sticky", "cooperative-sticky")
@@ -118,9 +121,11 @@ class Migration:
             ) from None
         records = [member_record(group_id, member) for member in members]
         metadata_hash = _REBALANCE
-        if classic_group.state is ClassicGroupState.STABLE:
-            names = {name for member in members for name in member.subscribed_topic_names}
-            metadata_hash = self._topic_hashes.of_group(names, self._context.metadata())
+        names = {name for member in members for name in member.subscribed_topic_names}
+        image = self._context.metadata()
+        is_settled = classic_group.state is ClassicGroupState.STABLE
+        if is_settled and _are_all_assigned(names, members, image):
+            metadata_hash = self._topic_hashes.of_group(names, image)
         generation_id = classic_group.generation_id
         records.append(group_epoch_record(group_id, generation_id, metadata_hash))
         for member in members:
@@ -282,6 +287,21 @@ class Migration:
             records=[*group.tombstones(), record],
             timers=[*ended, SetTimer(ConsumerTimer(_CONVERTED, group.group_id), 0)],
         )
+
+
+def _are_all_assigned(
+    names: Iterable[str], members: Iterable[ConsumerGroupMember], image: MetadataImage
+) -> bool:
+    """Whether the members have all partitions of the topics of those names."""
+    owned: dict[UUID, set[int]] = {}
+    for member in members:
+        for topic_id, partitions in member.assigned.items():
+            owned.setdefault(topic_id, set()).update(partitions)
+    topics = (image.topics.topics_by_name.get(name) for name in names)
+    return all(
+        topic is None or topic.partitions.keys() <= owned.get(topic.topic_id, set())
+        for topic in topics
+    )
 
 
 def _choose_protocol(members: Iterable[ConsumerGroupMember]) -> str:

@@ -226,6 +226,18 @@ def test_a_downgraded_group_that_failed_over_does_not_wait_for_ever() -> None:
     assert list(groups.state.groups["team"].members) == [old[1].member_id]
 
 
+def test_a_group_that_changes_over_assigns_what_its_topics_have_got_since() -> None:
+    """The static member that comes back asks for no rebalance by itself."""
+    groups = shard(2)
+    (old,) = stable_classic(groups, [0, 1], instance_id="i")
+    groups.grow_topic("events", 2, 4)
+    assert old.heartbeat() is ErrorCode.NONE
+    back = groups.consumer("team", ["events"], instance_id="i")
+    back.join()
+    back.heartbeat()
+    assert back.owned == {"events": {0, 1, 2, 3}}
+
+
 @pytest.mark.parametrize("rejoins", [0, 1, 2])
 def test_a_downgrade_and_an_upgrade_give_nothing_away_that_a_member_reads(rejoins: int) -> None:
     """The old member has heard nothing, has been told to give up two partitions, or has done so."""

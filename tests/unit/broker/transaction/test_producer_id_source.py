@@ -75,6 +75,15 @@ async def test_with_an_id_at_hand_nobody_waits(source: Source) -> None:
     assert source.used == [10]
 
 
+async def test_ids_of_a_block_are_at_hand_one_after_the_other(source: Source) -> None:
+    """Several timers fire in one turn of the loop: the first leaves ids to the others."""
+    source.source.when_ready(lambda: None)
+    await source.settle()
+    for _ in range(3):
+        source.take()
+    assert source.used == [10, 11, 12]
+
+
 async def test_who_does_not_use_it_leaves_it_for_the_next(source: Source) -> None:
     seen: list[int] = []
     for _ in range(3):
