@@ -89,6 +89,8 @@ class DataLedger:
         self.incarnation_of: dict[int, UUID] = {}
         self.lost_tail: set[int] = set()
         """Brokers whose last death cost them something, until they are registered again."""
+        self.telling: set[int] = set()
+        """Brokers that tell of an unclean start, until they are registered."""
         self.found_less: set[int] = set()
         """Brokers that found less in a log, at this start, than they had had."""
 
@@ -120,6 +122,7 @@ class DataLedger:
             truth.leaders[new.leader_epoch] = new.leader
         truth.impaired.intersection_update(new.isr)
         if old is None:
+            truth.unclean.update(self.telling)
             return
         if new.leader != old.leader and new.leader >= 0:
             self._elected(truth, old, new)
@@ -176,6 +179,7 @@ class DataLedger:
 
     def on_unclean_start(self, broker_id: int) -> None:
         """A broker tells the controller that it may have lost something."""
+        self.telling.add(broker_id)
         for truth in self.partitions.values():
             truth.unclean.add(broker_id)
 
@@ -183,6 +187,7 @@ class DataLedger:
         """A broker is registered: the controller knows from now on what it lost."""
         if self.incarnation_of.get(broker_id) == incarnation_id:
             self.lost_tail.discard(broker_id)
+            self.telling.discard(broker_id)
 
     # -- replicas --------------------------------------------------------------------------------
 
