@@ -227,6 +227,8 @@ class _Player:
             self.history.append(f"after an upgrade{within}")
         if step.api_key is ApiKey.JOIN_GROUP:
             self.wheres[number] = where
+            if where.startswith("consumer group"):
+                self.history.append("after a JoinGroup to a consumer group")
             names = [each["name"] for each in fields["protocols"]]
             if len(set(names)) < len(names):
                 self.history.append("after a protocol named twice")
