@@ -46,6 +46,8 @@ class WallClocks:
         self._random = random
         self.settings = settings or ClockSettings.of_seed(random)
         self._clocks: dict[str, WallClock] = {}
+        self.has_been_ahead = False
+        """Whether a clock has jumped an hour ahead."""
 
     def of(self, host: str) -> WallClock:
         """That machine's; made when it is first asked for."""
@@ -85,4 +87,5 @@ class WallClocks:
         """A machine's wall clock jumps so far; what happened, for the trace."""
         clock = self.of(host)
         clock.offset_ms += jump_ms
+        self.has_been_ahead |= jump_ms >= HOUR_MS
         return f"{host} by {jump_ms} ms, now off by {clock.offset_ms} ms"

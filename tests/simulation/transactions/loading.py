@@ -29,7 +29,9 @@ def check_loaded(world: TransactionWorld, shard: Any) -> None:
     key = (log.topic_id, log.topic_partition.partition)
     who = disk.owner.name
     data = read_bytes(log, 0)
-    meaning = world.data.check_compacted(who, key, disk.owner.broker_id, data)
+    meaning = world.data.check_compacted(
+        who, key, disk.owner.broker_id, data, may_miss_tombstones=world.may_miss_tombstones
+    )
     world.counts["coordinators_loaded"] += 1
     written = world.data.truth(key).replicas[disk.owner.broker_id].batches
     world.counts["loaded_compacted"] += list(batches_in(data)) != written
