@@ -50,7 +50,7 @@ soak-client: setup ## A million records through consume-transform-produce with o
 soak-faces: setup ## Both faces of the client under signals, cancellations and threads, on the fake cluster: RECORDS=n of each kind (a million), SEED=n
 	@$(BIN)/python -m tests.unit.client.fire.run $(if $(RECORDS),--records $(RECORDS)) $(if $(SEED),--seed $(SEED))
 
-soak-topics: setup ## Topics deleted, created again, grown, moved and led by others under clients, results stores and Spark: MINUTES=n, SEED=n, READERS="stores spark"
+soak-topics: setup ## Topics deleted, created again, grown, moved and led by others under clients and results stores: MINUTES=n, SEED=n, READERS="assigned stores"
 	@$(BIN)/python -m tests.system.topics.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(READERS),--readers $(READERS))
 
 mutants: setup ## Small changes of cores and storage, and whether a fast test fails: COUNT=n, SEED=n, WORKERS=n

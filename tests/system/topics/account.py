@@ -57,7 +57,6 @@ class Reports(Enum):
 
     BY_TOPIC = "once per topic"
     BY_PARTITION = "once per partition"
-    BY_RANGE = "once per range of offsets: a batch's plan and its tasks"
     AT_MOST_ONCE = "at most once: an assignment that ends with the topic has nothing to report"
     NEVER = "it has the id in its rows, and no loss of its own"
 
@@ -300,7 +299,6 @@ class Account:
         scopes: list[int | None] = {
             Reports.BY_TOPIC: [None],
             Reports.BY_PARTITION: [read.partition],
-            Reports.BY_RANGE: [read.partition],
             Reports.AT_MOST_ONCE: [None],
             Reports.NEVER: [],
         }[reader.reports]
@@ -312,8 +310,6 @@ class Account:
                 continue
             new = count - reader.reported_before.get((read.topic, scope, former), count)
             most = incarnation - former
-            if reader.reports is Reports.BY_RANGE:
-                most *= 2
             if new > most:
                 self.wrong(f"{what}: {new} reports of {most} changes from incarnation {former} on")
             if new == 0:
@@ -388,8 +384,6 @@ class Account:
                     )
         for name, topic_state in self.topics.items():
             changes = topic_state.incarnation
-            if reader.reports is Reports.BY_RANGE:
-                changes *= 2
             for (topic, scope), count in reader.reported.items():
                 if topic == name and count > changes:
                     self.wrong(f"{reader.name}: {name}, {scope}: {count} reports of {changes}")

@@ -28,12 +28,6 @@ READY: Final = "ready"
 
 RECREATED: Final = re.compile(r"topic (\S+) was deleted and created again \(its id is (\S+) now\)")
 """The warning of the client."""
-LOST: Final = "going on without records that are lost (failOnDataLoss=false). "
-LOST_RANGE: Final = re.compile(
-    r"(\S+)-(\d+): offset (\d+) was to be read.*?; "
-    r"(the topic or partition does not exist|the topic was deleted and created again|[^;]*)"
-)
-"""One loss in the warning of Spark's source."""
 
 
 class Teller:
@@ -134,11 +128,3 @@ def event_of(fields: list[str]) -> Read | LossReport:
         None if offset is None else int(offset),
         None if topic_id is None else uuid_from_base64(topic_id),
     )
-
-
-def losses_in(line: str) -> list[LossReport]:
-    """The losses that a line of Spark's log tells."""
-    _, found, text = line.partition(LOST)
-    if not found:
-        return []
-    return [LossReport(each[1], int(each[2]), int(each[3])) for each in LOST_RANGE.finditer(text)]

@@ -16,20 +16,9 @@ from typing import Any, Final
 from tests.system.topics import readers
 from tests.system.topics.bugs import BUG_VARIABLE, inject
 from tests.system.topics.events import Teller, Warnings
+from tests.system.topics.stores import stores
 
 Read = Callable[[Teller, str, list[str]], Any]
-
-
-def _stores(teller: Teller, bootstrap: str, topics: list[str]) -> Any:
-    from tests.system.topics.stores import stores
-
-    return stores(teller, bootstrap, topics)
-
-
-def _spark(teller: Teller, bootstrap: str, topics: list[str]) -> None:
-    from tests.system.topics.stream import spark
-
-    spark(teller, bootstrap, topics)
 
 
 KINDS: Final[Mapping[str, tuple[str, Read]]] = MappingProxyType(
@@ -38,8 +27,7 @@ KINDS: Final[Mapping[str, tuple[str, Read]]] = MappingProxyType(
         "blocking": ("blocking", readers.blocking),
         "classic-group": ("classic-group", readers.classic_group),
         "consumer-group": ("consumer-group", readers.consumer_group),
-        "stores": ("store-reader", _stores),
-        "spark": ("spark", _spark),
+        "stores": ("store-reader", stores),
     }
 )
 """The reader whose client the warnings of the process are of, and what runs."""

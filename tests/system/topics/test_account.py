@@ -20,7 +20,6 @@ from tests.system.topics.account import (
     Reports,
     Transaction,
 )
-from tests.system.topics.events import losses_in
 
 FORMER, NEW = UUID(int=1), UUID(int=2)
 TOPIC = "t"
@@ -166,13 +165,3 @@ def test_a_record_may_lie_in_two_incarnations_when_it_was_sent_again():
     story.events.insert(3, Read(TOPIC, 0, 3, FORMER, 3))
     story.events.append(Read(TOPIC, 0, 3, NEW, number))
     assert story.check() == 0, story.account.problems
-
-
-def test_the_losses_that_sparks_log_tells():
-    text = (
-        "going on without records that are lost (failOnDataLoss=false). alpha-0: offset 12 was to "
-        "be read; the topic was deleted and created again, and what it held from there on is gone; "
-        "alpha-11: offset 3 was to be read, but the log ends at 2; the log ends earlier: cut"
-    )
-    assert losses_in(text) == [LossReport("alpha", 0, 12), LossReport("alpha", 11, 3)]
-    assert losses_in("something else") == []
