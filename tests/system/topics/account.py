@@ -57,6 +57,8 @@ class Reports(Enum):
 
     BY_TOPIC = "once per topic"
     BY_PARTITION = "once per partition"
+    WHEN_MET = "once, when rows of a partition that it had come again; other rows may come before"
+    BY_DRIVER = "once per driver, until a row of the new topic is stored"
     AT_MOST_ONCE = "at most once: an assignment that ends with the topic has nothing to report"
     NEVER = "it has the id in its rows, and no loss of its own"
 
@@ -231,7 +233,8 @@ class Account:
         reader.reported[report.topic, report.partition] += 1
         if report.topic_id is not None:
             reader.reported_ids[report.topic, report.topic_id] += 1
-            if reader.reported_ids[report.topic, report.topic_id] > 1:
+            is_again = reader.reported_ids[report.topic, report.topic_id] > 1
+            if is_again and reader.reports is not Reports.BY_DRIVER:
                 self.wrong(f"{reader.name}: {report} is reported again")
             if report.topic_id not in self.topics[report.topic].ids:
                 self.wrong(f"{reader.name}: {report} names an id that the topic never had")
@@ -299,6 +302,8 @@ class Account:
         scopes: list[int | None] = {
             Reports.BY_TOPIC: [None],
             Reports.BY_PARTITION: [read.partition],
+            Reports.WHEN_MET: [None],
+            Reports.BY_DRIVER: [None],
             Reports.AT_MOST_ONCE: [None],
             Reports.NEVER: [],
         }[reader.reports]
@@ -310,7 +315,7 @@ class Account:
                 continue
             new = count - reader.reported_before.get((read.topic, scope, former), count)
             most = incarnation - former
-            if new > most:
+            if new > most and reader.reports not in (Reports.WHEN_MET, Reports.BY_DRIVER):
                 self.wrong(f"{what}: {new} reports of {most} changes from incarnation {former} on")
             if new == 0:
                 reader.unreported_count += 1
@@ -382,6 +387,8 @@ class Account:
                         f"{reader.name}: {topic}-{partition}@{offset} of incarnation {incarnation} "
                         f"was passed over: it has read up to {last}"
                     )
+        if reader.reports is Reports.BY_DRIVER:
+            return
         for name, topic_state in self.topics.items():
             changes = topic_state.incarnation
             for (topic, scope), count in reader.reported.items():

@@ -81,9 +81,9 @@ KINDS: Final[Mapping[str, tuple[Face, ...]]] = MappingProxyType(
         "classic-group": (Face("classic-group", AT_LEAST, Reports.AT_MOST_ONCE, False),),
         "consumer-group": (Face("consumer-group", AT_LEAST, Reports.AT_MOST_ONCE, True),),
         "stores": (
-            Face("store-reader", EXACTLY, Reports.AT_MOST_ONCE, True),
+            Face("store-reader", EXACTLY, Reports.BY_DRIVER, True),
             Face("sql-results", EXACTLY, Reports.NEVER, True),
-            Face("sql-results-without-ids", EXACTLY, Reports.BY_TOPIC, True),
+            Face("sql-results-without-ids", EXACTLY, Reports.WHEN_MET, True),
             Face("unique-rows", EXACTLY, Reports.NEVER, True),
             Face("redis-results", EXACTLY, Reports.NEVER, True),
         ),
