@@ -26,7 +26,7 @@ from moldau.client import (
 )
 from moldau.protocol import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
-from moldau.testing import Cluster
+from moldau.testing import Cluster, NodeFailed
 from moldau.testing.waiting import wait_until_async
 from tests.interop.raw.probe import connected
 from tests.system.topics.account import Account, Phase, Topic
@@ -180,8 +180,19 @@ class Changes:
             broker_id = self._cluster.broker_ids[index]
             ending = self._cluster.stop if dice.random() < 0.5 else self._cluster.kill
             await asyncio.to_thread(ending, broker_id)
-            await asyncio.to_thread(self._cluster.restart, broker_id)
+            await asyncio.to_thread(self._start_again, broker_id)
             self.counts["broker restarts"] += 1
+
+    def _start_again(self, broker_id: int) -> None:
+        """A machine that is busy with other things may need longer than a node is given."""
+        for is_last in (False, False, True):
+            try:
+                self._cluster.restart(broker_id)
+                return
+            except NodeFailed:
+                self.counts["restarts that took too long"] += 1
+                if is_last:
+                    raise
 
     # -- inner workings -------------------------------------------------------------------------
 
