@@ -8,7 +8,7 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 	$(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(MUTATION),--mutation $(MUTATION)) $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test slow fmt lint type sim soak soak-transactions soak-client soak-faces mutants interop differential-groups spark spark-matrix docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
+.PHONY: help setup test slow fmt lint type sim soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ soak-client: setup ## A million records through consume-transform-produce with o
 
 soak-faces: setup ## Both faces of the client under signals, cancellations and threads, on the fake cluster: RECORDS=n of each kind (a million), SEED=n
 	@$(BIN)/python -m tests.unit.client.fire.run $(if $(RECORDS),--records $(RECORDS)) $(if $(SEED),--seed $(SEED))
+
+soak-topics: setup ## Topics deleted, created again, grown, moved and led by others under clients and results stores: MINUTES=n, SEED=n, READERS="assigned stores"
+	@$(BIN)/python -m tests.system.topics.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(READERS),--readers $(READERS))
 
 mutants: setup ## Small changes of cores and storage, and whether a fast test fails: COUNT=n, SEED=n, WORKERS=n
 	@$(BIN)/python -m tests.mutation.run $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(WORKERS),--workers $(WORKERS)) $(MUTANTS_ARGS)

@@ -7,11 +7,12 @@ byte for byte with one that is made of the input anew.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from demo.enrichment import OUTPUTS, Enrichment
 
@@ -65,8 +66,14 @@ def check_output(bootstrap: str, topic: str, records: list[tuple[bytes, bytes]])
     return output
 
 
-def read_topic(bootstrap: str, topic: str, isolation_level: str) -> Any:
+def read_topic(bootstrap: str, topic: str, isolation_level: str) -> Iterator[tuple[Any, Any]]:
     """Key and value of every record that is visible now."""
+    for message in read_messages(bootstrap, topic, isolation_level):
+        yield message.key(), message.value()
+
+
+def read_messages(bootstrap: str, topic: str, isolation_level: str) -> Iterator[Message]:
+    """Every record that is visible now, those of each partition in order."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -91,7 +98,7 @@ def read_topic(bootstrap: str, topic: str, isolation_level: str) -> Any:
                 raise TimeoutError(f"{topic}: partitions {sorted(waiting)} cannot be read")
             for message in messages:
                 if message.error() is None:
-                    yield message.key(), message.value()
+                    yield message
                 elif message.error().code() == KafkaError._PARTITION_EOF:
                     waiting.discard(message.partition())
     finally:

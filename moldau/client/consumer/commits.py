@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
+from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.consumer.core.rebalance_steps import Identity
@@ -279,11 +280,9 @@ class Commits:
         self, offsets: Offsets, identity: Identity
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Send a commit; which partitions were refused, and why."""
-        ids = {
-            each.topic: topic.topic_id
-            for each in offsets
-            if (topic := self._client.metadata.topics.get(each.topic)) is not None
-        }
+        offsets, ids = self._of_topics_there_are(offsets)
+        if not offsets:
+            return {}
         try:
             response = await self._link.ask(
                 OffsetCommitRequest,
@@ -296,6 +295,27 @@ class Commits:
         except AnswerLost as lost:
             raise NoBrokerAvailable(f"commit offsets: {lost}") from lost
         return commit_problems(response, offsets, ids)
+
+    def _of_topics_there_are(self, offsets: Offsets) -> tuple[Offsets, dict[str, UUID]]:
+        """The offsets without those of former topics, and the topics' ids.
+
+        A position in a topic that was deleted is nothing that can be committed, and under the name
+        alone it would count for the topic that was created again. Where the client does not know
+        the topic at the moment, the position's own id keeps the coordinator from taking it so.
+        """
+        topics = self._client.metadata.topics
+        ids: dict[str, UUID] = {}
+        kept: dict[TopicPartition, OffsetAndMetadata] = {}
+        for partition, offset in offsets.items():
+            topic = topics.get(partition.topic)
+            known_id = ids.get(partition.topic) if topic is None else topic.topic_id
+            if known_id and offset.topic_id and known_id.int and known_id != offset.topic_id:
+                continue
+            topic_id = known_id or offset.topic_id
+            if topic_id is not None:
+                ids[partition.topic] = topic_id
+            kept[partition] = offset
+        return kept, ids
 
     def _judge(self, partition: TopicPartition, code: ErrorCode, commit: _Commit) -> None:
         """Raise what an error code of one partition means for the whole commit."""

@@ -429,6 +429,26 @@ async def test_a_commit_that_is_tried_again_does_not_overwrite_a_later_one(proto
 
 
 @PROTOCOLS
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_position_in_a_deleted_topic_is_not_committed_for_the_next_one_of_its_name(
+    protocol: str, is_known: bool
+):
+    """Whether or not the client knows of the new topic when it is asked to commit."""
+    async with _cluster() as cluster:
+        async with _consumer(cluster, protocol) as consumer:
+            assert len(await take(consumer, 3)) == 3
+            former = consumer.positions()
+            cluster.delete_topic("t")
+            cluster.create_topic("t")
+            cluster.fill("t", [b"new", b"newer"])
+            if is_known:
+                assert values_of(await take(consumer, 2)) == [b"new", b"newer"]
+            await ends(consumer.commit(former), "the commit")
+        async with _consumer(cluster, protocol) as consumer:
+            assert values_of(await take(consumer, 2)) == [b"new", b"newer"]
+
+
+@PROTOCOLS
 async def test_a_cancelled_poll_leaves_the_member_whole(protocol: str):
     async with _cluster() as cluster, _consumer(cluster, protocol) as consumer:
         got: list[Any] = []

@@ -1,0 +1,77 @@
+"""Bugs that are injected into a reader's process, to show that the account finds them.
+
+Owns what is replaced. Must be called before anything is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+from uuid import UUID
+
+from moldau.client.consumer import positions
+from moldau.client.consumer.core.partition_state import PartitionState
+
+BUG_VARIABLE: Final = "MOLDAU_SOAK_TOPICS_BUG"
+
+
+def _ignore_topic_ids() -> None:
+    """A position counts for whatever topic has the name, as it did before positions had ids."""
+
+    def topic_seen(state: PartitionState, topic_id: UUID) -> bool:
+        state.topic_id = topic_id
+        return False
+
+    PartitionState.topic_seen = topic_seen  # type: ignore[method-assign]
+
+
+def _report_nothing() -> None:
+    """The client does not say that a topic was created again."""
+    positions.logger.addFilter(lambda record: "created again" not in record.getMessage())
+
+
+def _report_twice() -> None:
+    """The client says it twice."""
+
+    def again(record: logging.LogRecord) -> bool:
+        if "created again" in record.getMessage():
+            logging.getLogger("moldau").handle(record)
+        return True
+
+    positions.logger.addFilter(again)
+
+
+def _keep_old_offsets() -> None:
+    """Results stores know offsets by topic and partition alone, and leave out what lies before."""
+    from moldau.spark_connector.results.positions import Place, Positions
+
+    place_of = Positions.place_of
+
+    def by_name(
+        self: Positions, topic: str, topic_id: str | None, partition: int, last_offset: int
+    ) -> Place:
+        return place_of(self, topic, None, partition, last_offset)
+
+    def skip(self: Positions, place: Place, first_offset: int, count: int = 1) -> None:
+        self._skipped[place] += count
+        self._first_skipped.setdefault(place, first_offset)
+
+    Positions.place_of = by_name  # type: ignore[method-assign]
+    Positions.skip = skip  # type: ignore[method-assign]
+
+
+BUGS: Final[Mapping[str, Callable[[], Any]]] = MappingProxyType(
+    {
+        "ignores-topic-ids": _ignore_topic_ids,
+        "reports-nothing": _report_nothing,
+        "reports-twice": _report_twice,
+        "keeps-old-offsets": _keep_old_offsets,
+    }
+)
+
+
+def inject(name: str) -> None:
+    """Replace what the bug replaces."""
+    BUGS[name]()
