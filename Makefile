@@ -50,8 +50,8 @@ soak-client: setup ## A million records through consume-transform-produce with o
 soak-faces: setup ## Both faces of the client under signals, cancellations and threads, on the fake cluster: RECORDS=n of each kind (a million), SEED=n
 	@$(BIN)/python -m tests.unit.client.fire.run $(if $(RECORDS),--records $(RECORDS)) $(if $(SEED),--seed $(SEED))
 
-mutants: setup ## Small changes of cores and storage, and whether a fast test fails: COUNT=n, SEED=n, WORKERS=n
-	@$(BIN)/python -m tests.mutation.run $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(WORKERS),--workers $(WORKERS)) $(MUTANTS_ARGS)
+mutants: setup ## Small changes of cores and storage, and whether a fast test fails: AREAS="a b", COUNT=n, SEED=n, WORKERS=n
+	@$(BIN)/python -m tests.mutation.run $(if $(AREAS),--areas $(AREAS)) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(WORKERS),--workers $(WORKERS)) $(MUTANTS_ARGS)
 
 interop: setup ## Only the tests against real Kafka clients and tools
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/interop $(PYTEST_ARGS)
