@@ -18,8 +18,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import pyarrow.compute as pc
 
@@ -90,7 +89,7 @@ class KnownLedger:
 
 
 class LedgerStore:
-    """The ledger of one sink; use as `with LedgerStore(…) as store`.
+    """The ledger of one sink; `close` it.
 
     Args:
         query_id: of a batch write: of the other queries only this one is of interest. None: all
@@ -119,15 +118,8 @@ class LedgerStore:
         self._read_to: int | None = known.read_to if known is not None else None
         self._producer: sync.Producer | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Give up the taking; a transaction that is open is aborted."""
         self._drop_producer()
 
     def known(self, record: SinkRecord) -> KnownLedger:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ from moldau.client import NewTopic, TopicPartition, UnknownTopicOrPartition, syn
 from moldau.client.sync import Admin
 from moldau.spark_connector import errors, settle_sink
 from moldau.spark_connector.core import commit_steps as steps
-from moldau.spark_connector.core.ledger import decode
+from moldau.spark_connector.core.ledger import SinkRecord, decode
 from moldau.spark_connector.core.task_roles import Role
 from moldau.spark_connector.options.sink_options import SinkOptions
-from moldau.spark_connector.sink import batch_plan, ledger_store
+from moldau.spark_connector.sink import batch_plan, ledger_store, lost_rows
 from moldau.spark_connector.sink.batch_plan import (
     abort_batch,
     commit_batch,
@@ -33,6 +34,7 @@ from tests.spark.sink.plain_sink import (
     open_rows,
     values_of,
     visible,
+    wait_for_markers,
 )
 
 
@@ -195,6 +197,29 @@ def test_rows_that_were_deleted_before_anybody_looked(
         sink.plan()
 
 
+@pytest.mark.parametrize("limit_ms", [60_000.0, 0.0])
+def test_rows_behind_an_open_transaction_are_waited_for(
+    sink: Sink, admin: Admin, monkeypatch: pytest.MonkeyPatch, limit_ms: float
+) -> None:
+    slot = sink.batch(0)[0].slot
+    assert slot is not None
+    wait_for_markers(admin)
+    real = sync.Admin.list_offsets
+    hidden = iter([True, True])
+
+    def list_offsets(self: Admin, specs: Any, **given: Any) -> Any:
+        found = real(self, specs, **given)
+        return {
+            name: replace(each, offset=0) if next(hidden, False) else each
+            for name, each in found.items()
+        }
+
+    monkeypatch.setattr(sync.Admin, "list_offsets", list_offsets)
+    monkeypatch.setattr(lost_rows, "POLL_MS", 1)
+    (sight,) = lost_rows.look_at(sink.options, (slot,), admin, limit_ms).values()
+    assert sight is (steps.Sight.VISIBLE if limit_ms else steps.Sight.UNKNOWN)
+
+
 def test_transactional_ids_are_few(sink: Sink, admin: Admin) -> None:
     """They are the same ones batch after batch."""
     for batch_id in range(4):
@@ -320,6 +345,48 @@ def test_a_record_of_a_newer_release(cluster: Cluster, topic: str, admin: Admin)
         sink.plan()
 
 
+def test_a_write_counts_only_under_the_last_taking(sink: Sink) -> None:
+    step = steps.WriteLedger(SinkRecord(sink.id, "token"))
+    with StepCarrier(sink.options, sink.id) as one, StepCarrier(sink.options, sink.id) as other:
+        one.ledger.prepare_topic()
+        assert one.carry_out(steps.TakeLedger()).record is None
+        assert not other.carry_out(step)
+        other.carry_out(steps.TakeLedger())
+        assert not one.carry_out(step)
+        assert not one.carry_out(step)
+        assert other.carry_out(step)
+        assert one.carry_out(steps.TakeLedger(is_fencing=False)).record == step.record
+
+
+def test_a_ledger_that_comes_in_pieces(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece gives the reading its whole time again; a stop in between does not."""
+    ledger = f"ledger-{uuid.uuid4().hex[:8]}"
+    one, other = (Sink(cluster, topic, ledgerTopic=ledger) for _ in range(2))
+    one.batch(0)
+    other.batch(0)
+    options = Sink(cluster, topic, ledgerTopic=ledger, **{"kafka.max.poll.records": "1"}).options
+    with StepCarrier(options, one.id) as carrier:
+        view = carrier.carry_out(steps.TakeLedger(is_fencing=False))
+    assert view.record.batch.batch_id == 0
+
+
+@pytest.mark.parametrize("checkpoint", [None, "/checkpoint"])
+def test_one_process_is_one_driver_for_its_checkpoint(
+    cluster: Cluster, topic: str, checkpoint: str | None
+) -> None:
+    """Its plannings write nothing then; a batch write is a driver of its own."""
+    given = {} if checkpoint is None else {"checkpointLocation": checkpoint}
+    sink = Sink(cluster, topic, **given)
+    first = sink.plan().plan.record.driver
+    assert (sink.plan().plan.record.driver == first) == (checkpoint is not None)
+    named = [plan_batch(sink.options, sink.id, query_id="txn:a") for _ in range(2)]
+    assert len({first, *(each.plan.record.driver for each in named)}) == 3
+    batch_plan._process = batch_plan._Process()
+    assert sink.plan().plan.record.driver != first
+
+
 def test_a_ledger_that_was_made_anew(cluster: Cluster, topic: str, admin: Admin) -> None:
     ledger = f"ledger-{uuid.uuid4().hex[:8]}"
     sink = Sink(cluster, topic, ledgerTopic=ledger)
@@ -358,18 +425,31 @@ def test_named_batch_writes(cluster: Cluster, topic: str) -> None:
     """Each is made once, also when others have been made since."""
     sink = Sink(cluster, topic)
     for name in ("txn:a", "txn:b", "txn:a", "txn:b"):
-        planned = plan_batch(sink.options, sink.id, query_id=name)
-        value = batches([name.encode()])
-        report = write_slot(
-            sink.options,
-            sink.columns,
-            planned.plan,
-            TaskPlace(name, 0, 0, 0),
-            value,
-            two_phase=planned.two_phase,
-        )
-        commit_batch(sink.options, planned, name, 0, [report])
+        write_named(sink, name)
     assert sink.visible() == [b"txn:a", b"txn:b"]
+
+
+def test_streams_do_not_remember_named_writes(sink: Sink) -> None:
+    """There may be very many; a stream is never asked for one."""
+    for name in ("txn:a", "txn:b"):
+        write_named(sink, name)
+    sink.batch(0)
+    write_named(sink, "txn:c")
+    assert sink.plan().plan.finished.keys() == {QUERY}
+    assert plan_batch(sink.options, sink.id, query_id="txn:a").plan.finished.keys() == {"txn:a"}
+
+
+def write_named(sink: Sink, name: str) -> None:
+    planned = plan_batch(sink.options, sink.id, query_id=name)
+    report = write_slot(
+        sink.options,
+        sink.columns,
+        planned.plan,
+        TaskPlace(name, 0, 0, 0),
+        batches([name.encode()]),
+        two_phase=planned.two_phase,
+    )
+    commit_batch(sink.options, planned, name, 0, [report])
 
 
 def test_a_single_write_leaves_nothing_in_the_ledger(cluster: Cluster, topic: str) -> None:
