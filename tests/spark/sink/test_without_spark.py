@@ -358,20 +358,6 @@ def test_a_write_counts_only_under_the_last_taking(sink: Sink) -> None:
         assert one.carry_out(steps.TakeLedger(is_fencing=False)).record == step.record
 
 
-def test_a_ledger_that_comes_in_pieces(
-    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each piece gives the reading its whole time again; a stop in between does not."""
-    ledger = f"ledger-{uuid.uuid4().hex[:8]}"
-    one, other = (Sink(cluster, topic, ledgerTopic=ledger) for _ in range(2))
-    one.batch(0)
-    other.batch(0)
-    options = Sink(cluster, topic, ledgerTopic=ledger, **{"kafka.max.poll.records": "1"}).options
-    with StepCarrier(options, one.id) as carrier:
-        view = carrier.carry_out(steps.TakeLedger(is_fencing=False))
-    assert view.record.batch.batch_id == 0
-
-
 @pytest.mark.parametrize("checkpoint", [None, "/checkpoint"])
 def test_one_process_is_one_driver_for_its_checkpoint(
     cluster: Cluster, topic: str, checkpoint: str | None
