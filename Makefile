@@ -53,8 +53,8 @@ soak-faces: setup ## Both faces of the client under signals, cancellations and t
 soak-topics: setup ## Topics deleted, created again, grown, moved and led by others under clients and results stores: MINUTES=n, SEED=n, READERS="assigned stores"
 	@$(BIN)/python -m tests.system.topics.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(READERS),--readers $(READERS))
 
-mutants: setup ## Small changes of cores and storage, and whether a fast test fails: COUNT=n, SEED=n, WORKERS=n
-	@$(BIN)/python -m tests.mutation.run $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(WORKERS),--workers $(WORKERS)) $(MUTANTS_ARGS)
+mutants: setup ## Small changes of cores and storage, and whether a fast test fails: AREAS="a b", COUNT=n, SEED=n, WORKERS=n
+	@$(BIN)/python -m tests.mutation.run $(if $(AREAS),--areas $(AREAS)) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(WORKERS),--workers $(WORKERS)) $(MUTANTS_ARGS)
 
 interop: setup ## Only the tests against real Kafka clients and tools
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/interop $(PYTEST_ARGS)

@@ -63,8 +63,10 @@ def table(outcomes: Iterable[Outcome], explained: dict[str, str]) -> Iterator[st
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of the sample (SEED=n)")
-    parser.add_argument("--count", type=int, default=300, help="about how many (COUNT=n)")
-    parser.add_argument("--areas", nargs="+", choices=AREAS, default=list(AREAS))
+    parser.add_argument(
+        "--count", type=int, default=300, help="about how many of each side (COUNT=n)"
+    )
+    parser.add_argument("--areas", nargs="+", choices=AREAS, default=list(AREAS), help="(AREAS=…)")
     parser.add_argument("--workers", type=int, default=1, help="processes (WORKERS=n)")
     parser.add_argument("--only", default="", help="changes whose key has this text")
     parser.add_argument("--survivors", type=Path, help="only those that survived in this file")

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutation.changes import BRANCH, COMPARISON, DROPPED, OFF_BY_ONE, Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
+NODE, CLIENTS = "node", "clients"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Area:
 
     folders: tuple[str, ...]
     tests: tuple[str, ...]
+    side: str = NODE
+    """Areas of one side share a sample; what the other side offers does not count."""
 
 
 AREAS = {
@@ -42,6 +46,15 @@ AREAS = {
     ),
     "storage": Area(("moldau/storage",), ("tests/storage", "tests/unit/storage")),
     "controller": Area(("moldau/metadata/controller/core",), ("tests/unit/metadata",)),
+    "producer": Area(("moldau/client/producer/core",), ("tests/unit/client",), CLIENTS),
+    "consumer": Area(("moldau/client/consumer/core",), ("tests/unit/client",), CLIENTS),
+    "blocking": Area(("moldau/client/sync",), ("tests/unit/client",), CLIENTS),
+    "connector": Area(("moldau/spark_connector/core",), ("tests/unit/spark_connector",), CLIENTS),
+    "sink": Area(
+        ("moldau/spark_connector/sink",),
+        ("tests/unit/spark_connector", "tests/spark/sink/test_without_spark.py"),
+        CLIENTS,
+    ),
 }
 LEAST_PER_AREA = 30
 _KINDS = (COMPARISON, OFF_BY_ONE, DROPPED, BRANCH)
@@ -59,13 +72,16 @@ def area_mutants(area: str) -> tuple[Mutant, ...]:
 
 
 def sample(count: int, seed: int, areas: tuple[str, ...] = tuple(AREAS)) -> dict[str, list[Mutant]]:
-    """About `count` changes over all areas: in proportion to what each offers, but
-    LEAST_PER_AREA at least; a quarter of each kind, as far as there are so many.
+    """About `count` changes over all areas of each side: in proportion to what each area offers,
+    but LEAST_PER_AREA at least; a quarter of each kind, as far as there are so many.
     """
     offered = {area: area_mutants(area) for area in AREAS}
-    total = sum(map(len, offered.values()))
+    totals: Counter[str] = Counter()
+    for area, every in offered.items():
+        totals[AREAS[area].side] += len(every)
     chosen: dict[str, list[Mutant]] = {}
     for area in areas:
+        total = totals[AREAS[area].side]
         share = max(LEAST_PER_AREA, round(count * len(offered[area]) / total))
         chosen[area] = []
         for kind in _KINDS:

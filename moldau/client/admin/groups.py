@@ -28,7 +28,7 @@ from moldau.client.admin.group_types import (
     GroupListing,
     Offsets,
 )
-from moldau.client.cluster.cluster_client import ClusterClient, raise_for
+from moldau.client.cluster.cluster_client import ClusterClient, Versions, raise_for
 from moldau.client.cluster.coordinators import (
     CoordinatorCall,
     Coordinators,
@@ -90,6 +90,7 @@ class GroupCalls:
             states, group_types: only these, in Kafka's words (KIP-518, KIP-848); empty for all.
 
         Raises:
+            UnsupportedByBroker: a broker does not know `states` or `group_types`.
             AuthorizationFailed, KafkaError: a broker did not tell; a list that lacks some would
             look whole.
         """
@@ -110,7 +111,12 @@ class GroupCalls:
             ]
 
         found = await ask_every_broker(
-            self._client, request, read, what="list groups", timeout_ms=timeout_ms
+            self._client,
+            request,
+            read,
+            what="list groups",
+            timeout_ms=timeout_ms,
+            versions=(5, 5) if group_types else (4, 5) if states else None,
         )
         # A group that moves while brokers are asked may be told of twice.
         return sorted(
@@ -290,16 +296,21 @@ async def ask_every_broker(
     *,
     what: str,
     timeout_ms: float | None,
+    versions: Versions | None = None,
 ) -> list[Value]:
     """What all brokers tell together, in one go: while a broker goes away, what it told of is told
     by others.
 
+    Args:
+        versions: the lowest and the highest version that can say what the request says.
+
     Raises:
+        UnsupportedByBroker: a broker serves none of `versions`.
         KafkaError: a broker did not tell within the time.
     """
 
     async def ask(broker_id: int) -> list[Value]:
-        return read(broker_id, await client.ask_node(broker_id, request))
+        return read(broker_id, await client.ask_node(broker_id, request, versions=versions))
 
     async def attempt() -> list[Value]:
         await client.refresh_metadata([])

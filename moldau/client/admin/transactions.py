@@ -62,6 +62,8 @@ class TransactionCalls:
 
         Raises:
             InvalidRequest: a state or a pattern that the brokers do not know.
+            UnsupportedByBroker: a broker does not know `longer_than_ms` (before Apache Kafka 3.8)
+                or `transactional_id_pattern` (before 4.1).
             KafkaError: a broker did not tell; a list that lacks some would look whole.
         """
         check_several(states, producer_ids)
@@ -86,8 +88,15 @@ class TransactionCalls:
                 for each in response.transaction_states
             ]
 
+        versions = (2, 2) if transactional_id_pattern is not None else (1, 2)
+        is_plain = transactional_id_pattern is None and longer_than_ms < 0
         found = await ask_every_broker(
-            self._client, request, read, what="list transactions", timeout_ms=timeout_ms
+            self._client,
+            request,
+            read,
+            what="list transactions",
+            timeout_ms=timeout_ms,
+            versions=None if is_plain else versions,
         )
         unique = {each.transactional_id: each for each in found}
         return sorted(unique.values(), key=lambda each: each.transactional_id)

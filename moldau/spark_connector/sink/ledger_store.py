@@ -19,8 +19,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from moldau.client import (
     AuthorizationFailed,
@@ -91,7 +90,7 @@ class LedgerReading:
 
 
 class LedgerStore:
-    """The ledger of one sink; use as `with LedgerStore(…) as store`.
+    """The ledger of one sink; `close` it.
 
     Args:
         query_id: of a batch write: of the other queries only this one is of interest. None: all
@@ -120,15 +119,8 @@ class LedgerStore:
         self._is_partial = known is not None
         self._producer: sync.Producer | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Give up the taking; a transaction that is open is aborted."""
         self._drop_producer()
 
     def known(self, record: SinkRecord) -> KnownLedger:

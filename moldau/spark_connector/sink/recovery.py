@@ -77,7 +77,7 @@ class StepCarrier:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self.ledger.__exit__(kind, value, traceback)
+            self.ledger.close()
         finally:
             self._admin.close()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -82,7 +82,7 @@ def list_sinks(options: Mapping[str, str]) -> list[KnownSink]:
     with (
         explained(f"listing the sinks of {parsed.ledger_topic}"),
         sync.Admin(config=parsed.admin_config()) as admin,
-        LedgerStore(parsed, "", admin) as store,
+        closing(LedgerStore(parsed, "", admin)) as store,
     ):
         if parsed.ledger_topic not in admin.list_topics():
             return []
@@ -139,7 +139,7 @@ def forget_sink(options: Mapping[str, str], query_id: str | None = None) -> None
     with (
         explained(what),
         sync.Admin(config=parsed.admin_config()) as admin,
-        LedgerStore(parsed, sink_id, admin) as store,
+        closing(LedgerStore(parsed, sink_id, admin)) as store,
     ):
         store.take(is_fencing=True)
         changes = _forgotten(store.whole(), sink_id, query_id)
@@ -182,8 +182,8 @@ def _rewrite(options: SinkOptions, old_id: str, new_id: str) -> None:
     with (
         explained(what),
         sync.Admin(config=options.admin_config()) as admin,
-        LedgerStore(options, new_id, admin) as new,
-        LedgerStore(options, old_id, admin) as old,
+        closing(LedgerStore(options, new_id, admin)) as new,
+        closing(LedgerStore(options, old_id, admin)) as old,
     ):
         new.take(is_fencing=True)
         old.take(is_fencing=True)

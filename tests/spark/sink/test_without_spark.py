@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -16,10 +17,10 @@ from moldau.client import NewTopic, TopicPartition, UnknownTopicOrPartition, syn
 from moldau.client.sync import Admin
 from moldau.spark_connector import errors, move_sink, settle_sink
 from moldau.spark_connector.core import commit_steps as steps
-from moldau.spark_connector.core.ledger import decode
+from moldau.spark_connector.core.ledger import SinkRecord, decode
 from moldau.spark_connector.core.task_roles import Role
 from moldau.spark_connector.options.sink_options import SinkOptions, Transactions
-from moldau.spark_connector.sink import batch_plan, ledger_store, stream_writer
+from moldau.spark_connector.sink import batch_plan, ledger_store, lost_rows, stream_writer
 from moldau.spark_connector.sink.batch_plan import (
     abort_batch,
     commit_batch,
@@ -38,6 +39,7 @@ from tests.spark.sink.plain_sink import (
     open_rows,
     values_of,
     visible,
+    wait_for_markers,
 )
 
 
@@ -198,6 +200,29 @@ def test_rows_that_were_deleted_before_anybody_looked(
             sink.commit(planned, 0, reports)
     with pytest.raises(errors.RowsLost, match=f"{sink.id}.w.0.0"):
         sink.plan()
+
+
+@pytest.mark.parametrize("limit_ms", [60_000.0, 0.0])
+def test_rows_behind_an_open_transaction_are_waited_for(
+    sink: Sink, admin: Admin, monkeypatch: pytest.MonkeyPatch, limit_ms: float
+) -> None:
+    slot = sink.batch(0)[0].slot
+    assert slot is not None
+    wait_for_markers(admin)
+    real = sync.Admin.list_offsets
+    hidden = iter([True, True])
+
+    def list_offsets(self: Admin, specs: Any, **given: Any) -> Any:
+        found = real(self, specs, **given)
+        return {
+            name: replace(each, offset=0) if next(hidden, False) else each
+            for name, each in found.items()
+        }
+
+    monkeypatch.setattr(sync.Admin, "list_offsets", list_offsets)
+    monkeypatch.setattr(lost_rows, "POLL_MS", 1)
+    (sight,) = lost_rows.look_at(sink.options, (slot,), admin, limit_ms).values()
+    assert sight is (steps.Sight.VISIBLE if limit_ms else steps.Sight.UNKNOWN)
 
 
 def test_transactional_ids_are_few(sink: Sink, admin: Admin) -> None:
@@ -486,6 +511,34 @@ def test_a_record_of_a_newer_release(cluster: Cluster, topic: str, admin: Admin)
         sink.plan()
 
 
+def test_a_write_counts_only_under_the_last_taking(sink: Sink) -> None:
+    step = steps.WriteLedger(SinkRecord(sink.id, "token"))
+    with StepCarrier(sink.options, sink.id) as one, StepCarrier(sink.options, sink.id) as other:
+        one.ledger.prepare_topic()
+        assert one.carry_out(steps.TakeLedger()).record is None
+        assert not other.carry_out(step)
+        other.carry_out(steps.TakeLedger())
+        assert not one.carry_out(step)
+        assert not one.carry_out(step)
+        assert other.carry_out(step)
+        assert one.carry_out(steps.TakeLedger(is_fencing=False)).record == step.record
+
+
+@pytest.mark.parametrize("checkpoint", [None, "/checkpoint"])
+def test_one_process_is_one_driver_for_its_checkpoint(
+    cluster: Cluster, topic: str, checkpoint: str | None
+) -> None:
+    """Its plannings write nothing then; a batch write is a driver of its own."""
+    given = {} if checkpoint is None else {"checkpointLocation": checkpoint}
+    sink = Sink(cluster, topic, **given)
+    first = sink.plan().plan.record.driver
+    assert (sink.plan().plan.record.driver == first) == (checkpoint is not None)
+    named = [plan_batch(sink.options, sink.id, query_id="txn:a") for _ in range(2)]
+    assert len({first, *(each.plan.record.driver for each in named)}) == 3
+    batch_plan._process = batch_plan._Process()
+    assert sink.plan().plan.record.driver != first
+
+
 def test_a_ledger_that_was_made_anew(cluster: Cluster, topic: str, admin: Admin) -> None:
     ledger = f"ledger-{uuid.uuid4().hex[:8]}"
     sink = Sink(cluster, topic, ledgerTopic=ledger)
@@ -570,17 +623,30 @@ def test_named_batch_writes(cluster: Cluster, topic: str) -> None:
     """Each is made once, also when others have been made since."""
     sink = Sink(cluster, topic)
     for name in ("txn:a", "txn:b", "txn:a", "txn:b"):
-        planned = plan_batch(sink.options, sink.id, query_id=name)
-        value = batches([name.encode()])
-        report = write_slot(
-            sink.options,
-            sink.columns,
-            planned,
-            TaskPlace(name, 0, 0, 0),
-            value,
-        )
-        commit_batch(sink.options, planned, name, 0, [report])
+        write_named(sink, name)
     assert sink.visible() == [b"txn:a", b"txn:b"]
+
+
+def test_streams_do_not_remember_named_writes(sink: Sink) -> None:
+    """There may be very many; a stream is never asked for one."""
+    for name in ("txn:a", "txn:b"):
+        write_named(sink, name)
+    sink.batch(0)
+    write_named(sink, "txn:c")
+    assert sink.plan().plan.finished.keys() == {sink.query_id}
+    assert plan_batch(sink.options, sink.id, query_id="txn:a").plan.finished.keys() == {"txn:a"}
+
+
+def write_named(sink: Sink, name: str) -> None:
+    planned = plan_batch(sink.options, sink.id, query_id=name)
+    report = write_slot(
+        sink.options,
+        sink.columns,
+        planned,
+        TaskPlace(name, 0, 0, 0),
+        batches([name.encode()]),
+    )
+    commit_batch(sink.options, planned, name, 0, [report])
 
 
 def test_a_single_write_leaves_nothing_in_the_ledger(cluster: Cluster, topic: str) -> None:

@@ -30,6 +30,7 @@ from moldau.testing import Cluster, NodeFailed
 from moldau.testing.waiting import wait_until_async
 from tests.interop.raw.probe import connected
 from tests.system.topics.account import Account, Phase, Topic
+from tests.system.topics.pauses import pause
 
 MAX_PARTITIONS: Final = 6
 NEW_PARTITIONS: Final = (1, 2, 3, 4)
@@ -88,7 +89,7 @@ class Changes:
         }
         loop = asyncio.get_running_loop()
         while loop.time() < end:
-            await asyncio.sleep(dice.uniform(*PAUSE_S))
+            await pause(dice.uniform(*PAUSE_S))
             [kind] = dice.choices([*WEIGHTS], [*WEIGHTS.values()])
             if await work[kind](dice, topic):
                 self.counts[kind] += 1
@@ -106,7 +107,7 @@ class Changes:
         await self._repeat(lambda: self._admin.delete_topics([topic.name]), "UNKNOWN_TOPIC")
         topic.phase = Phase.GONE
         if dice.random() >= AT_ONCE:
-            await asyncio.sleep(dice.uniform(*GONE_S))
+            await pause(dice.uniform(*GONE_S))
         await self._create(topic, dice)
         return True
 
@@ -175,7 +176,7 @@ class Changes:
             pause = dice.uniform(*RESTART_S)
             if loop.time() + pause > end:
                 return
-            await asyncio.sleep(pause)
+            await pause(pause)
             index = dice.randrange(len(self._addresses))
             broker_id = self._cluster.broker_ids[index]
             ending = self._cluster.stop if dice.random() < 0.5 else self._cluster.kill

@@ -32,6 +32,7 @@ from tests.system.topics.account import Account, Fate, Promise, Reader, Reports
 from tests.system.topics.bugs import BUG_VARIABLE
 from tests.system.topics.changes import Changes
 from tests.system.topics.events import LOSS, NOTE, READ, READY, WRONG, Tail, event_of
+from tests.system.topics.pauses import pause
 from tests.system.topics.stores import DIRECTORY_VARIABLE
 from tests.system.topics.writers import BlockingWriter, PlainWriter, TransactionalWriter
 
@@ -299,7 +300,7 @@ class Soak:
                         "were not read"
                     )
                 return
-            await asyncio.sleep(LOOK_S)
+            await pause(LOOK_S)
 
     def _end(self) -> None:
         for process in self.processes:

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from moldau.client import KafkaError, Producer, ProducerFenced, sync
 from moldau.client.records import RecordMetadata
 from tests.system.topics.account import Account, Fate, Phase, Record, Transaction
+from tests.system.topics.pauses import pause
 
 SETTINGS: Final[dict[str, Any]] = {
     "linger_ms": 5,
@@ -132,7 +133,7 @@ class PlainWriter(Writer):
         while True:
             if self.open_count < ROOM:
                 self.burst(self._producer, None)
-            await asyncio.sleep(PAUSE_S)
+            await pause(PAUSE_S)
 
 
 class TransactionalWriter(PlainWriter):
@@ -167,7 +168,7 @@ class TransactionalWriter(PlainWriter):
     async def _run(self) -> None:
         while not self._resting:
             await self._transaction(probing=False)
-            await asyncio.sleep(PAUSE_S)
+            await pause(PAUSE_S)
 
     async def _transaction(self, *, probing: bool) -> list[Record]:
         transaction = Transaction()
@@ -183,7 +184,7 @@ class TransactionalWriter(PlainWriter):
             else:
                 for _ in range(self._dice.randint(1, 4)):
                     sent += self.burst(producer, transaction)
-                    await asyncio.sleep(PAUSE_S / 4)
+                    await pause(PAUSE_S / 4)
             if probing or self._dice.random() >= ABORTED:
                 await producer.commit_transaction()
                 transaction.fate = Fate.COMMITTED
@@ -209,7 +210,7 @@ class TransactionalWriter(PlainWriter):
                 if time.monotonic() > end:
                     raise
                 ends.reverse()
-                await asyncio.sleep(PAUSE_S)
+                await pause(PAUSE_S)
             else:
                 is_aborted = ends[0] == self._producer.abort_transaction
                 transaction.fate = Fate.ABORTED if is_aborted else Fate.COMMITTED

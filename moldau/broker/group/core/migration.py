@@ -240,10 +240,8 @@ class Migration:
         gone = {member.member_id for member in leaving}
         members = [member for member in group.members.values() if member.member_id not in gone]
         shares = {
-            member.member_id: member.may_read
-            if rebalances
-            else group.targets.get(member.member_id, {})
-            for member in group.members.values()
+            name: member.may_read if rebalances else group.targets.get(name, {})
+            for name, member in group.members.items()
         }
         if joining is not None:
             members.append(joining)

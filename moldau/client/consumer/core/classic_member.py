@@ -182,8 +182,12 @@ class ClassicMember:
 
     def revoked(self, partitions: Partitions, now_ms: float) -> None:
         """A `Revoke` has been carried out."""
+        if self._is_lost:
+            # The membership ended while the listener was called: what is left is lost next.
+            self.lost(partitions, now_ms)
+            return
         self.owned -= partitions
-        if self._is_lost or not self._subscribed:
+        if not self._subscribed:
             return
         if self._assignment is not None:
             # Somebody waits for what was given up: the group is to hear of it (KIP-429).

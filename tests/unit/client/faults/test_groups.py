@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Set
 from typing import Any
 
 import pytest
 
-from moldau.client import Consumer, KafkaError, OffsetAndMetadata, sync
+from moldau.client import (
+    Consumer,
+    KafkaError,
+    OffsetAndMetadata,
+    RebalanceListener,
+    TopicPartition,
+    sync,
+)
 from moldau.client.errors import (
     CommitFailed,
     FencedInstanceId,
@@ -292,6 +300,49 @@ async def test_a_member_that_the_group_lost_joins_again_and_says_so(protocol: st
         )
         # Nothing was committed: it is read again.
         assert len(await take(consumer, 3, "reading again")) == 3
+
+
+class _SlowListener(RebalanceListener):
+    """Is told of a revocation until the group has lost the member."""
+
+    def __init__(self) -> None:
+        self.is_told = asyncio.Event()
+        self.may_return = asyncio.Event()
+
+    async def on_partitions_revoked(self, partitions: Set[TopicPartition]) -> None:
+        self.is_told.set()
+        await self.may_return.wait()
+
+
+@PROTOCOLS
+@pytest.mark.timeout(60)
+async def test_a_member_that_is_lost_while_its_listener_is_told_joins_again(protocol: str):
+    listener = _SlowListener()
+    async with _cluster(partition_count=2) as cluster, _consumer(cluster, protocol) as first:
+        first.subscribe(["t"], listener=listener)
+        await poll_until([first], lambda: len(first.assignment()) == 2, "first")
+        group = cluster.groups.get("g")
+        members = (group.classic if protocol == "classic" else group.consumer).members
+        mine = next(iter(members.values()))
+        async with _consumer(cluster, protocol) as second:
+            polling = asyncio.ensure_future(
+                poll_until(
+                    [first, second],
+                    lambda: len(first.assignment()) == len(second.assignment()) == 1,
+                    "both",
+                )
+            )
+            await ends(listener.is_told.wait(), "the revocation")
+            if protocol == "classic":
+                group.classic.remove(mine)
+                fault = ApiKey.HEARTBEAT
+            else:
+                group.consumer.remove(mine)
+                fault = ApiKey.CONSUMER_GROUP_HEARTBEAT
+            answered = cluster.recorder.count(fault)
+            await cluster.until(lambda: cluster.recorder.count(fault) > answered + 3)
+            listener.may_return.set()
+            await ends(polling, "both")
 
 
 async def test_a_static_member_whose_id_is_taken_is_told():

@@ -169,6 +169,28 @@ async def test_what_a_release_does_not_serve_is_one_error_that_says_so():
                 await ends(consumer.getone(), "the new protocol")
 
 
+@pytest.mark.parametrize(
+    ("release", "call", "given"),
+    [
+        ("3.5", "list_transactions", {"transactional_id_pattern": "a.*"}),
+        ("3.5", "list_transactions", {"longer_than_ms": 1_000}),
+        ("2.1", "list_groups", {"states": ["Stable"]}),
+        ("3.5", "list_groups", {"group_types": ["consumer"]}),
+    ],
+)
+async def test_a_filter_that_a_release_does_not_know_is_one_error_that_says_so(
+    release: str, call: str, given: dict[str, Any]
+):
+    """Without the filter the list would be too long, and look right."""
+    async with (
+        FakeCluster(1, versions=RELEASES[release]) as cluster,
+        Admin(cluster.bootstrap_servers, **QUICK) as admin,
+    ):
+        assert await getattr(admin, call)() == []
+        with pytest.raises(UnsupportedByBroker, match="is needed"):
+            await getattr(admin, call)(**given)
+
+
 async def test_a_broker_too_old_is_one_error_that_says_so():
     """Before 2.1 there are no versions in common for some APIs; nothing hangs."""
     ancient = limited(KAFKA_2_1, produce=(0, 2), fetch=(0, 3), metadata=(0, 5))

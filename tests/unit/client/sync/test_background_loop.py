@@ -280,6 +280,40 @@ def test_a_fork_gets_a_clear_error_and_a_loop_of_its_own(loop: BackgroundLoop):
     assert loop.call(_thread_of_work)
 
 
+def test_a_stop_closes_what_is_open_and_cancels_what_is_left():
+    events: list[str] = []
+
+    class Client:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def close(self) -> None:
+            await asyncio.sleep(0)
+            events.append(f"{self.name} closed")
+
+    async def begin() -> None:
+        loop.adopt(Client("open"))
+        loop.adopt(released)
+        loop.release(released)
+        tasks.append(asyncio.create_task(wait()))
+        await asyncio.sleep(0)
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            events.append("cancelled")
+
+    loop, released = BackgroundLoop(), Client("released")
+    tasks: list[asyncio.Task[None]] = []
+    loop.call(begin)
+    loop.stop()
+    assert events == ["open closed", "cancelled"]
+    with pytest.raises(ClientClosed):
+        loop.call(_thread_of_work)
+    loop.stop()
+
+
 EXITING = """
 import sys, threading
 from moldau.client.sync.background_loop import background_loop

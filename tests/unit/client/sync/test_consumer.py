@@ -1,13 +1,14 @@
-"""The blocking consumer, interrupted anywhere: each record comes once, in order."""
+"""The blocking consumer, interrupted anywhere: each record comes once, in order. Its commits."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from moldau.client import TopicPartition
+from moldau.client import OffsetAndMetadata, TopicPartition
 from moldau.client.sync import Consumer
 from tests.fake_broker import FakeCluster, ThreadedCluster
 from tests.unit.client.faults.harness import CONSUMER
@@ -60,3 +61,25 @@ def test_an_interruption_at_any_place_of_a_poll_loses_and_doubles_nothing(
                 if not was_interrupted:
                     break
     assert place > 20
+
+
+def test_a_commit_without_waiting_is_told_in_the_thread_that_polls():
+    partition = TopicPartition("t", 0)
+    heard: list[tuple[Any, ...]] = []
+    with (
+        ThreadedCluster(lambda: FakeCluster(1, topics={"t": 1})) as threaded,
+        Consumer(threaded.cluster.bootstrap_servers, **CONSUMER, group_id="g") as consumer,
+    ):
+        consumer.assign([partition])
+        wanted = {partition: OffsetAndMetadata(2)}
+        consumer.commit_nowait(
+            wanted, lambda *outcome: heard.append((threading.get_ident(), *outcome))
+        )
+        for _ in range(200):
+            consumer.getmany(timeout_ms=50)
+            if heard:
+                break
+        assert heard == [(threading.get_ident(), wanted, None)]
+        consumer.commit_nowait({partition: OffsetAndMetadata(3)})
+        consumer.commit({})
+        assert consumer.committed([partition]) == {partition: OffsetAndMetadata(3)}

@@ -1,11 +1,17 @@
-"""The blocking producer's transactions, interrupted anywhere."""
+"""What the blocking producer sends, and its transactions, interrupted anywhere."""
 
 from __future__ import annotations
 
+import threading
+import time
+from typing import Any
+
 import pytest
 
+from moldau.client import BufferFull, TransactionAborted
 from moldau.client.sync import Producer
-from tests.fake_broker import FakeCluster, ThreadedCluster
+from moldau.protocol import ApiKey
+from tests.fake_broker import FakeCluster, Stall, ThreadedCluster
 from tests.unit.client.faults.harness import PRODUCER
 from tests.unit.client.sync.interruptions import interrupted_at
 
@@ -61,3 +67,91 @@ def test_a_block_that_was_left_does_not_end_a_later_transaction():
         del left
         producer.commit_transaction()
         assert threaded.call(lambda cluster: cluster.values("t", committed_only=True)) == [b"kept"]
+
+
+def test_records_have_the_time_of_their_sending():
+    with (
+        ThreadedCluster(lambda: FakeCluster(1, topics={"t": 1})) as threaded,
+        Producer(threaded.cluster.bootstrap_servers, **PRODUCER) as producer,
+    ):
+        began_ms = time.time_ns() // 1_000_000
+        producer.send_nowait("t", b"plain")
+        producer.send_nowait("t", b"with a header", headers=[("h", b"1")])
+        producer.flush()
+        ended_ms = time.time_ns() // 1_000_000
+        records = threaded.call(lambda cluster: cluster.records("t", 0))
+        assert [record.value for record in records] == [b"plain", b"with a header"]
+        assert all(began_ms <= record.timestamp_ms <= ended_ms for record in records)
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ({}, (b"k", b"v")),
+        ({"key_serializer": bytes.upper}, (b"K", b"v")),
+        ({"value_serializer": bytes.upper}, (b"k", b"V")),
+        ({"key_serializer": bytes.upper, "value_serializer": bytes.upper}, (b"K", b"V")),
+    ],
+)
+def test_serializers_get_bytes_too(given: dict[str, Any], stored: tuple[bytes, bytes]):
+    with (
+        ThreadedCluster(lambda: FakeCluster(1, topics={"t": 1})) as threaded,
+        Producer(threaded.cluster.bootstrap_servers, **PRODUCER, **given) as producer,
+    ):
+        producer.send_nowait("t", b"v", key=b"k")
+        producer.flush()
+        records = threaded.call(lambda cluster: cluster.records("t", 0))
+        assert [(record.key, record.value) for record in records] == [stored]
+
+
+BUFFER_MEMORY = 64 * 1024
+NARROW = {**PRODUCER, "buffer_memory": BUFFER_MEMORY, "max_block_ms": 500}
+
+
+def fill(producer: Producer, told: list[Any]) -> int:
+    """Send until there is no room for more; how many bytes of values that were."""
+    sent_bytes = 0
+    while True:
+        try:
+            producer.send_nowait("t", bytes(1_000), on_delivery=lambda *each: told.append(each))
+            sent_bytes += 1_000
+        except BufferFull:
+            try:
+                producer.wait_for_room()
+            except BufferFull:
+                return sent_bytes
+
+
+def test_what_waits_in_both_threads_is_no_more_than_buffer_memory():
+    with ThreadedCluster(lambda: FakeCluster(1, topics={"t": 1})) as threaded:
+        fault = threaded.call(lambda cluster: cluster.fault(ApiKey.PRODUCE, Stall()))
+        with Producer(threaded.cluster.bootstrap_servers, **NARROW) as producer:
+            told: list[Any] = []
+            sent_bytes = fill(producer, told)
+            assert BUFFER_MEMORY / 2 < sent_bytes <= BUFFER_MEMORY
+            threaded.call(lambda _: fault.release())
+            producer.flush()
+            assert len(told) == sent_bytes // 1_000
+
+
+def test_records_that_had_no_room_end_with_their_block():
+    """The next transaction must not take them in."""
+    with ThreadedCluster(lambda: FakeCluster(1, topics={"t": 1})) as threaded:
+        fault = threaded.call(lambda cluster: cluster.fault(ApiKey.PRODUCE, Stall()))
+        told: list[Any] = []
+        with Producer(
+            threaded.cluster.bootstrap_servers, transactional_id="id", **NARROW
+        ) as producer:
+            producer.init_transactions()
+            leaving = producer.transaction()
+            leaving.__enter__()
+            sent_bytes = fill(producer, told)
+            threading.Timer(0.2, threaded.call, (lambda _: fault.release(),)).start()
+            leaving.__exit__(ValueError, ValueError("the application's"), None)
+            with producer.transaction():
+                producer.send_nowait("t", b"next")
+            assert len(told) == sent_bytes // 1_000
+            aborted = [isinstance(error, TransactionAborted) for _, error in told]
+            assert aborted.count(True) > 0
+        committed = threaded.call(lambda cluster: cluster.values("t", committed_only=True))
+        assert committed == [b"next"]

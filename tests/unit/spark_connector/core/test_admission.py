@@ -66,6 +66,10 @@ def test_shares_are_in_proportion():
     assert ends == {P0: 90, P1: 110, P2: 7}
 
 
+def test_a_partition_of_one_record_gets_no_more_than_that():
+    assert admit({P0: 0, P1: 0}, {P0: 1, P1: 1_000}, 10) == {P0: 1, P1: 9}
+
+
 def test_a_log_that_was_cut_does_not_move_the_others():
     assert admit({P0: 50, P1: 0}, {P0: 20, P1: 10}, 4) == {P0: 20, P1: 4}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from moldau.spark_connector.core.commit_protocol import committing, planning
 from moldau.spark_connector.core.commit_steps import RefusalKind
 from moldau.spark_connector.core.task_roles import Role, TaskReport
 
-from .simulated_sink import SINK, Driver, Query, SimulatedCluster
+from .simulated_sink import SINK, TASKS, Driver, Query, SimulatedCluster
 
 LAST = 3
 FINAL = frozenset(
@@ -280,10 +281,50 @@ def test_a_query_under_another_sink_id_is_refused_wherever_it_stands() -> None:
     assert refused
 
 
-def test_every_transaction_timed_out_at_every_step() -> None:
+def test_a_driver_that_gives_up_leaves_its_successors_transactions_alone() -> None:
+    """It has listed them, under their own epochs, before it sees that it is not in charge."""
+    resumed_at, is_running = 0, True
+    while is_running:
+        resumed_at += 1
+        cluster, query = SimulatedCluster(), Query("a")
+        zombie = Driver(cluster, query, "zombie", 0)
+        zombie.fail_commit = True
+        while len(cluster.open_ids()) < TASKS:
+            zombie.advance(1)
+        successor = Driver(cluster, query, "successor", 0)
+        is_running = successor.advance(resumed_at)
+        zombie.advance(100_000)
+        successor.advance(100_000)
+        assert successor.refusal is None, resumed_at
+        end = query.offset_log[0][1]
+        assert cluster.visible == {("a", each): 1 for each in range(end)}
+    assert resumed_at > 10
+
+
+def test_why_a_batch_was_not_decided() -> None:
+    """Its transactions are gone: a successor has aborted them, or their time was over."""
+    for has_successor in (True, False):
+        cluster, query = SimulatedCluster(), Query("a")
+        driver = Driver(cluster, query, "first", 0)
+        while len(cluster.open_ids()) < TASKS:
+            driver.advance(1)
+        if has_successor:
+            result_of(driver.carried(planning(SINK, "successor")))
+        for name in cluster.open_ids():
+            cluster.time_out(name)
+        driver.advance(100_000)
+        assert driver.refusal is not None
+        kinds = (RefusalKind.LOST_BEFORE_DECISION, RefusalKind.FENCED)
+        assert driver.refusal.kind is kinds[has_successor]
+
+
+@pytest.mark.parametrize("step", [3, 1])
+def test_every_transaction_timed_out_at_every_step(step: int) -> None:
+    """With a step of 1 the second task has no rows, and no transaction."""
     rewritten = 0
     for at in range(step_count()):
         cluster, query = SimulatedCluster(), Query("a")
+        query.step = step
         driver = Driver(cluster, query, "first", LAST)
         driver.advance(at)
         for name in cluster.open_ids():
@@ -365,6 +406,18 @@ def test_a_single_write_of_no_rows_is_forgotten() -> None:
     assert cluster.ledger == {}
 
 
+@pytest.mark.parametrize("outcome", ["known", "applied", "dropped"])
+def test_a_single_write_is_forgotten_whatever_is_known_of_the_last_write(outcome: str) -> None:
+    cluster = SimulatedCluster()
+    driver = Driver(cluster, Query("once:1"), "token", 0)
+    plan = result_of(driver.carried(planning(SINK, "token", query_id="once:1", is_single=True)))
+    report = result_of(driver.attempts(plan, 0, 0, [("once:1", 0)]))
+    cluster.next_writes = ["known", outcome]
+    result_of(driver.carried(committing(plan, "once:1", 0, [report])))
+    assert cluster.ledger == {}
+    assert cluster.visible == {("once:1", 0): 1}
+
+
 def result_of(way: Generator[None, None, Any]) -> Any:
     """Let a procedure go on to its end."""
     while True:
@@ -389,7 +442,7 @@ def test_a_broken_protocol_is_found(broken: str, monkeypatch: pytest.MonkeyPatch
         found: Any = test_zombie_resumed_at_every_step_of_its_successor
     elif broken == "no look":
         monkeypatch.setattr(SimulatedCluster, "sight", lambda *_: commit_protocol.Sight.VISIBLE)
-        found = test_every_transaction_timed_out_at_every_step
+        found = partial(test_every_transaction_timed_out_at_every_step, 3)
     else:
         monkeypatch.setattr(commit_protocol, "_not_named", _forgetful)
         found = test_executor_killed_at_every_step

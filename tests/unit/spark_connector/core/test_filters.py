@@ -117,6 +117,42 @@ def test_what_says_nothing_is_left_to_spark(condition):
     assert narrowing == Narrowing()
 
 
+@pytest.mark.parametrize(
+    ("operator", "values", "first", "end"),
+    [
+        (Operator.EQUAL, (5,), 5, 6),
+        (Operator.IN, (7, 3), 3, 8),
+        (Operator.GREATER, (5,), 6, None),
+        (Operator.GREATER_OR_EQUAL, (5,), 5, None),
+        (Operator.LESS, (5,), 0, 5),
+        (Operator.LESS_OR_EQUAL, (5,), 0, 6),
+        (Operator.LESS, (-3,), 0, 0),
+    ],
+)
+def test_what_each_comparison_leaves_of_the_offsets(operator, values, first, end):
+    narrowing = Narrowing()
+    assert narrowing.narrow(Condition("offset", operator, values)) == (len(values) == 1)
+    assert (narrowing.first_offset, narrowing.end_offset) == (first, end)
+
+
+def test_a_wider_condition_gives_no_offset_back():
+    narrowing = Narrowing()
+    for operator, value in (
+        (Operator.GREATER_OR_EQUAL, 5),
+        (Operator.GREATER_OR_EQUAL, 3),
+        (Operator.GREATER, 2),
+        (Operator.LESS, 8),
+        (Operator.LESS_OR_EQUAL, 9),
+    ):
+        assert narrowing.narrow(Condition("offset", operator, (value,)))
+    assert (narrowing.first_offset, narrowing.end_offset) == (5, 8)
+
+
+@pytest.mark.parametrize("column", ["topic", "partition", "offset", "timestamp", "timestampType"])
+def test_columns_that_are_never_null_need_no_second_look(column):
+    assert Narrowing().narrow(Condition(column, Operator.NOT_NULL)) is True
+
+
 def test_times_between_milliseconds_begin_at_the_next_one():
     narrowing = Narrowing()
     moment = EPOCH + timedelta(milliseconds=5, microseconds=1)

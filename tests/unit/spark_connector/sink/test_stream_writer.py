@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from moldau.spark_connector.core.task_roles import Role, TaskReport
 from moldau.spark_connector.errors import SparkConnectorError
 from moldau.spark_connector.sink import batch_writer, stream_writer
+from moldau.spark_connector.sink.batch_plan import PlannedBatch
 from moldau.spark_connector.sink.batch_writer import make_batch_writer
 from moldau.spark_connector.sink.stream_writer import SinkMessage, make_stream_writer
 
@@ -56,6 +58,47 @@ def test_writers_know_where_no_row_may_go() -> None:
     for make in (make_stream_writer, make_batch_writer):
         writer = make(GIVEN | {"ledgerTopic": "decisions"}, ROWS, False)
         assert writer.columns.ledger_topic == "decisions"
+
+
+@pytest.mark.parametrize(
+    ("named", "query_id", "is_single"),
+    [
+        ({"txnId": "daily", "sinkId": "s"}, "txn:daily", False),
+        ({"txnId": "daily"}, "txn:daily", False),
+        ({"sinkId": "s"}, None, False),
+        ({}, None, True),
+    ],
+)
+def test_a_batch_write_is_planned_once_on_the_driver(
+    monkeypatch: pytest.MonkeyPatch, named: dict[str, str], query_id: str | None, is_single: bool
+) -> None:
+    """A name makes it one that comes again; without any, nobody comes again for it."""
+    plans: list[tuple[str, dict[str, Any]]] = []
+
+    def plan(_options: Any, sink_id: str, **given: Any) -> PlannedBatch:
+        plans.append((sink_id, given))
+        return planned("q")
+
+    monkeypatch.setattr(batch_writer, "plan_batch", plan)
+    given = {name: value for name, value in GIVEN.items() if name != "sinkId"}
+    writer = make_batch_writer(given | named, ROWS, False)
+    copy = pickle.loads(pickle.dumps(writer))
+    assert copy.planned == pickle.loads(pickle.dumps(writer)).planned == writer.planned
+    ((sink_id, asked),) = plans
+    assert sink_id == copy.sink_id
+    assert copy.sink_id == "s" if "sinkId" in named else copy.sink_id.startswith("moldau-batch-")
+    assert asked == {"query_id": copy.query_id, "is_single": is_single}
+    if query_id is None:
+        assert copy.query_id.startswith("once:")
+        assert make_batch_writer(given | named, ROWS, False).query_id != copy.query_id
+    else:
+        assert copy.query_id == query_id
+
+
+def test_a_batch_write_at_least_once_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_writer, "plan_batch", lambda *_, **__: pytest.fail("planned"))
+    writer = make_batch_writer(GIVEN | {"semantics": "at-least-once"}, ROWS, False)
+    assert pickle.loads(pickle.dumps(writer)).planned is None
 
 
 def test_nothing_is_decided_at_least_once(committed: list[int]) -> None:

@@ -56,6 +56,12 @@ class Script:
         assert step == Revoke(frozenset(given_up))
         self.member.revoked(step.partitions, self.now_ms)
 
+    def prepare_again(self) -> None:
+        """The coordinator announces a rebalance; nothing is given up before it."""
+        self.now_ms += 100
+        self.refuse(GroupRequest.HEARTBEAT, ErrorCode.REBALANCE_IN_PROGRESS)
+        self.prepare()
+
     def join(self, generation_id: int, *partitions: TopicPartition) -> None:
         attempt = self.send(GroupRequest.JOIN)
         assert self.member.joined(
@@ -269,6 +275,42 @@ def test_lost_while_the_listener_runs() -> None:
     script.refuse(GroupRequest.HEARTBEAT, ErrorCode.UNKNOWN_MEMBER_ID)
     script.member.assigned(step.partitions, script.now_ms)
     assert script.member.next_step(script.now_ms) == Lose(frozenset({P0}))
+
+
+@pytest.mark.parametrize("cooperative", [False, True])
+def test_lost_while_the_listener_hears_of_the_revocation(cooperative: bool) -> None:
+    """What the revocation leaves is lost next, if it leaves anything; then the member joins."""
+    script = Script(cooperative=cooperative)
+    script.enter(1, P0, P1)
+    if cooperative:
+        script.prepare_again()
+        script.join(2, P0)
+    else:
+        script.member.request_rejoin("wanted")
+    step = script.member.next_step(script.now_ms)
+    assert step == Revoke(frozenset({P1} if cooperative else {P0, P1}))
+    script.now_ms += 100
+    script.refuse(GroupRequest.HEARTBEAT, ErrorCode.UNKNOWN_MEMBER_ID)
+    script.member.revoked(step.partitions, script.now_ms)
+    assert script.member.next_request(script.now_ms) is None
+    if cooperative:
+        step = script.member.next_step(script.now_ms)
+        assert step == Lose(frozenset({P0}))
+        script.member.lost(step.partitions, script.now_ms)
+    script.prepare()
+    script.send(GroupRequest.JOIN)
+
+
+def test_a_join_that_succeeded_begins_the_pauses_again() -> None:
+    script = Script()
+    script.prepare()
+    for _ in range(3):
+        script.member.failed(script.send(GroupRequest.JOIN), script.now_ms)
+        script.now_ms = script.member.due_ms()
+    attempt = script.send(GroupRequest.JOIN)
+    script.member.joined(attempt, script.now_ms, generation_id=1, member_id="m", is_leader=False)
+    script.member.failed(script.send(GroupRequest.SYNC), script.now_ms)
+    assert script.member.due_ms() - script.now_ms == 10.0
 
 
 def test_every_state_has_its_transitions() -> None:

@@ -14,6 +14,7 @@ from moldau.client.consumer.core.rebalance_steps import (
     Backoff,
     Fail,
     GroupRequest,
+    Identity,
     Lose,
     PollWatch,
     Revoke,
@@ -281,3 +282,14 @@ def test_an_answer_to_an_older_heartbeat_changes_nothing() -> None:
 
 def test_every_state_has_its_transitions() -> None:
     assert set(TRANSITIONS) == set(ConsumerState)
+
+
+def test_only_a_stale_epoch_of_a_commit_hurries_the_next_heartbeat() -> None:
+    script = Script()
+    script.beat(1, [])
+    older = Identity(0, "me", None)
+    for code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+        script.member.commit_refused(older, code)
+        assert script.member.next_request(script.now_ms) is None
+    script.member.commit_refused(script.member.identity(), ErrorCode.STALE_MEMBER_EPOCH)
+    assert script.member.next_request(script.now_ms) is GroupRequest.HEARTBEAT

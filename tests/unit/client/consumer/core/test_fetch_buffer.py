@@ -181,6 +181,21 @@ def test_a_fault_comes_when_it_is_its_turn_and_nothing_else_is_lost() -> None:
     assert it.take(100) == [0]
 
 
+def test_a_fault_in_place_of_columns_gives_way_to_the_next_partition() -> None:
+    it = Buffered()
+    it.logs[1].append(3)
+
+    def fault() -> None:
+        raise error_for(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, "fetch")
+
+    it.buffer.add(it.states[0], Chunk(memoryview(b""), FetchedFrame(0), fault=fault))
+    it.fetch(1)
+    with pytest.raises(TopicAuthorizationFailed):
+        it.buffer.open_batches(10, 1 << 16)
+    columns_of(it, 10)
+    assert it.seen[1] == [0, 1, 2]
+
+
 def test_a_brokers_refusal_waits_behind_the_records_before_it() -> None:
     it = Buffered()
     it.logs[0].append(3)

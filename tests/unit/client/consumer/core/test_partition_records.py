@@ -277,6 +277,17 @@ def test_a_deserializer_that_fails_stops_at_its_record() -> None:
     assert [record.value for record in reader.records.take(10)] == [3]
 
 
+def test_a_response_that_is_mostly_the_partitions_own_is_not_copied() -> None:
+    log = ModelLog()
+    log.append(3)
+    data = log.fetch(0, 1 << 20).records
+    for factor, expected in ((2.0, 2.0), (2.5, 1.0)):
+        reader = Reader(log, committed=False)
+        reader.records.append(Chunk(data, FetchedFrame(int(factor * len(data)))))
+        reader.records.own_bytes()
+        assert reader.memory.pinned_bytes == expected * len(data)
+
+
 def test_a_paused_partition_does_not_keep_its_neighbours_bytes() -> None:
     log = ModelLog()
     log.append(3)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from moldau.client.producer.core.transaction_answers import Step
 from moldau.client.producer.core.transaction_errors import RequestKind, Verdict, verdict_of
 from moldau.client.producer.core.transaction_manager import (
     MAX_WAITING_COMMITS,
@@ -40,6 +41,7 @@ A = TopicPartition("t", 0)
 B = TopicPartition("t", 1)
 NONE = ErrorCode.NONE
 PAIR = ProducerIdAndEpoch(7, 3)
+TIME_LIMIT = "transaction.timeout.ms"
 
 
 def ask(manager: TransactionManager, kind: RequestKind) -> Ask:
@@ -308,6 +310,18 @@ def test_brokers_that_cannot_bump_an_epoch_make_that_fatal() -> None:
     assert manager.state is S.FATAL_ERROR
 
 
+def test_an_answer_behind_a_fatal_error_leads_to_nothing() -> None:
+    manager = in_transaction(1, init_version=1)
+    manager.admit(A)
+    answer(manager, K.ADD_PARTITIONS)
+    manager.admit(B)
+    asked = ask(manager, K.ADD_PARTITIONS)
+    manager.batch_failed(A, Problem(ErrorCode.REQUEST_TIMED_OUT, ""), may_be_written=True)
+    assert manager.state is S.FATAL_ERROR
+    assert manager.answered(asked, refused(asked, ErrorCode.CONCURRENT_TRANSACTIONS)) == Step()
+    assert manager.state is S.FATAL_ERROR
+
+
 def test_an_abort_of_what_the_coordinator_never_heard_of_ends_in_a_new_epoch() -> None:
     manager = in_transaction(1)
     manager.admit(A)
@@ -327,6 +341,8 @@ def test_an_abort_of_what_somebody_else_has_committed_is_fatal() -> None:
     settle(manager)
     answer(manager, K.END, EndTxnResponse(error_code=ErrorCode.INVALID_TXN_STATE))
     assert manager.state is S.FATAL_ERROR
+    assert manager.problem is not None
+    assert manager.problem.message.endswith("; it has ended the other way, as after " + TIME_LIMIT)
 
 
 def test_an_upgraded_cluster_is_followed_after_the_transaction_with_a_new_epoch() -> None:
