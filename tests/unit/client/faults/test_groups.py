@@ -341,6 +341,7 @@ async def test_a_member_that_is_lost_while_its_listener_is_told_joins_again(prot
             await cluster.until(lambda: cluster.recorder.count(fault) > answered + 3)
             listener.may_return.set()
             await ends(polling, "both")
+            assert first.assignment().isdisjoint(second.assignment())
 
 
 async def test_a_static_member_whose_id_is_taken_is_told():
