@@ -27,7 +27,8 @@ FREE_COMPILATION_MS: Final = 0.3
 REST_PER_COMPILATION: Final = 250
 """The next requests of its client wait for so many times as long as another expression took: RE2
 holds Python's lock while it compiles, so that a thread would hold up the loop as well. So one
-connection takes 0.4 % of the loop by compilations, and others' 99th percentile does not see them.
+connection takes 0.4 % of the loop by compilations; others' 99th percentile still sees them
+(docs/benchmarks.md).
 """
 
 MOST_REST_MS: Final = 1_000

@@ -88,15 +88,14 @@ class TransactionCalls:
                 for each in response.transaction_states
             ]
 
-        versions = (2, 2) if transactional_id_pattern is not None else (1, 2)
-        is_plain = transactional_id_pattern is None and longer_than_ms < 0
+        has_pattern = transactional_id_pattern is not None
         found = await ask_every_broker(
             self._client,
             request,
             read,
             what="list transactions",
             timeout_ms=timeout_ms,
-            versions=None if is_plain else versions,
+            versions=(2, 2) if has_pattern else (1, 2) if longer_than_ms >= 0 else None,
         )
         unique = {each.transactional_id: each for each in found}
         return sorted(unique.values(), key=lambda each: each.transactional_id)

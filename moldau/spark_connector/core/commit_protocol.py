@@ -17,13 +17,13 @@ Invariants:
     or: (2') the old one's write succeeds, then the new driver plans and its tasks open the same ids
     (3') the old one aborts what it had listed: the epochs are older than the new tasks', refused
 
-- An open prepared transaction of a task whose driver was overtaken is aborted: by the new driver,
-  which lists what is open after its token is written, or by the task, which looks at the ledger
-  after the opening.
-
   One abort has no token: that of a batch of which no task has reported. What killed executors have
   left open would hold back readers, so it is aborted; if a successor is at work already, its batch
   is lost, before the decision or after, and that is found like any other loss.
+
+- An open prepared transaction of a task whose driver was overtaken is aborted: by the new driver,
+  which lists what is open after its token is written, or by the task, which looks at the ledger
+  after the opening.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class ConsumerMembership(Membership):
 
     async def positions(self, places: list[Place]) -> dict[Place, int] | None:
         """As for all members, but only where the topic is the one that was assigned: one that was
-        created again is for whom the coordinator gives it to.
+        created again belongs to the member that the coordinator gives it to.
         """
         if self.has_topic_ids:
             for topic in sorted({each[0] for each in places if not self._is_there(each)}):
