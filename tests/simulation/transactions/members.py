@@ -357,9 +357,13 @@ class ClassicMembership(Membership):
             )
             data = self.world.data
             data.challenged(self.group, self.label, self.instance_id, is_classic=True)
+            shape = self.world.shape(self.topics)
             error, response = await self.ask(request, "join", 9, self.rebalance_ms + 4_000)
             if response is not None and error is ErrorCode.NONE:
                 self.member_id, self.epoch = response.member_id, response.generation_id
+                if response.skip_assignment:
+                    # The coordinator has assigned the topics as they are known by now.
+                    self.world.assigned_shapes.setdefault(self.group, shape)
                 if await self._sync(response):
                     return
                 continue

@@ -1,8 +1,8 @@
 """JoinGroup of the classic protocol to a consumer group (KIP-848's online migration).
 
 Owns: who joins, whose place it takes, and the answer. Must not: decide how the group changes; that
-is `consumer_update`. Invariant: whoever joins is told that somebody else leads, so that it never
-assigns partitions.
+is `consumer_update`. Invariant: no member of a consumer group assigns partitions: it is told that
+another member leads, or that it leads and shall not assign.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from moldau.broker.coordinator.core.result import (
     SetTimer,
     is_refused,
 )
-from moldau.broker.group.core.classic_answers import join_error
+from moldau.broker.group.core.classic_answers import join_error, join_response
+from moldau.broker.group.core.classic_group import ClassicGroup, ClassicGroupState
+from moldau.broker.group.core.classic_join import FIRST_SKIP_ASSIGNMENT_VERSION
 from moldau.broker.group.core.consumer_group import ConsumerGroup
 from moldau.broker.group.core.consumer_heartbeat import known_static_member, successor
 from moldau.broker.group.core.consumer_member import (
@@ -127,7 +129,7 @@ class ClassicJoins:
         self._updates.tell(update)
         if converts:
             assert replaced is not None
-            result = self._convert(update, replaced)
+            result = self._convert(update, replaced, api_version)
         else:
             target_epoch, target = self._updates.refresh_target(update)
             self._updates.reconcile(update, target_epoch, target)
@@ -137,14 +139,25 @@ class ClassicJoins:
         result.after = self._when_joined(update, request, api_version, reply_to, converts=converts)
         return result
 
-    def _convert(self, update: MemberUpdate, replaced: ConsumerGroupMember) -> CoordinatorResult:
-        """The last member of the new protocol, a static one, goes on with the classic protocol."""
+    def _convert(
+        self, update: MemberUpdate, replaced: ConsumerGroupMember, api_version: int
+    ) -> CoordinatorResult:
+        """The last member of the new protocol, a static one, goes on with the classic protocol.
+
+        From now on a member has to look after the topics: the one that joins is told to, if it can
+        be told not to assign (KIP-814); otherwise there is a rebalance. Apache Kafka 4.3 tells no
+        member, so that partitions that a topic gets later have no owner before the next rebalance.
+        """
         group = update.group
         # What was decided of the group's next epoch is not written: the group ends here.
-        rebalances = update.group_epoch > group.assignment_epoch or not all(
-            member.is_reconciled_to(group.assignment_epoch)
-            for member in group.members.values()
-            if member is not replaced
+        rebalances = (
+            api_version < FIRST_SKIP_ASSIGNMENT_VERSION
+            or update.group_epoch > group.assignment_epoch
+            or not all(
+                member.is_reconciled_to(group.assignment_epoch)
+                for member in group.members.values()
+                if member is not replaced
+            )
         )
         self._joined(group.group_id, list(group.members))
         update.new = replace(update.new, member_epoch=group.group_epoch)
@@ -173,7 +186,7 @@ class ClassicJoins:
         )
 
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
-            told = answer
+            told = self._answer_to_leader(group.group_id, member.member_id) or answer
             if error is not ErrorCode.NONE:
                 told = join_error(group_write_error(error), "", api_version)
             result = CoordinatorResult.reply(reply_to, told)
@@ -192,6 +205,19 @@ class ClassicJoins:
             return result
 
         return after
+
+    def _answer_to_leader(self, group_id: str, member_id: str) -> JoinGroupResponse | None:
+        """The answer to the member that leads the classic group that a consumer group has become,
+        if it does, and the group has not begun a rebalance since.
+        """
+        group = self._context.groups.get(group_id)
+        if (
+            not isinstance(group, ClassicGroup)
+            or group.leader_id != member_id
+            or group.state is not ClassicGroupState.STABLE
+        ):
+            return None
+        return join_response(group, group.members[member_id], skip_assignment=True)
 
     def _check_join(self, group: ConsumerGroup, request: JoinGroupRequest) -> None:
         limit = self._settings.max_group_size

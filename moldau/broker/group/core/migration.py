@@ -235,7 +235,7 @@ class Migration:
 
         Args:
             joining: the static member that takes the place of the one in `leaving`.
-            rebalances: whether what members shall own is outdated, so that they must join again.
+            rebalances: whether the members must join again. Otherwise `joining` leads the group.
         """
         gone = {member.member_id for member in leaving}
         members = [member for member in group.members.values() if member.member_id not in gone]
@@ -270,7 +270,7 @@ class Migration:
                 protocol_type=CONSUMER_PROTOCOL_TYPE,
                 generation=group.group_epoch,
                 protocol=protocol,
-                leader=None if rebalances else members[0].member_id,
+                leader=None if joining is None or rebalances else joining.member_id,
                 current_state_timestamp=int(now_ms),
                 members=written,
             ),

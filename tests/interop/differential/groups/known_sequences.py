@@ -236,6 +236,10 @@ _SEQUENCES: Final[dict[str, tuple[Step, ...]]] = {
         beat(0, member_epoch=STATIC_LEAVE, instance_id="i0"),
         join(1, subscription("beta"), version=9, group_instance_id="i0"),
     ),
+    "the last static member goes down, and nothing changes": (
+        enter(0, "alpha", instance_id="i0"),
+        join(1, ALPHA, version=9, group_instance_id="i0"),
+    ),
     "the last static member goes down beside one that has to revoke": (
         enter(0, "alpha"),
         join(0, ALPHA),

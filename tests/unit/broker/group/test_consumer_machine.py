@@ -33,7 +33,7 @@ from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.harness import Caller
 from tests.unit.broker.group.consumer_harness import Consumer, ConsumerShard, name_of
 from tests.unit.broker.group.harness import Member
-from tests.unit.broker.group.test_migration import subscription
+from tests.unit.broker.group.migration_harness import subscription
 
 TOPICS = ("a", "b", "c")
 REGEX = "[bc]"

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from moldau.broker.coordinator.core.result import CoordinatorResult
 from moldau.broker.group.core.consumer_member import ClassicProtocols
-from moldau.broker.group.core.consumer_protocol import read_assignment
 from moldau.broker.group.core.consumer_records import member_record
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.consumer_protocol_assignment import (
-    ConsumerProtocolAssignment,
-    TopicPartition,
-)
-from moldau.protocol.messages.consumer_protocol_subscription import (
-    ConsumerProtocolSubscription,
-)
-from moldau.protocol.messages.consumer_protocol_subscription import (
-    TopicPartition as OwnedPartitions,
-)
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from tests.unit.broker.group.consumer_harness import ConsumerShard
 from tests.unit.broker.group.harness import (
@@ -31,72 +19,14 @@ from tests.unit.broker.group.harness import (
     Member,
     error_of,
 )
-
-
-def shard(partition_count: int = 4, **config: Any) -> ConsumerShard:
-    groups = ConsumerShard(**config)
-    groups.create_topic("events", partition_count)
-    return groups
-
-
-def assignment(user_data: bytes | None = None, **topics: list[int]) -> bytes:
-    message = ConsumerProtocolAssignment(
-        assigned_partitions=[
-            TopicPartition(topic=name, partitions=partitions) for name, partitions in topics.items()
-        ],
-        user_data=user_data,
-    )
-    return b"\0\1" + message.to_bytes(1)
-
-
-def subscription(owned: dict[str, list[int]], *topics: str) -> bytes:
-    message = ConsumerProtocolSubscription(
-        topics=list(topics),
-        owned_partitions=[
-            OwnedPartitions(topic=name, partitions=partitions) for name, partitions in owned.items()
-        ],
-    )
-    return b"\0\1" + message.to_bytes(1)
-
-
-def owned(member: Member) -> dict[str, list[int]]:
-    """What SyncGroup gave a classic member."""
-    answer = member.syncing.answer
-    assert answer.error_code == ErrorCode.NONE, ErrorCode.of(answer.error_code)
-    return {
-        topic.topic: topic.partitions
-        for topic in read_assignment(bytes(answer.assignment)).assigned_partitions
-    }
-
-
-def stable_classic(groups: ConsumerShard, *shares: list[int], **options: Any) -> list[Member]:
-    """A classic group whose leader has handed out the shares of "events"."""
-    protocols = {"range": subscription({}, "events")}
-    members = [groups.member(protocols=protocols, **options) for _ in shares]
-    for member in members:
-        member.join()
-    groups.advance(INITIAL_DELAY_MS)
-    while not all(member.joining.is_answered for member in members):
-        groups.advance(INITIAL_DELAY_MS)
-    leader_id = ""
-    for member in members:
-        leader_id = member.joined().leader
-    given = {
-        member.member_id: assignment(events=share)
-        for member, share in zip(members, shares, strict=True)
-    }
-    for member in sorted(members, key=lambda each: each.member_id != leader_id):
-        member.sync(given if member.member_id == leader_id else None)
-    return members
-
-
-def rejoin(member: Member, keeps: dict[str, list[int]]) -> dict[str, list[int]]:
-    """JoinGroup, telling what the member still has, and SyncGroup."""
-    member.protocols = {"range": subscription(keeps, "events")}
-    member.join()
-    member.joined()
-    member.sync()
-    return owned(member)
+from tests.unit.broker.group.migration_harness import (
+    assignment,
+    owned,
+    rejoin,
+    shard,
+    stable_classic,
+    subscription,
+)
 
 
 def test_the_first_member_of_the_new_protocol_takes_the_group_along() -> None:
@@ -536,167 +466,6 @@ def test_a_classic_member_that_joins_but_does_not_sync_is_fenced() -> None:
         new.heartbeat()
         groups.advance(10_000)
     assert list(groups.consumer_group().members) == [new.member_id]
-
-
-def test_an_expelled_classic_member_gives_everything_up_before_it_is_back() -> None:
-    groups = shard()
-    (old,) = stable_classic(groups, [0, 1, 2, 3], rebalance_ms=300_000)
-    new = groups.consumer("team", ["events"])
-    new.join()
-    groups.advance(SESSION_MS)
-    new.heartbeat()
-    assert new.owned == {"events": {0, 1, 2, 3}}
-    # It has not heard of that, and still reads what it had.
-    old.protocols = {"range": subscription({"events": [0, 1, 2, 3]}, "events")}
-    assert error_of(old.join()) is ErrorCode.UNKNOWN_MEMBER_ID
-    old.protocols = {"range": subscription({}, "events")}
-    old.join()
-    old.joined()
-    old.sync()
-    assert owned(old) == {}
-
-
-def test_a_static_member_moves_between_the_protocols() -> None:
-    groups = shard()
-    (old,) = stable_classic(groups, [0, 1, 2, 3], instance_id="i")
-    other = groups.consumer("team", ["events"], instance_id="j")
-    other.join()
-    # Up: the restarted client takes its own place.
-    new = groups.consumer("team", ["events"], instance_id="i")
-    new.join()
-    groups.settle([new, other])
-    assert old.heartbeat() is ErrorCode.FENCED_INSTANCE_ID
-    assert sorted([*new.owned["events"], *other.owned["events"]]) == [0, 1, 2, 3]
-    # Down: one by one, the last of them takes the group along.
-    epoch = groups.consumer_group().group_epoch
-    protocols = {"range": subscription({}, "events")}
-    back_i = groups.member(instance_id="i", protocols=protocols)
-    back_i.join()
-    back_i.joined()
-    back_i.sync()
-    assert set(owned(back_i)["events"]) == new.owned["events"]
-    assert groups.state.groups["team"].kind == "consumer"
-    back_j = groups.member(instance_id="j", protocols=protocols)
-    back_j.join()
-    back_j.joined()
-    assert groups.state.groups["team"].kind == "classic"
-    back_j.sync()
-    assert set(owned(back_j)["events"]) == other.owned["events"]
-    assert groups.state.groups["team"].generation_id == epoch
-    groups.advance(10)
-    assert groups.group_state() == "Stable"
-    assert back_i.heartbeat() is ErrorCode.NONE
-
-
-def test_a_static_member_goes_down_under_its_own_id() -> None:
-    groups = shard()
-    new = groups.consumer("team", ["events"], instance_id="i")
-    new.join()
-    epoch = groups.consumer_group().group_epoch
-    protocols = {"range": subscription({"events": [0, 1, 2, 3]}, "events")}
-    back = groups.member(instance_id="i", protocols=protocols)
-    back.member_id = new.member_id
-    back.join()
-    assert back.joined().member_id == new.member_id
-    assert groups.state.groups["team"].kind == "classic"
-    assert groups.state.groups["team"].generation_id == epoch
-    back.sync()
-    assert owned(back) == {"events": [0, 1, 2, 3]}
-
-
-@pytest.mark.parametrize(("rebalance_ms", "kept_ms"), [(-1, SESSION_MS), (0, 0), (7, 7)])
-def test_a_join_that_names_no_rebalance_timeout_has_its_sessions(
-    rebalance_ms: int, kept_ms: int
-) -> None:
-    """JoinGroup v0 has no such field."""
-    groups = shard()
-    groups.consumer("team", ["events"]).join()
-    member = groups.member(
-        protocols={"range": subscription({}, "events")}, rebalance_ms=rebalance_ms, version=0
-    )
-    member.join()
-    member.joined()
-    kept = groups.consumer_group().members[member.member_id]
-    assert kept.rebalance_timeout_ms == kept_ms
-
-
-def test_a_join_that_could_not_be_written_is_owed_no_sync() -> None:
-    groups = shard()
-    groups.create_topic("more", 1)
-    new = groups.consumer("team", ["events"])
-    new.join()
-    member = groups.member(protocols={"range": subscription({}, "events")})
-    member.join()
-    member.joined()
-    member.sync()
-    groups.settle([new])
-    rejoin(member, owned(member))
-    member.protocols = {"range": subscription(owned(member), "events", "more")}
-    groups.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
-    assert error_of(member.ask_to_join()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    groups.log.append_error = ErrorCode.NONE
-    for _ in range(REBALANCE_MS // 9_000 + 1):
-        groups.advance(9_000)
-        new.heartbeat()
-        assert member.heartbeat() is ErrorCode.NONE
-    assert member.member_id in groups.consumer_group().members
-
-
-def test_refused_classic_members_are_told_no_id() -> None:
-    groups = shard()
-    groups.consumer("team", ["events"]).join()
-    stranger = groups.member(protocols={"range": subscription({}, "events")}, protocol_type="other")
-    stranger.member_id = "stranger"
-    answer = stranger.ask_to_join().answer
-    assert error_of(stranger.joining) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert answer.member_id == ""
-
-
-def test_dynamic_classic_members_first_get_an_id() -> None:
-    groups = shard()
-    groups.consumer("team", ["events"]).join()
-    member = groups.member(protocols={"range": subscription({}, "events")})
-    answer = member.ask_to_join().answer
-    assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
-    assert answer.member_id
-
-
-@pytest.mark.parametrize("is_empty", [False, True])
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"session_ms": 2**31 - 1}, ErrorCode.INVALID_SESSION_TIMEOUT),
-        ({"session_ms": 1_800_001}, ErrorCode.INVALID_SESSION_TIMEOUT),
-        ({"session_ms": 5999}, ErrorCode.INVALID_SESSION_TIMEOUT),
-        ({"session_ms": -1}, ErrorCode.INVALID_SESSION_TIMEOUT),
-        ({"protocol_type": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-    ],
-)
-def test_a_consumer_group_is_no_way_around_the_checks(
-    changes: dict[str, Any], error: ErrorCode, is_empty: bool
-) -> None:
-    groups = shard()
-    new = groups.consumer("team", ["events"])
-    new.join()
-    if is_empty:
-        new.leave()
-    log_end_offset = groups.log.log_end_offset
-    asking = groups.member(**{"protocols": {"range": subscription({}, "events")}, **changes})
-    assert error_of(asking.ask_to_join()) is error
-    assert asking.joining.answer.generation_id == -1
-    assert groups.log.log_end_offset == log_end_offset
-    assert groups.consumer_group().is_empty is is_empty
-
-
-def test_an_empty_consumer_group_stays_when_a_member_that_it_does_not_know_asks() -> None:
-    groups = shard()
-    new = groups.consumer("team", ["events"])
-    new.join()
-    new.leave()
-    asking = groups.member(protocols={"range": subscription({}, "events")})
-    asking.member_id = "made-up"
-    assert error_of(asking.ask_to_join()) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert groups.consumer_group().is_empty
 
 
 def test_classic_members_commit_under_their_generation() -> None:
