@@ -1,6 +1,6 @@
 """What an ill-behaved client costs its neighbours: the latency of another client meanwhile.
 
-One node, one producer with acks=all that sends a batch of 1 KB every 5 ms, alone and beside a
+One node, one producer with acks=all that sends a batch of 1 KB every 3 ms, alone and beside a
 client, in a process of its own, that does one of these twenty times a second: joins groups with
 expressions that take as long to match, or to compile, as the limits allow, or with those that take
 as long to refuse; lists transactions by an expensive pattern. One that does nothing but ask for API
@@ -43,9 +43,12 @@ SLOW_TO_MATCH: Final = "((.?){0,15}){0,16}|x%d"
 """3 ms for a long name; the number makes it another one each time."""
 SLOW_TO_COMPILE: Final = r"(?i)[^\PL][^\PL]|x%d"
 SLOW_TO_REFUSE: Final = r"(?i)\PL\PL\PL\PL|x%d"
-SAMPLE_COUNT: Final = 1500
-TURNS: Final = 5
-PAUSE_S: Final = 0.005
+SAMPLE_COUNT: Final = 4000
+TURNS: Final = 2
+"""Six seconds each: a client that rests a second after its first request shall not look like one
+that has it compiled all the time.
+"""
+PAUSE_S: Final = 0.0025
 ATTACK_PAUSE_S: Final = 0.05
 LIMIT: Final = 1.2
 RETRY_S: Final = 60.0

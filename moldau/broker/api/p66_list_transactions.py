@@ -5,7 +5,7 @@ how long the transaction has lasted (KIP-994), from v2 on by a regular expressio
 (KIP-1152; INVALID_REGULAR_EXPRESSION for one that is none). Ids that the client may not describe
 are left out before any is matched. COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded:
 the list would not be whole. A pattern that takes over 0.3 ms to compile has its connection
-throttled for 250 times as long, at most a second. Known gaps: a pattern of more than 1,024
+throttled for 1,000 times as long, at most 5 s. Known gaps: a pattern of more than 1,024
 bytes, or that takes RE2 more than 64 KiB, names more than 4 Unicode classes, or has repetitions
 (`{1,249}`) of more than 1,000 altogether, is refused like one that is none.
 """

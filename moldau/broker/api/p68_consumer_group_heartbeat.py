@@ -7,8 +7,8 @@ GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_
 UNRELEASED_INSTANCE_ID as Kafka 4.3 has them. Of topics that a regular expression matches only
 those count that the member may DESCRIBE. Unlike Kafka's, this coordinator also takes over classic
 groups of librdkafka's sticky assignors, whose assignments carry data of their own. An expression
-that takes over 0.3 ms to compile has its connection throttled for 250 times as long, at most a
-second. Known gaps: a regular expression of more than 1,024 bytes, or that takes RE2 more
+that takes over 0.3 ms to compile has its connection throttled for 1,000 times as long, at most
+5 s. Known gaps: a regular expression of more than 1,024 bytes, or that takes RE2 more
 than 64 KiB, names more than 4 Unicode classes, or has repetitions (`{1,249}`) of more than
 1,000 altogether, is refused like one that is none.
 """

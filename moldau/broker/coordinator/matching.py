@@ -24,15 +24,15 @@ MATCH_SLICE_MS: Final = 1.0
 FREE_COMPILATION_MS: Final = 0.3
 """An expression that takes no longer to compile, in processor time, costs its client no rest."""
 
-REST_PER_COMPILATION: Final = 250
+REST_PER_COMPILATION: Final = 1_000
 """The next requests of its client wait for so many times as long as another expression took: RE2
 holds Python's lock while it compiles, so that a thread would hold up the loop as well. So one
-connection takes 0.4 % of the loop by compilations; others' 99th percentile still sees them
+connection takes 0.1 % of the loop by compilations, and others' 99th percentile does not see them
 (docs/benchmarks.md).
 """
 
-MOST_REST_MS: Final = 1_000
-"""A rest is no longer: sessions are."""
+MOST_REST_MS: Final = 5_000
+"""A rest is no longer: so long is the time between two heartbeats, a ninth of a session."""
 
 
 class ExpressionMatcher:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -259,16 +260,20 @@ class SimulatedProducer:
 
     def _lost_sequence(self, line: Line, error: ErrorCode) -> None:
         """The leader does not know what it has acknowledged: lawful only after a loss, or when the
-        batch is there. Kafka's snapshots of producers hold the last batch of each: who starts from
-        one does not know older batches of a window again, and may only refuse them.
+        batch is there, or was until records were deleted. Kafka's snapshots of producers hold the
+        last batch of each: who starts from one does not know older batches of a window again, and
+        may only refuse them.
         """
         assert line.topic_id is not None, "sent"
         truth = self.world.data.truth((line.topic_id, line.index))
         sequence = read_batch_header(line.window[0].data).base_sequence
+        deleted = (
+            batch for batch, _ in truth.written.values() if batch.last_offset < truth.deleted_to
+        )
+        kept = (batch for mirror in truth.replicas.values() for batch in mirror.batches)
         is_there = any(
             (batch.producer_id, batch.base_sequence) == (line.producer_id, sequence)
-            for mirror in truth.replicas.values()
-            for batch in mirror.batches
+            for batch in chain(kept, deleted)
         )
         if is_there:
             self.world.counts["window_forgotten"] += 1
