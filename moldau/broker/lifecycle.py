@@ -355,6 +355,11 @@ class BrokerLifecycle:
         self._last_answer_s = asyncio.get_running_loop().time()
         if response.error_code != ErrorCode.NONE:
             error = ErrorCode.of(response.error_code)
+            if error is ErrorCode.STALE_BROKER_EPOCH and not self._unfenced.is_set():
+                # A registration of a former incarnation came late, while this one was silent. It
+                # has served nothing yet, so that it can take the place back. Apache Kafka does not.
+                self._must_register = True
+                return self._heartbeat_interval_ms
             advice = ""
             if error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
                 advice = ": this registration is void, restart the broker"

@@ -267,6 +267,38 @@ async def test_a_void_registration_is_told_once_and_not_replaced(
     ]
 
 
+async def test_a_broker_that_was_not_let_in_yet_takes_its_registration_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A registration of the process before came late, and was taken for a newer one."""
+    controller = ScriptedController()
+    broker = lifecycle(controller)
+    await broker.register()
+    duplicate = BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+    asked: list[int] = []
+
+    def answer(response: BrokerRegistrationResponse) -> Callable[[], Message]:
+        def answered() -> Message:
+            asked.append(response.error_code)
+            if not response.error_code:
+                controller.heartbeat_error = ErrorCode.NONE
+            return response
+
+        return answered
+
+    taken = BrokerRegistrationResponse(broker_epoch=23)
+    controller.registrations = [answer(each) for each in (duplicate, duplicate, taken)]
+    controller.heartbeat_error = ErrorCode.STALE_BROKER_EPOCH
+    broker.start_heartbeats()
+    await controller.beats(6)
+    await broker.stop()
+    assert asked == [duplicate.error_code, duplicate.error_code, ErrorCode.NONE]
+    assert controller.heartbeats[-1].broker_epoch == broker.broker_epoch == 23
+    told = [record.message for record in caplog.records]
+    assert told[:1] == ["registration not refreshed: DUPLICATE_BROKER_REGISTRATION"]
+    assert len(told) <= 2
+
+
 async def test_a_registration_is_refreshed_under_the_same_incarnation() -> None:
     """metadata.version learns of log directories while the broker runs (KIP-858)."""
     controller = ScriptedController()
