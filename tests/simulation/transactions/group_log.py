@@ -58,6 +58,8 @@ class GroupLog:
         """Offsets that were sent to be committed and not answered: they may arrive at any time."""
         self.may_go_back: set[str] = set()
         """Groups with a producer whose late requests nothing tells from new ones (version 1)."""
+        self.by_name: dict[str, set[str]] = {}
+        """By consumer group: its classic members, those of before included."""
         self.generations: dict[str, int] = {}
         self.targets: dict[str, dict[str, frozenset[tuple[Any, int]]]] = {}
         self.current: dict[str, dict[str, frozenset[tuple[Any, int]]]] = {}
@@ -241,13 +243,26 @@ class GroupLog:
             return  # an older one whose transaction took longer
         is_first = self._is_first_of_topic(key, value)
         if commits and commits[-1].offset > value.offset and not is_first:
-            if value.offset not in self.asked_again.get(key, ()) and key[0] not in self.may_go_back:
+            is_lawful = value.offset in self.asked_again.get(key, ()) or key[0] in self.may_go_back
+            if not is_lawful and not self._was_taken_by_name(key, commits[-1]):
                 raise Violation("offset-went-back", f"{key}: {value} after {commits[-1]}")
             self.wents_back += 1
         timestamp_ms = value.commit_timestamp
         commits.append(
             Commit(value.offset, value.metadata, place, self._now(), timestamp_ms, value.topic_id)
         )
+
+    def _was_taken_by_name(self, key: OffsetKey, commit: Commit) -> bool:
+        """Whether a classic member of a consumer group committed it that has the partition of the
+        topic before. It knows topics by their names, and goes on with the new one until it hears of
+        the rebalance, while another member has got it: as in Apache Kafka.
+        """
+        author = self.authors.get(commit.metadata)
+        group, _topic, index = key
+        if author is None or author.member_id not in self.by_name.get(group, ()):
+            return False
+        mine = self.current.get(group, {}).get(author.member_id, ())
+        return (commit.topic_id, index) not in mine
 
     def _is_first_of_topic(self, key: OffsetKey, value: Any) -> bool:
         """Whether this is the first offset of a topic that was created again: its offsets begin
@@ -290,6 +305,8 @@ class GroupLog:
         self.replaced_in.pop(group, None)
 
     def _instance(self, group: str, member_id: str, value: Any) -> None:
+        if value is not None and value.classic_member_metadata is not None:
+            self.by_name.setdefault(group, set()).add(member_id)
         instances = self.instances.setdefault(group, {})
         before = self.instance_ids.setdefault(group, {}).pop(member_id, None)
         if value is not None and value.instance_id is not None:
