@@ -430,7 +430,9 @@ class TransactionState:
         def failed(error: ErrorCode) -> CoordinatorResult:
             del error
             self._to_abort.clear()
-            result = self._when_committed(then)
+            # As far as they are written. The next round writes the others, and waits for that.
+            written = [each for each in ids if self.transactions[each].status.is_prepared]
+            result = self._when_committed(lambda now_ms: self._send_markers(written, now_ms))
             result.timers.append(next_round)
             return result
 

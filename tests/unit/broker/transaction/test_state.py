@@ -509,6 +509,27 @@ def test_an_abort_that_cannot_be_written_is_tried_again() -> None:
     assert bench.status() is TransactionStatus.PREPARE_ABORT
 
 
+def test_no_marker_is_sent_before_its_own_abort_is_committed() -> None:
+    """A round whose records were refused waits for nothing that the next round writes."""
+    bench = Bench(abort_interval_ms=100)
+    bench.begin()
+    bench.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    bench.advance(TIMEOUT_MS)
+    bench.log.append_error = ErrorCode.NONE
+    bench.log.is_committing_at_once = False
+    bench.init("other")
+    before_abort = bench.log.log_end_offset
+    bench.log.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+    bench.advance(200)
+    bench.log.append_error = ErrorCode.NONE
+    bench.advance(100)
+    assert bench.status() is TransactionStatus.PREPARE_ABORT
+    bench.log.commit(before_abort)
+    assert bench.commands == []
+    bench.commit()
+    assert [command.transactional_id for command in bench.commands] == ["t"]
+
+
 def test_a_timed_out_transaction_of_the_last_epoch_waits_for_a_producer_id() -> None:
     bench = Bench()
     bench.init()
