@@ -516,6 +516,8 @@ class TransactionLedger(DataLedger):
             place = (group, topic, index)
             known = self.owners.get(place)
             is_other = known is not None and known.member != member
+            if is_other and self._is_challenged(group, new):
+                continue  # perhaps it has been replaced, and has not heard of it yet
             if is_other and known is not None and not self.is_spoilt:
                 is_due = self.now() >= known.heard_at + known.limit_s
                 # A topic that is no more is nobody's.
