@@ -111,6 +111,8 @@ class TransactionLedger(DataLedger):
         self.owners: dict[tuple[str, str, int], Ownership] = {}
         self.challengers: dict[tuple[str, str], dict[str, bool]] = {}
         """By group and instance id: processes that have joined with it, in the classic protocol?"""
+        self.challenges: dict[tuple[str, str], dict[str, float]] = {}
+        """When they did so last, also those that have gone since; virtual seconds."""
         self.claims: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
         self._loaded_ends: dict[tuple[str, Key], int] = {}
         self._epoch_starts: dict[tuple[str, Key, int], int] = {}
@@ -516,7 +518,7 @@ class TransactionLedger(DataLedger):
             place = (group, topic, index)
             known = self.owners.get(place)
             is_other = known is not None and known.member != member
-            if is_other and self._is_challenged(group, new):
+            if is_other and self._was_challenged_since(group, new):
                 continue  # perhaps it has been replaced, and has not heard of it yet
             if is_other and known is not None and not self.is_spoilt:
                 is_due = self.now() >= known.heard_at + known.limit_s
@@ -535,6 +537,16 @@ class TransactionLedger(DataLedger):
         """A process joins with an instance id, from now on until it gives up what it has."""
         if instance_id is not None:
             self.challengers.setdefault((group, instance_id), {})[member] = is_classic
+            self.challenges.setdefault((group, instance_id), {})[member] = self.now()
+
+    def _was_challenged_since(self, group: str, owner: Ownership) -> bool:
+        """Whether another process has asked for its instance id since the owner asked for what it
+        has, whatever has become of that process.
+        """
+        if owner.instance_id is None:
+            return False
+        others = self.challenges.get((group, owner.instance_id), {})
+        return any(member != owner.member and at >= owner.heard_at for member, at in others.items())
 
     def _is_challenged(self, group: str, owner: Ownership) -> bool:
         """Whether another process has asked for the same instance id, and so may have replaced an
