@@ -13,6 +13,7 @@ from moldau.client.producer.core.accumulator import (
     Room,
 )
 from moldau.client.producer.core.batch import ProducerBatch
+from moldau.client.producer.core.results import Results
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import BATCH_HEADER_SIZE, Codec, RecordBuffer, record_size_bound
 from tests.unit.client.producer.core.world import DELIVERY_TIMEOUT_MS, TOPIC, Errors, Expired, World
@@ -179,3 +180,50 @@ def test_a_number_that_is_not_the_next_one_ends_a_transaction(mode: str) -> None
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         ]
     world.finish()
+
+
+def test_another_epoch_is_asked_for_once() -> None:
+    """However often the sender looks before it is there."""
+    world = World("idempotent")
+    assert world.identity is not None
+    world.set_identity(is_open=True, grants_at_once=False)
+    world.append(0, 10)
+    world.pass_time(6.0)
+    world.drain()
+    world.serve(0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    world.answer(0)
+    for _ in range(3):
+        assert world.drain() == 0
+    assert world.identity.bump_count == 1
+    world.finish()
+
+
+def test_a_delivered_batch_holds_no_bytes() -> None:
+    """An application may keep its deliveries for as long as it likes."""
+    world = World("plain")
+    world.append(0, 10)
+    world.pass_time(6.0)
+    world.drain()
+    (batch,) = world.wires[0].requests[0]
+    assert batch.encoded is not None
+    world.serve_all()
+    assert batch.is_done
+    assert (batch.encoded, batch.buffer) == (None, None)
+
+
+def test_a_compressed_batch_that_is_too_large_is_halved_as_it_is_without_compression() -> None:
+    made = ProducerBatch("t", 0, 0.0, RecordBuffer(1 << 16))
+    assert made.buffer is not None
+    for number in range(40):
+        made.buffer.append(number, None, bytes(100), ())
+    made.close(Codec.LZ4, None)
+    assert made.encoded is not None
+    assert made.header is not None
+    assert len(made.encoded) < 1_000
+    settings = replace(World("plain").settings, batch_size_bytes=1 << 16, codec=Codec.LZ4)
+    accumulator = Accumulator(settings, identity=None, errors=Errors(), randrange=lambda count: 0)
+    queue = accumulator.set_leaders("t", [(1, 0)]).queues[0]
+    assert accumulator.append_encoded(queue, made.encoded, made.header, 0.0) is not None
+    (batch,) = accumulator.drain([queue], 1 << 16, 0.0)
+    Results(accumulator).refused(batch, ErrorCode.MESSAGE_TOO_LARGE, None, 0.0)
+    assert 2 <= len(batch.parts()) <= 3

@@ -78,6 +78,7 @@ class Identity:
         self.grants_at_once = True
         self.is_open = True
         self.wanted = False
+        self.bump_count = 0
         self.problem: Exception | None = None
 
     @property
@@ -95,6 +96,7 @@ class Identity:
 
     def bump_epoch(self) -> None:
         assert self.transactional_id is None
+        self.bump_count += 1
         self.wanted = True
         if self.grants_at_once:
             self.grant()
