@@ -16,7 +16,14 @@ from moldau.client.producer.core.batch import ProducerBatch
 from moldau.client.producer.core.results import Results
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import BATCH_HEADER_SIZE, Codec, RecordBuffer, record_size_bound
-from tests.unit.client.producer.core.world import DELIVERY_TIMEOUT_MS, TOPIC, Errors, Expired, World
+from tests.unit.client.producer.core.world import (
+    DELIVERY_TIMEOUT_MS,
+    TOPIC,
+    Errors,
+    Expired,
+    Refused,
+    World,
+)
 
 
 @pytest.mark.parametrize(("missing_bytes", "expected"), [(0, Room.MADE), (1, Room.NO_MEMORY)])
@@ -227,3 +234,20 @@ def test_a_compressed_batch_that_is_too_large_is_halved_as_it_is_without_compres
     (batch,) = accumulator.drain([queue], 1 << 16, 0.0)
     Results(accumulator).refused(batch, ErrorCode.MESSAGE_TOO_LARGE, None, 0.0)
     assert 2 <= len(batch.parts()) <= 3
+
+
+def test_a_batch_is_sent_again_as_often_as_it_may_be() -> None:
+    world = World("plain")
+    settings = replace(world.settings, retries=2)
+    accumulator = Accumulator(settings, identity=None, errors=Errors(), randrange=lambda count: 0)
+    queue = accumulator.set_leaders("t", [(1, 0)]).queues[0]
+    assert accumulator.make_room(queue, 100, 0.0) is Room.MADE
+    queue.appender.append(0, None, b"value", ())
+    now_ms = 0.0
+    for attempt in range(3):
+        (batch,) = accumulator.drain([queue], 1_000, now_ms)
+        assert not batch.is_done, attempt
+        Results(accumulator).refused(batch, ErrorCode.NOT_ENOUGH_REPLICAS, None, now_ms)
+        now_ms = batch.not_before_ms
+    assert isinstance(batch.error, Refused)
+    assert queue.is_empty
