@@ -79,15 +79,20 @@ def list_sinks(options: Mapping[str, str]) -> list[KnownSink]:
         SparkConnectorError: the ledger cannot be read, or holds a record that cannot be understood.
     """
     parsed = SinkOptions.parse(options)
-    with (
-        explained(f"listing the sinks of {parsed.ledger_topic}"),
-        sync.Admin(config=parsed.admin_config()) as admin,
-        closing(LedgerStore(parsed, "", admin)) as store,
-    ):
-        if parsed.ledger_topic not in admin.list_topics():
-            return []
-        index = store.whole()
+    with explained(f"listing the sinks of {parsed.ledger_topic}"):
+        index = _whole_ledger(parsed)
         return [_known(index, each) for each in index.sink_ids()]
+
+
+def _whole_ledger(options: SinkOptions) -> LedgerIndex:
+    """What the ledger holds; nothing where there is none."""
+    with (
+        sync.Admin(config=options.admin_config()) as admin,
+        closing(LedgerStore(options, "", admin)) as store,
+    ):
+        if options.ledger_topic not in admin.list_topics():
+            return LedgerIndex()
+        return store.whole()
 
 
 def _known(index: LedgerIndex, sink_id: str) -> KnownSink:
@@ -163,9 +168,12 @@ def _forgotten(index: LedgerIndex, sink_id: str, query_id: str | None) -> dict[s
 
 
 def _check_known(options: Mapping[str, str], sink_id: str) -> None:
-    if sink_id not in {each.sink_id for each in list_sinks(options)}:
-        ledger = SinkOptions.parse(options).ledger_topic
-        raise InvalidOption(f"ledger topic {ledger} knows no sink {sink_id!r}")
+    """Other sinks' records need not be understood for that: newer releases may share the ledger."""
+    parsed = SinkOptions.parse(options)
+    with explained(f"looking for sink {sink_id!r}"):
+        is_known = sink_id in _whole_ledger(parsed).sink_ids()
+    if not is_known:
+        raise InvalidOption(f"ledger topic {parsed.ledger_topic} knows no sink {sink_id!r}")
 
 
 def _rewrite(options: SinkOptions, old_id: str, new_id: str) -> None:

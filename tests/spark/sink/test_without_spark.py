@@ -503,7 +503,7 @@ def test_a_topic_that_cannot_be_a_ledger(
 
 
 def test_a_record_of_a_newer_release(cluster: Cluster, topic: str, admin: Admin) -> None:
-    sink = Sink(cluster, topic)
+    sink = Sink(cluster, topic, ledgerTopic=f"ledger-{uuid.uuid4().hex[:8]}")
     sink.plan()
     with sync.Producer(cluster.bootstrap_server) as producer:
         producer.send(sink.options.ledger_topic, b'{"version": 9}', key=sink.id.encode())

@@ -196,7 +196,7 @@ class TransactionAnswers:
 
     def cannot_be_asked(self, ask: Ask, message: str) -> None:
         """The broker serves no version that can say it."""
-        self._under_way = None
+        assert self._under_way is None
         problem = Problem(ErrorCode.UNSUPPORTED_VERSION, message)
         if ask.kind is RequestKind.COMMIT_OFFSETS:
             self._give_up_commits(problem)

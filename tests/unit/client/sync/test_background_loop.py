@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -241,6 +242,34 @@ def test_a_listener_that_an_interrupted_call_did_not_run_is_run_by_the_next(
     with pytest.raises(KeyboardInterrupt):
         loop.call(poll, callers=callers)
     assert loop.call(next_poll, callers=callers) == threading.get_ident()
+
+
+def test_a_listener_that_waits_for_an_interrupted_thread_is_run_by_the_next_call(
+    loop: BackgroundLoop, callers: Callers
+):
+    """It was handed to the call before its thread heard of the interruption."""
+    steps: list[asyncio.Task[object]] = []
+
+    async def poll() -> None:
+        _interrupt_main_thread()
+        steps.append(asyncio.create_task(callers.run(threading.get_ident)))
+        await asyncio.Event().wait()
+
+    async def next_poll() -> object:
+        return await asyncio.wait_for(steps[0], DEADLINE_S)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.call(poll, callers=callers)
+    assert loop.call(next_poll, callers=callers) == threading.get_ident()
+
+
+def test_a_thread_that_waits_for_its_call_takes_no_processor_time(loop: BackgroundLoop):
+    async def work() -> None:
+        await asyncio.sleep(0.3)
+
+    before_s = time.thread_time()
+    loop.call(work)
+    assert time.thread_time() - before_s < 0.03
 
 
 def test_a_blocking_call_on_the_loops_own_thread_is_refused(loop: BackgroundLoop):

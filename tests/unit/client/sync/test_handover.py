@@ -273,6 +273,23 @@ def test_what_is_handed_over_after_the_end_fails(setting: Setting):
     assert [type(error) for _, error in told] == [ClientClosed]
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "headers", "more_bytes"),
+    [
+        (None, None, (), 0),
+        (b"key", b"value", (), 8),
+        (None, None, (("name", None), ("n", b"data")), 2 * RECORD_OVERHEAD_BYTES + 9),
+    ],
+)
+def test_what_a_record_counts(key: Any, value: Any, headers: Any, more_bytes: int):
+    record = ("t", value, key, headers, None, 0, None)
+    assert size_of(record) == RECORD_OVERHEAD_BYTES + more_bytes
+
+
+def test_a_handover_has_all_its_room_from_the_beginning(setting: Setting):
+    assert has_all_room(setting)
+
+
 def test_one_record_larger_than_the_bound_is_taken(setting: Setting):
     record = ("t", Payload(1, 10**9), None, (), None, 0, None)
     delivery = setting.handover.put(record, size_of(record))
@@ -318,7 +335,8 @@ def test_what_is_withdrawn_in_time_is_not_sent(setting: Setting):
     wait_until(lambda: len(setting.producer.taken) == 1, what="the kept record")
     assert setting.producer.taken == [("t", "kept")]
     assert withdrawn.done()
-    assert isinstance(withdrawn.exception(), KafkaError)
+    with pytest.raises(KafkaError, match="interrupted before it was sent"):
+        withdrawn.result()
     setting.handover.withdraw(kept)
     assert not kept.done()
     assert setting.handover.has_room

@@ -13,8 +13,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from moldau.spark_connector.core import commit_protocol
 from moldau.spark_connector.core.commit_protocol import committing, planning
-from moldau.spark_connector.core.commit_steps import RefusalKind
-from moldau.spark_connector.core.task_roles import Role, TaskReport
+from moldau.spark_connector.core.commit_steps import (
+    FindOpen,
+    LedgerView,
+    RefusalKind,
+    Refused,
+    TakeLedger,
+    WriteLedger,
+)
+from moldau.spark_connector.core.ledger import SinkRecord, Slot, decided
+from moldau.spark_connector.core.task_roles import Plan, Role, TaskReport
 
 from .simulated_sink import SINK, TASKS, Driver, Query, SimulatedCluster
 
@@ -316,6 +324,23 @@ def test_why_a_batch_was_not_decided() -> None:
         assert driver.refusal is not None
         kinds = (RefusalKind.LOST_BEFORE_DECISION, RefusalKind.FENCED)
         assert driver.refusal.kind is kinds[has_successor]
+
+
+def test_a_planning_that_is_overtaken_while_it_lists_aborts_nothing() -> None:
+    """What it has found may be the other driver's."""
+    way = planning(SINK, "token")
+    assert isinstance(next(way), TakeLedger)
+    assert isinstance(way.send(LedgerView()), WriteLedger)
+    assert isinstance(way.send(True), FindOpen)
+    assert isinstance(way.send((("s.w.0.0", 1, 1),)), WriteLedger)
+    assert isinstance(way.send(False), TakeLedger)
+
+
+def test_a_decided_batch_that_comes_again_without_a_tasks_rows_is_refused() -> None:
+    batch = decided("a", 1, [Slot(0, "s.w.0.0", 1, 1, 2, 5)], 1, 1)
+    plan = Plan(SinkRecord(SINK, "token", batch))
+    with pytest.raises(Refused, match="2 rows in task 0 and comes again with 0 rows"):
+        next(committing(plan, "a", 1, []))
 
 
 @pytest.mark.parametrize("step", [3, 1])

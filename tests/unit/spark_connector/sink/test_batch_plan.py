@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import pickle
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from moldau.spark_connector.core.commit_steps import LedgerView
 from moldau.spark_connector.core.ledger import SinkRecord, Slot, decided
 from moldau.spark_connector.core.task_roles import Plan
+from moldau.spark_connector.errors import ClusterUnreachable
+from moldau.spark_connector.options.sink_options import SinkOptions
 from moldau.spark_connector.sink import batch_plan
-from moldau.spark_connector.sink.batch_plan import PlannedBatch
+from moldau.spark_connector.sink.batch_plan import PlannedBatch, planned_for
 from moldau.spark_connector.sink.ledger_store import KnownLedger
 
 
@@ -32,6 +35,24 @@ def test_a_message_has_what_its_own_query_needs() -> None:
     assert (narrow.ledger.read_to, narrow.two_phase) == (9, True)
     assert whole.narrowed("z").plan.finished == {}
     assert pickle.loads(pickle.dumps(narrow)) == narrow
+
+
+@pytest.mark.parametrize(
+    ("is_whole", "query_id", "asks"),
+    [(True, "a", False), (True, "new", False), (False, "a", False), (False, "new", True)],
+)
+def test_a_task_asks_the_ledger_only_for_a_query_that_its_plan_may_lack(
+    is_whole: bool, query_id: str, asks: bool
+) -> None:
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "100"}
+    options = SinkOptions.parse(given | {"topic": "t", "sinkId": "s"})
+    known = planned("a")
+    known = replace(known, plan=replace(known.plan, is_whole=is_whole))
+    if asks:
+        with pytest.raises(ClusterUnreachable):
+            planned_for(options, known, query_id)
+    else:
+        assert planned_for(options, known, query_id) == known.narrowed(query_id)
 
 
 def test_a_forked_process_remembers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,3 +106,40 @@ def test_nothing_is_decided_at_least_once(committed: list[int]) -> None:
     writer.commit([SinkMessage(3), SinkMessage(0)], 0)
     writer.abort([SinkMessage(3), None], 0)
     assert committed == []
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_a_batch_write_that_fails_is_given_up_when_it_was_planned(
+    monkeypatch: pytest.MonkeyPatch, is_planned: bool
+) -> None:
+    aborted: list[Any] = []
+    monkeypatch.setattr(batch_writer, "abort_batch", lambda *given: aborted.append(given))
+    writer = make_batch_writer(GIVEN, ROWS, False)
+    writer.planned = planned("q") if is_planned else None
+    writer.abort([told(0), None])
+    if is_planned:
+        ((_, sink_id, plan, batch_id, reports, tasks),) = aborted
+        assert (sink_id, plan, batch_id, len(reports), tasks) == ("s", writer.planned, 0, 1, 2)
+    else:
+        assert aborted == []
+
+
+@pytest.mark.parametrize(
+    "properties", [{"sql.streaming.queryId": "q"}, {"streaming.sql.batchId": "1"}]
+)
+def test_a_task_that_does_not_know_its_query_and_batch_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
+) -> None:
+    class Context:
+        @classmethod
+        def get(cls) -> Context:
+            return cls()
+
+        def getLocalProperty(self, name: str) -> str | None:
+            return properties.get(name)
+
+    monkeypatch.setattr(stream_writer, "TaskContext", Context)
+    writer = make_stream_writer(GIVEN, ROWS, False)
+    writer.planned = planned("q")
+    with pytest.raises(SparkConnectorError, match="which query and batch"):
+        writer.write(iter(()))

@@ -241,13 +241,30 @@ def test_failures_pause_longer_and_longer_and_look_for_the_coordinator() -> None
     assert pauses == [10.0, 20.0, 40.0]
 
 
+def test_a_sync_that_fails_joins_once_more_and_a_heartbeat_does_not() -> None:
+    script = Script()
+    script.enter(1, P0)
+    script.now_ms += 100
+    script.refuse(GroupRequest.HEARTBEAT, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert script.member.state is ClassicState.STABLE
+    script.now_ms = script.member.due_ms()
+    script.refuse(GroupRequest.HEARTBEAT, ErrorCode.REBALANCE_IN_PROGRESS)
+    script.prepare(P0)
+    attempt = script.send(GroupRequest.JOIN)
+    script.member.joined(attempt, script.now_ms, generation_id=2, member_id="m", is_leader=False)
+    script.refuse(GroupRequest.SYNC, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    script.now_ms = script.member.due_ms()
+    script.send(GroupRequest.JOIN)
+
+
 def test_silence_for_a_session_looks_for_the_coordinator() -> None:
     script = Script()
     script.enter(1, P0)
     script.watch.begin(0.0)
-    script.now_ms = 501.0
-    script.member.next_request(script.now_ms)
-    assert script.member.needs_coordinator
+    for script.now_ms in (500.0, 501.0):
+        script.member.needs_coordinator = False
+        script.member.next_request(script.now_ms)
+        assert script.member.needs_coordinator == (script.now_ms > 500.0)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID])

@@ -246,6 +246,17 @@ def test_passing_refusals_are_tried_again(code: ErrorCode) -> None:
     script.send()
 
 
+def test_a_topic_that_may_not_be_read_is_told_once_and_asked_for_again() -> None:
+    script = Script()
+    script.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    step = script.member.next_step(script.now_ms)
+    assert isinstance(step, Fail)
+    assert step.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert script.member.next_step(script.now_ms) is None
+    script.now_ms = script.member.due_ms()
+    script.enter(0)
+
+
 def test_a_pattern_is_the_brokers_to_match_and_can_be_taken_back() -> None:
     script = Script(wish=Wish(pattern="t.*"))
     request = script.beat(1)

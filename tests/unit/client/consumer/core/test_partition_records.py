@@ -220,6 +220,21 @@ def test_a_corrupt_batch_is_told_when_what_came_before_has_been_read() -> None:
     assert [record.offset for record in reader.records.take(100)] == [6, 7, 8]
 
 
+def test_columns_come_before_the_corrupt_batch_behind_them() -> None:
+    log = ModelLog()
+    for _ in range(3):
+        log.append(3)
+    corrupted(log, 1)
+    reader = Reader(log, committed=False)
+    reader.fetch(10_000)
+    (batch,) = reader.records.open_batches(100, 1 << 16)
+    assert batch.header.base_offset == 0
+    take_columns([batch.cursor], 100)
+    reader.records.batches_taken()
+    with pytest.raises(CorruptRecords, match="the records at offset 3"):
+        reader.records.open_batches(100, 1 << 16)
+
+
 def test_checksums_are_not_looked_at_when_they_are_switched_off() -> None:
     log = ModelLog()
     log.append(3)

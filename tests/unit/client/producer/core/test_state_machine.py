@@ -153,6 +153,13 @@ class AccumulatorMachine(RuleBasedStateMachine):
     def give_up_waiting(self) -> None:
         self.world.give_up_waiting()
 
+    @rule(node=nodes, counts=st.tuples(st.integers(0, 8), st.integers(0, 8)))
+    def refuse_node(self, node: int, counts: tuple[int, int]) -> None:
+        """A node will never take what is for it: on the wire, waiting and being filled."""
+        self._fill_wires(counts, 60)
+        self._append(counts, 60)
+        self.world.refuse_node(node)
+
     @rule()
     def bump(self) -> None:
         self.world.bump()

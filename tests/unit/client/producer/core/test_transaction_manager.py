@@ -503,3 +503,34 @@ def test_what_is_no_pair_is_not_read(text: str) -> None:
 
 def test_a_pair_survives_being_written_down() -> None:
     assert ProducerIdAndEpoch.parse(str(PAIR)) == PAIR
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [
+        (K.INITIALIZE, S.UNINITIALIZED),
+        (K.COMMIT_OFFSETS, S.ABORTABLE_ERROR),
+        (K.END, S.FATAL_ERROR),
+    ],
+)
+def test_what_a_coordinator_is_too_old_to_be_asked(kind: RequestKind, state: S) -> None:
+    """A start may be tried again, a transaction without those offsets committed."""
+    manager = TransactionManager("tid", 60_000) if kind is K.INITIALIZE else in_transaction(2)
+    commit: Any = None
+    if kind is K.INITIALIZE:
+        manager.initialize()
+    else:
+        manager.admit(A)
+    if kind is K.COMMIT_OFFSETS:
+        commit = manager.add_offsets(GroupMember("g", 4, "m"), {A: Position(1)})
+    elif kind is K.END:
+        manager.commit()
+        settle(manager)
+    asked = manager.next_ask()
+    assert asked is not None
+    assert asked.kind is kind
+    manager.cannot_be_asked(asked, "too old")
+    assert manager.state is state
+    assert manager.problem == Problem(ErrorCode.UNSUPPORTED_VERSION, "too old")
+    assert manager.next_ask() is None
+    assert commit is None or commit.problem == manager.problem

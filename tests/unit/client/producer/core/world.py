@@ -40,6 +40,10 @@ class Refused(Exception):
 class Expired(Exception):
     """A batch ran out of time."""
 
+    def __init__(self, record_count: int) -> None:
+        super().__init__(f"{record_count} records")
+        self.record_count = record_count
+
 
 class Given(Exception):
     """A batch failed because somebody said so."""
@@ -56,8 +60,7 @@ class Errors:
     def expired(
         self, topic: str, partition: int, record_count: int, last: ErrorCode | None
     ) -> Exception:
-        assert record_count > 0
-        return Expired()
+        return Expired(record_count)
 
     def record_refused(self, error: Exception, is_named: bool, message: str | None) -> Exception:
         return error
@@ -75,6 +78,7 @@ class Identity:
         self.grants_at_once = True
         self.is_open = True
         self.wanted = False
+        self.bump_count = 0
         self.problem: Exception | None = None
 
     @property
@@ -92,6 +96,7 @@ class Identity:
 
     def bump_epoch(self) -> None:
         assert self.transactional_id is None
+        self.bump_count += 1
         self.wanted = True
         if self.grants_at_once:
             self.grant()
@@ -288,6 +293,11 @@ class World:
         self.is_flawless = False
         self.results.fail_waiting(Given("aborted"))
 
+    def refuse_node(self, node: int) -> None:
+        """A node turns out to be one that will never take anything from this client."""
+        self.is_flawless = False
+        self.results.fail_node(node, Given("refused"))
+
     def bump(self) -> None:
         """A new epoch, for whatever reason; transactional: at the end of a transaction."""
         self.is_flawless = False
@@ -317,7 +327,11 @@ class World:
         finished, self.accumulator.finished = self.accumulator.finished, []
         self.accumulator.replaced.clear()
         for outcome in finished:
-            for index, waiter in outcome.take_waiters():
+            waiters = outcome.take_waiters()
+            # A transaction's other batches end with the error of the first one.
+            if isinstance(outcome.error, Expired) and self.mode != "transactional":
+                assert outcome.error.record_count == len(waiters), "said to be of so many records"
+            for index, waiter in waiters:
                 waiter(outcome, index)
 
     def check(self) -> None:
