@@ -173,10 +173,10 @@ class Changes:
     async def _restart_brokers(self, dice: Random, end: float) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            pause = dice.uniform(*RESTART_S)
-            if loop.time() + pause > end:
+            running_s = dice.uniform(*RESTART_S)
+            if loop.time() + running_s > end:
                 return
-            await pause(pause)
+            await pause(running_s)
             index = dice.randrange(len(self._addresses))
             broker_id = self._cluster.broker_ids[index]
             ending = self._cluster.stop if dice.random() < 0.5 else self._cluster.kill
