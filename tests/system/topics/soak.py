@@ -65,7 +65,7 @@ LOOK_S: Final = 0.2
 END_S: Final = 60.0
 SHOWN_NOTES: Final = 8
 REST_S: Final = 60.0
-READY_S: Final = 120.0
+READY_S: Final = 300.0
 
 
 SPARK: Final = "spark"
@@ -239,12 +239,10 @@ class Soak:
             ]
             try:
                 for writer in self._writers:
-                    await writer.start()
+                    await writer.probe()
                 await wait_until_async(
                     self._are_ready, what="the readers have begun", deadline_s=READY_S
                 )
-                for writer in self._writers:
-                    await writer.rest()
                 begin = time.monotonic()
                 while time.monotonic() - begin < seconds and not self.account.problem_count:
                     left = seconds - (time.monotonic() - begin)

@@ -47,7 +47,7 @@ OPTIONS: Final = {
     "startingOffsets": "earliest",
     "failOnDataLoss": "false",
     "includeTopicId": "true",
-    "maxOffsetsPerTrigger": "2000",
+    "maxOffsetsPerTrigger": "20000",
     "kafka.isolation.level": "read_committed",
     "kafka.default.api.timeout.ms": "20000",
     "kafka.request.timeout.ms": "4000",
