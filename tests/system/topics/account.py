@@ -475,7 +475,7 @@ class Account:
 def share_out(losses: list[LossReport], incarnations: list[tuple[bool, int | None]]) -> int | None:
     """Whether the losses of a partition can be of its incarnations, in this order.
 
-    One that was read has at least one loss; one member names an offset of an incarnation once; and
+    One that was read has at least one loss; one member tells of an incarnation once; and
     what was not read lies at or after the lowest offset that is named.
 
     Args:
@@ -490,17 +490,16 @@ def share_out(losses: list[LossReport], incarnations: list[tuple[bool, int | Non
     for was_read, unread in incarnations:
         following = set() if was_read else set(possible)
         for begin in possible:
-            told: set[tuple[str, int]] = set()
+            told: set[str] = set()
             lowest: int | None = None
             for end in range(begin, len(losses)):
                 loss = losses[end]
-                offset = loss.offset
-                if offset is None or (loss.member, offset) in told:
+                if loss.offset is None or loss.member in told:
                     break
-                told.add((loss.member, offset))
-                lowest = offset if lowest is None else min(lowest, offset)
+                told.add(loss.member)
+                lowest = loss.offset if lowest is None else min(lowest, loss.offset)
                 if not was_read or unread is None or unread >= lowest:
                     following.add(end + 1)
-        most = max(most, *possible)
+        most = max(most, max(possible, default=0))
         possible = following
-    return None if len(losses) in possible else max(most, *possible, 0)
+    return None if len(losses) in possible else max(most, max(possible, default=0))
