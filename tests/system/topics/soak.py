@@ -60,12 +60,13 @@ CONFIG: Final = {
 }
 TOPICS: Final = ("alpha", "beta", "gamma")
 ROUND_S: Final = 25.0
-CATCH_UP_S: Final = 120.0
+STUCK_S: Final = 240.0
+"""How long a reader that lacks records may get no further: Spark may have to start first."""
 LOOK_S: Final = 0.2
 END_S: Final = 60.0
 SHOWN_NOTES: Final = 8
 REST_S: Final = 60.0
-READY_S: Final = 300.0
+READY_S: Final = 600.0
 
 
 SPARK: Final = "spark"
@@ -297,7 +298,7 @@ class Soak:
 
     async def _catch_up(self, held: Mapping[tuple[str, bool], list[tuple[int, int, int]]]) -> None:
         """Wait until every reader has what the live topics hold."""
-        end = time.monotonic() + CATCH_UP_S
+        end, left = time.monotonic() + STUCK_S, sys.maxsize
         while True:
             for process in self.processes:
                 process.take()
@@ -312,6 +313,8 @@ class Soak:
                         behind[name, topic] = count
             if not behind:
                 return
+            if sum(behind.values()) < left:
+                end, left = time.monotonic() + STUCK_S, sum(behind.values())
             if time.monotonic() > end or self.account.problem_count:
                 for (name, topic), count in behind.items():
                     self.account.wrong(

@@ -35,8 +35,9 @@ SETTINGS: Final = {
     "spark.ui.enabled": "false",
 }
 MASTER: Final = "local[2]"
-QUERY_S: Final = (15.0, 45.0)
-"""How long a query runs before it is stopped and the next one goes on from the checkpoint."""
+QUERY_S: Final = (5.0, 30.0)
+"""How long a query runs after its first batch before it is stopped, and the next one goes on from
+the checkpoint."""
 TRIGGER: Final = "300 milliseconds"
 LOOK_S: Final = 0.2
 ROWS: Final = "rows"
@@ -45,9 +46,14 @@ ROWS_AFTER: Final = "rows-after"
 
 
 class Batches:
-    """What a batch is written to: each store gets all of it."""
+    """What a batch is written to: each store gets all of it.
+
+    Attributes:
+        count: how many have been written.
+    """
 
     def __init__(self, job: dict[str, Any]) -> None:
+        self.count = 0
         client = redis.Redis.from_url(job["redis"])
         results = RedisOffsets(job["redis"], "spark")
 
@@ -73,27 +79,31 @@ class Batches:
                 write(frame, batch_id)
         finally:
             frame.unpersist()
+        self.count += 1
 
 
 def run_query(spark: SparkSession, job: dict[str, Any], stop: Stop, seconds: float) -> None:
-    """A query for so long. Raises what ends it."""
+    """A query, for so long after its first batch. Raises what ends it."""
     frame = (
         spark.readStream.format(FORMAT)
         .options(**job["options"])
         .load()
         .selectExpr(*COLUMNS[:-1], f"cast(string(value) as long) as {COLUMNS[-1]}")
     )
+    batches = Batches(job)
     query = (
-        frame.writeStream.foreachBatch(Batches(job))
+        frame.writeStream.foreachBatch(batches)
         .option("checkpointLocation", job["checkpoint"])
         .trigger(processingTime=TRIGGER)
         .start()
     )
-    end = time.monotonic() + seconds
+    end: float | None = None
     try:
-        while not stop and time.monotonic() < end:
+        while not stop and (end is None or time.monotonic() < end):
             if query.awaitTermination(LOOK_S):
                 raise AssertionError("the query has ended by itself")
+            if end is None and batches.count:
+                end = time.monotonic() + seconds
     finally:
         query.stop()
 

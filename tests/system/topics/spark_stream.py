@@ -38,8 +38,8 @@ from tests.system.topics.stores import (
 
 REPOSITORY: Final = Path(__file__).parents[3]
 DRIVER: Final = "tests.system.topics.spark_driver"
-DRIVER_S: Final = (50.0, 120.0)
-"""How long a driver lives before it is killed."""
+DRIVER_S: Final = (10.0, 90.0)
+"""How long a driver lives after its first rows before it is killed."""
 LOOK_S: Final = 0.1
 END_S: Final = 30.0
 SHOWN: Final = 2_000
@@ -77,9 +77,10 @@ def spark_stream(teller: Teller, bootstrap: str, topics: list[str]) -> None:
         stored = Stored(teller, job, server, directory / "warnings")
         while not stop:
             driver = Driver(job, directory)
-            end = time.monotonic() + dice.uniform(*DRIVER_S)
-            while not stop and time.monotonic() < end and driver.is_running:
-                stored.tell()
+            end: float | None = None
+            while not stop and driver.is_running and (end is None or time.monotonic() < end):
+                if stored.tell() and end is None:
+                    end = time.monotonic() + dice.uniform(*DRIVER_S)
                 stop.wait(LOOK_S)
             if stop:
                 driver.end()
@@ -171,8 +172,12 @@ class Stored:
         warnings.touch()
         self._warnings = Tail(warnings)
 
-    def tell(self) -> None:
-        """What is new. The rows are looked up before the losses, and told after them."""
+    def tell(self) -> bool:
+        """What is new. The rows are looked up before the losses, and told after them.
+
+        Returns:
+            Whether there were rows.
+        """
         reads: dict[str, list[Read]] = {}
         for name, table in self._tables.items():
             reads[name] = [read_of(row) for row in table.new()]
@@ -191,3 +196,4 @@ class Stored:
         for name, found in reads.items():
             if found:
                 self._teller.polled(name, found)
+        return any(reads.values())
