@@ -65,7 +65,7 @@ STUCK_S: Final = 240.0
 LOOK_S: Final = 0.2
 END_S: Final = 60.0
 SHOWN_NOTES: Final = 8
-REST_S: Final = 60.0
+REST_S: Final = 180.0
 READY_S: Final = 600.0
 
 
