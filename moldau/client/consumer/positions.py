@@ -92,7 +92,8 @@ class Positions:
 
     def leaders_changed(self) -> None:
         """The metadata have been updated: positions are checked where the leader is a new one, and
-        begin as `auto.offset.reset` says where the topic is another one of the same name.
+        begin as `auto.offset.reset` says where the topic is another one of the same name. With
+        `none` a poll says so, by NoOffsetForPartition.
         """
         topics = self._client.metadata.topics
         recreated: set[str] = set()
@@ -101,10 +102,9 @@ class Positions:
             topic = topics.get(name)
             if topic is None:
                 continue
-            if state.topic_seen(topic.topic_id):
+            if state.topic_seen(topic.topic_id) and self._subscription.may_reset:
                 recreated.add(name)
-                if self._subscription.may_reset:
-                    state.request_reset(self._subscription.default_reset)
+                state.request_reset(self._subscription.default_reset)
             found = topic.partitions.get(partition)
             if found is not None:
                 state.leader_seen(found.leader, found.leader_epoch)

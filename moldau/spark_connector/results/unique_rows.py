@@ -133,16 +133,17 @@ class UniqueRows:
                 connection.rollback()  # the look at the table began a transaction
                 insert = upsert_of(connection.dialect.name)(table)
                 statement = insert.on_conflict_do_nothing(index_elements=key_of(columns))
+                # Several rows at once have no row count with psycopg: what is returned counts.
+                statement = statement.returning(sa.literal(1))
                 while chunk := list(islice(rows, CHUNK_ROWS)):
                     values = [{name: row[name] for name in columns} for row in chunk]
                     for row in values if TOPIC_ID_COLUMN in columns else ():
                         # Brokers before topic ids: a null is never the same as another.
                         row[TOPIC_ID_COLUMN] = row[TOPIC_ID_COLUMN] or UNKNOWN_ID
                     with connection.begin():
-                        found = connection.execute(statement, values)
-                    if found.rowcount >= 0:
-                        new_count += found.rowcount
-                        self.skipped_count += len(values) - found.rowcount
+                        added_count = len(connection.execute(statement, values).all())
+                    new_count += added_count
+                    self.skipped_count += len(values) - added_count
         finally:
             engine.dispose()
         return new_count

@@ -26,7 +26,7 @@ in the checkpoint from then on. Run again by driver B it is empty too, and batch
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -58,6 +58,9 @@ from moldau.spark_connector.source.offsets_reader import OffsetsSource, Topology
 
 _log: Final = logging.getLogger("moldau.spark_connector")
 
+ENDED: Final = (Missing.GONE, Missing.REPLACED)
+"""What is missing when there is no such topic any more."""
+
 
 class StreamPlanner:
     """Plans the batches of one run of one query.
@@ -80,7 +83,7 @@ class StreamPlanner:
         self._now_ms = now_ms
         self._sleep_ms = sleep_ms
         self._admission = Admission(options.limits)
-        self._told_topics: set[tuple[str, UUID]] = set()
+        self._told_ends: set[tuple[TopicPartition, UUID]] = set()
         self._told_losses: frozenset[Loss] = frozenset()
         self._latest: OffsetsJson | None = None
         self._planned_end: OffsetsJson | None = None
@@ -107,7 +110,7 @@ class StreamPlanner:
         if isinstance(selection, AtOffsets):
             others = selection.in_former_topics(topology.topic_ids)
             found, losses = clamped(found, beginnings, ends, others)
-            self._report(losses)
+            self._report((losses, {}))
         if self._starting.is_volatile():
             self._volatile_initial = found
             self._fixes_initial = True
@@ -165,26 +168,24 @@ class StreamPlanner:
         # `end` is in the checkpoint: Spark asks for the first offset again only to run the batch.
         self._fixes_initial = False
         is_first = start == self._volatile_initial
+        crossed: list[Loss] = []
         losses: list[Loss] = []
-        lost_ids = dict(start_ids)
         is_mine = end_value == self._planned_end
         if not is_mine or any(is_replaced(name, start_ids, end_ids) for name in start_ids):
-            start, left, losses = self._of_one_topic(
+            start, end, crossed, losses = self._of_one_topic(
                 start, end, start_ids, end_ids, is_first=is_first
             )
-            lost_ids |= {name.topic: end_ids[name.topic] for name in end.keys() - left.keys()}
-            end = left
         moving = [name for name in end if name not in start or start[name] < end[name]]
         ranges, others = readable(start, end, self._source.beginnings(moving), is_first=is_first)
         losses += others
         if self._planned_blindly:
             self._planned_blindly = False
-            losses = gone(start, end) + losses
+            crossed += gone(start, end)
         if not is_mine:
             # Planned by a driver before this one: the logs may have been cut meanwhile.
             ranges, shorter = self._within_ends(ranges)
             losses += shorter
-        self._report(losses, lost_ids)
+        self._report((crossed, start_ids), (losses, end_ids))
         return split(
             ranges,
             min_partitions=self._options.min_partitions,
@@ -226,7 +227,7 @@ class StreamPlanner:
             _log.info("asking again: %s", "; ".join(map(str, [*others, *shorter])))
             self._sleep_ms(self._options.retry_interval_ms)
         self._told_losses = frozenset()
-        self._report([*losses, *shorter], start_ids)
+        self._report(([*losses, *shorter], start_ids))
         self._told_losses = frozenset(losses + shorter)
         return topology, ends, lost
 
@@ -238,9 +239,9 @@ class StreamPlanner:
         end_ids: TopicIds,
         *,
         is_first: bool,
-    ) -> tuple[Offsets, Offsets, list[Loss]]:
+    ) -> tuple[Offsets, Offsets, list[Loss], list[Loss]]:
         """What is left of a batch where names have gone to other topics since it was planned, or
-        between its ends.
+        between its ends; and what is lost of the topics that the start is in, and the end.
 
         Offsets in another topic than the one that there is now mean nothing any more: such an end
         is taken to where the batch begins, and such a start to the topic's first record.
@@ -277,7 +278,8 @@ class StreamPlanner:
         return (
             {name: offset for name, offset in start.items() if name not in begun | ended},
             {name: offset for name, offset in end.items() if name not in ended},
-            crossed + losses,
+            crossed,
+            losses,
         )
 
     def _check_known(self, topology: Topology, start: Mapping[TopicPartition, int]) -> None:
@@ -307,27 +309,24 @@ class StreamPlanner:
         self._planned_end = to_json(end, topic_ids)
         return self._planned_end
 
-    def _report(self, losses: list[Loss], topic_ids: TopicIds | None = None) -> None:
+    def _report(self, *lost: tuple[Sequence[Loss], TopicIds]) -> None:
         """Report losses, each once: not in a batch's tasks what was told when it was planned, and
-        that a topic was replaced only in the first batch that meets it.
+        the end of a topic once for each of its partitions, from the first offset that is lost.
 
         Args:
-            topic_ids: of the topics that the lost offsets were in.
+            lost: losses, and the ids of the topics that the lost offsets were in.
         """
-        ids = topic_ids or {}
-        former = {
-            (loss.topic_partition.topic, ids[loss.topic_partition.topic])
-            for loss in losses
-            if loss.missing is Missing.REPLACED and loss.topic_partition.topic in ids
-        }
-        known = {topic for topic, _ in former & self._told_topics}
-        self._told_topics |= former
-        news = [
-            loss
-            for loss in losses
-            if loss not in self._told_losses
-            and not (loss.missing is Missing.REPLACED and loss.topic_partition.topic in known)
-        ]
+        news = []
+        for losses, topic_ids in lost:
+            for loss in losses:
+                topic_id = topic_ids.get(loss.topic_partition.topic, ZERO_UUID)
+                has_ended = loss.missing in ENDED and topic_id != ZERO_UUID
+                end = (loss.topic_partition, topic_id)
+                if loss in self._told_losses or (has_ended and end in self._told_ends):
+                    continue
+                if has_ended:
+                    self._told_ends.add(end)
+                news.append(loss)
         report(news, fail_on_data_loss=self._options.fail_on_data_loss)
 
 

@@ -339,3 +339,12 @@ def test_offsets_after_the_results_are_at_least_once(
     shutil.rmtree(tmp_path / "checkpoint")
     run(stream, after, tmp_path / "checkpoint")
     assert len(written) == COUNT + PER_BATCH
+
+
+def test_unique_rows_counts_what_was_there_in_every_database(database: str):
+    columns = ("topic", "partition", "offset", "delay")
+    rows = [dict(zip(columns, ("t", 0, offset, offset), strict=True)) for offset in range(1_500)]
+    unique = UniqueRows(database, "each_once")
+    assert unique.write_rows(iter(rows[:1_200]), columns) == 1_200
+    assert unique.write_rows(iter(rows), columns) == 300
+    assert unique.skipped_count == 1_200

@@ -59,6 +59,7 @@ class Reports(Enum):
     BY_PARTITION = "once per partition"
     WHEN_MET = "once, when rows of a partition that it had come again; other rows may come before"
     BY_DRIVER = "once per driver, until a row of the new topic is stored"
+    BY_OFFSET = "once per partition, with the offset from which on nothing of the former is read"
     AT_MOST_ONCE = "at most once: an assignment that ends with the topic has nothing to report"
     NEVER = "it has the id in its rows, and no loss of its own"
 
@@ -127,32 +128,57 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A record as a reader has handed it out; `topic_id` where the reader knows it."""
+    """A record as a reader has handed it out; `topic_id` where the reader knows it, `member` where
+    a reader is several.
+    """
 
     topic: str
     partition: int
     offset: int
     topic_id: UUID | None
     number: int
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LossReport:
-    """A reader says that a topic was created again. None: the reader does not say that."""
+    """A reader says that a topic was created again. None: the reader does not say that.
+
+    Attributes:
+        offset: from here on nothing of the former topic is read.
+        member: of several that are one reader, or of drivers that follow each other.
+    """
 
     topic: str
     partition: int | None = None
     offset: int | None = None
     topic_id: UUID | None = None
+    member: str = ""
 
 
 Place = tuple[int, int, int]
 """Incarnation, partition, offset."""
 
+Logs = defaultdict[tuple[str, int, int], set[int]]
+"""Offsets, by topic, incarnation and partition."""
+
+
+@dataclass
+class Member:
+    """What one of a reader's members has told: each hands out and reports in an order of its own,
+    since each hears of a new topic by itself.
+    """
+
+    last_of_topic: dict[str, int] = field(default_factory=dict)
+    last_of_partition: dict[tuple[str, int], int] = field(default_factory=dict)
+    reported: Counter[tuple[str, int | None]] = field(default_factory=Counter)
+    reported_ids: Counter[tuple[str, UUID]] = field(default_factory=Counter)
+    reported_before: dict[tuple[str, int | None, int], int] = field(default_factory=dict)
+
 
 @dataclass
 class Reader:
-    """One reader's account; events are in the reader's own order."""
+    """One reader's account; events are in the reader's own order. Most have one member."""
 
     name: str
     promise: Promise
@@ -165,11 +191,11 @@ class Reader:
     unreported_count: int = 0
     seen: defaultdict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
     last_offset: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    last_of_topic: dict[str, int] = field(default_factory=dict)
-    last_of_partition: dict[tuple[str, int], int] = field(default_factory=dict)
-    reported: Counter[tuple[str, int | None]] = field(default_factory=Counter)
-    reported_ids: Counter[tuple[str, UUID]] = field(default_factory=Counter)
-    reported_before: dict[tuple[str, int | None, int], int] = field(default_factory=dict)
+    members: defaultdict[str, Member] = field(default_factory=lambda: defaultdict(Member))
+    losses: defaultdict[tuple[str, int], list[LossReport]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """By partition, of readers that report BY_OFFSET."""
 
 
 class Account:
@@ -230,10 +256,13 @@ class Account:
 
     def _take_report(self, reader: Reader, report: LossReport) -> None:
         reader.report_count += 1
-        reader.reported[report.topic, report.partition] += 1
+        member = reader.members[report.member]
+        member.reported[report.topic, report.partition] += 1
+        if report.partition is not None and report.offset is not None:
+            reader.losses[report.topic, report.partition].append(report)
         if report.topic_id is not None:
-            reader.reported_ids[report.topic, report.topic_id] += 1
-            is_again = reader.reported_ids[report.topic, report.topic_id] > 1
+            member.reported_ids[report.topic, report.topic_id] += 1
+            is_again = member.reported_ids[report.topic, report.topic_id] > 1
             if is_again and reader.reports is not Reports.BY_DRIVER:
                 self.wrong(f"{reader.name}: {report} is reported again")
             if report.topic_id not in self.topics[report.topic].ids:
@@ -254,18 +283,19 @@ class Account:
             self.counts["reads of which the incarnation is not known"] += 1
             return
         key = (read.topic, incarnation, read.partition)
-        if incarnation < reader.last_of_topic.get(read.topic, -1):
+        member = reader.members[read.member]
+        if incarnation < member.last_of_topic.get(read.topic, -1):
             self.wrong(
                 f"{what} is of incarnation {incarnation}, after one of "
-                f"{reader.last_of_topic[read.topic]}"
+                f"{member.last_of_topic[read.topic]}"
             )
         if read.offset <= reader.last_offset.get(key, -1):
             reader.repeated_count += 1
             if reader.promise is Promise.EXACTLY_ONCE:
                 self.wrong(f"{what} comes after offset {reader.last_offset[key]}: again, or late")
         self._check_reported(reader, what, read, incarnation)
-        reader.last_of_topic[read.topic] = incarnation
-        reader.last_of_partition[read.topic, read.partition] = incarnation
+        member.last_of_topic[read.topic] = incarnation
+        member.last_of_partition[read.topic, read.partition] = incarnation
         reader.last_offset[key] = max(read.offset, reader.last_offset.get(key, -1))
         reader.seen[read.topic].add((incarnation, read.partition, read.offset))
 
@@ -304,16 +334,18 @@ class Account:
             Reports.BY_PARTITION: [read.partition],
             Reports.WHEN_MET: [None],
             Reports.BY_DRIVER: [None],
+            Reports.BY_OFFSET: [],  # judged by offsets, in whatever order the log says them
             Reports.AT_MOST_ONCE: [None],
             Reports.NEVER: [],
         }[reader.reports]
-        former = reader.last_of_partition.get((read.topic, read.partition), incarnation)
+        member = reader.members[read.member]
+        former = member.last_of_partition.get((read.topic, read.partition), incarnation)
         for scope in scopes:
-            count = reader.reported[read.topic, scope]
-            reader.reported_before.setdefault((read.topic, scope, incarnation), count)
+            count = member.reported[read.topic, scope]
+            member.reported_before.setdefault((read.topic, scope, incarnation), count)
             if former == incarnation:
                 continue
-            new = count - reader.reported_before.get((read.topic, scope, former), count)
+            new = count - member.reported_before.get((read.topic, scope, former), count)
             most = incarnation - former
             if new > most and reader.reports not in (Reports.WHEN_MET, Reports.BY_DRIVER):
                 self.wrong(f"{what}: {new} reports of {most} changes from incarnation {former} on")
@@ -371,14 +403,7 @@ class Account:
         """Of each log, dead ones too, a reader has everything up to where it came, and nothing
         was reported twice.
         """
-        logs: defaultdict[tuple[str, int, int], set[int]] = defaultdict(set)
-        for number, record in self.records.items():
-            if record.fate is not Fate.COMMITTED:
-                continue
-            for incarnation, offset in self.places[number].items():
-                logs[record.topic, incarnation, record.partition].add(offset)
-            if record.incarnation is not None and record.offset is not None:
-                logs[record.topic, record.incarnation, record.partition].add(record.offset)
+        logs = self._logs()
         for (topic, incarnation, partition), last in reader.last_offset.items():
             offsets = sorted(logs[topic, incarnation, partition])
             for offset in offsets[: bisect_left(offsets, last)]:
@@ -387,10 +412,94 @@ class Account:
                         f"{reader.name}: {topic}-{partition}@{offset} of incarnation {incarnation} "
                         f"was passed over: it has read up to {last}"
                     )
-        if reader.reports is Reports.BY_DRIVER:
+        if reader.reports in (Reports.BY_DRIVER, Reports.BY_OFFSET):
             return
         for name, topic_state in self.topics.items():
             changes = topic_state.incarnation
-            for (topic, scope), count in reader.reported.items():
-                if topic == name and count > changes:
-                    self.wrong(f"{reader.name}: {name}, {scope}: {count} reports of {changes}")
+            for member in reader.members.values():
+                for (topic, scope), count in member.reported.items():
+                    if topic == name and count > changes:
+                        self.wrong(f"{reader.name}: {name}, {scope}: {count} reports of {changes}")
+
+    def check_losses(self, reader: Reader) -> None:
+        """Of a reader that reports BY_OFFSET, and has read everything that the live topics hold:
+        each change of a partition that it had read is told, from an offset on below which it has
+        everything, and not twice by one driver.
+
+        A loss does not say of which incarnation it is. Losses are told in the order of
+        incarnations; so they are wrong when they cannot be shared out to them.
+        """
+        if reader.reports is not Reports.BY_OFFSET:
+            return
+        logs = self._logs()
+        partitions = {(topic, partition) for topic, _, partition in reader.last_offset}
+        for topic, partition in sorted(partitions | reader.losses.keys()):
+            incarnations = self._unread(reader, logs, topic, partition)
+            losses = reader.losses[topic, partition]
+            told_count = share_out(losses, incarnations)
+            if told_count is not None:
+                self.wrong(
+                    f"{reader.name}: {topic}-{partition}: what is told does not fit what was read, "
+                    f"from loss {told_count} on, {losses[max(0, told_count - 2) :][:4]} of "
+                    f"{len(losses)}; by incarnation: read or not, first offset not read: "
+                    f"{list(enumerate(incarnations))[-8:]}"
+                )
+
+    def _unread(
+        self, reader: Reader, logs: Logs, topic: str, partition: int
+    ) -> list[tuple[bool, int | None]]:
+        """Of each former incarnation of a partition: whether the reader has read of it, and the
+        first offset known that it has not.
+        """
+        seen = reader.seen[topic]
+        found = []
+        for incarnation in range(self.topics[topic].incarnation):
+            place = (topic, incarnation, partition)
+            unread = [at for at in logs[place] if (incarnation, partition, at) not in seen]
+            found.append((place in reader.last_offset, min(unread, default=None)))
+        return found
+
+    def _logs(self) -> Logs:
+        """The offsets that are known of all logs that there ever were, of visible records."""
+        logs: Logs = defaultdict(set)
+        for number, record in self.records.items():
+            if record.fate is not Fate.COMMITTED:
+                continue
+            for incarnation, offset in self.places[number].items():
+                logs[record.topic, incarnation, record.partition].add(offset)
+            if record.incarnation is not None and record.offset is not None:
+                logs[record.topic, record.incarnation, record.partition].add(record.offset)
+        return logs
+
+
+def share_out(losses: list[LossReport], incarnations: list[tuple[bool, int | None]]) -> int | None:
+    """Whether the losses of a partition can be of its incarnations, in this order.
+
+    One that was read has at least one loss; one member tells of an incarnation once; and
+    what was not read lies at or after the lowest offset that is named.
+
+    Args:
+        incarnations: whether it was read, and the first offset that was not.
+
+    Returns:
+        None when they can, else how many of the losses can at most.
+    """
+    possible = {0}
+    """So many of the losses may be of the incarnations so far."""
+    most = 0
+    for was_read, unread in incarnations:
+        following = set() if was_read else set(possible)
+        for begin in possible:
+            told: set[str] = set()
+            lowest: int | None = None
+            for end in range(begin, len(losses)):
+                loss = losses[end]
+                if loss.offset is None or loss.member in told:
+                    break
+                told.add(loss.member)
+                lowest = loss.offset if lowest is None else min(lowest, loss.offset)
+                if not was_read or unread is None or unread >= lowest:
+                    following.add(end + 1)
+        most = max(most, max(possible, default=0))
+        possible = following
+    return None if len(losses) in possible else max(most, max(possible, default=0))

@@ -13,8 +13,11 @@ from uuid import UUID
 
 from moldau.client.consumer import positions
 from moldau.client.consumer.core.partition_state import PartitionState
+from moldau.spark_connector.core import continuity
+from moldau.spark_connector.source import stream_planner
 
 BUG_VARIABLE: Final = "MOLDAU_SOAK_TOPICS_BUG"
+TELLING: Final = (positions.logger, logging.getLogger("moldau.spark_connector"))
 
 
 def _ignore_topic_ids() -> None:
@@ -25,22 +28,32 @@ def _ignore_topic_ids() -> None:
         return False
 
     PartitionState.topic_seen = topic_seen  # type: ignore[method-assign]
+    for module in (continuity, stream_planner):
+        vars(module)["is_replaced"] = lambda *_: False
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    """Whether a warning tells that a topic was created again, or that Spark's stream lost it."""
+    text = record.getMessage()
+    return "was deleted and created again" in text or "does not exist any more" in text
 
 
 def _report_nothing() -> None:
-    """The client does not say that a topic was created again."""
-    positions.logger.addFilter(lambda record: "created again" not in record.getMessage())
+    """Neither the client nor Spark's source says that a topic was created again."""
+    for logger in TELLING:
+        logger.addFilter(lambda record: not _is_told(record))
 
 
 def _report_twice() -> None:
-    """The client says it twice."""
+    """They say it twice."""
 
     def again(record: logging.LogRecord) -> bool:
-        if "created again" in record.getMessage():
+        if _is_told(record):
             logging.getLogger("moldau").handle(record)
         return True
 
-    positions.logger.addFilter(again)
+    for logger in TELLING:
+        logger.addFilter(again)
 
 
 def _keep_old_offsets() -> None:

@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, TextIO
 from uuid import UUID
@@ -25,6 +26,12 @@ WRONG: Final = "E"
 NOTHING: Final = "-"
 READY: Final = "ready"
 """A note: from here on topics may be deleted."""
+
+MEMBER: Final = "/"
+"""Between a reader's name and that of its member."""
+
+member_name: Final[ContextVar[str | None]] = ContextVar("member_name", default=None)
+"""Whose client runs, in a process with several members of one reader."""
 
 RECREATED: Final = re.compile(r"topic (\S+) was deleted and created again \(its id is (\S+) now\)")
 """The warning of the client."""
@@ -88,7 +95,8 @@ class Warnings(logging.Handler):
         text = record.getMessage()
         found = RECREATED.search(text)
         if found is not None:
-            self._teller.loss(self._name, LossReport(found[1], topic_id=UUID(found[2])))
+            name = member_name.get() or self._name
+            self._teller.loss(name, LossReport(found[1], topic_id=UUID(found[2])))
         elif record.name.startswith("moldau.spark_connector.results"):
             self._teller.wrong(self._name, text)
         else:
@@ -113,18 +121,25 @@ class Tail:
             yield line.decode(errors="replace").split("\t")
 
 
+def reader_of(fields: list[str]) -> str:
+    """The reader of a line, without its member."""
+    return fields[1].partition(MEMBER)[0]
+
+
 def event_of(fields: list[str]) -> Read | LossReport:
     """The event of a line READ or LOSS."""
-    kind, _name, topic, *rest = fields
+    kind, name, topic, *rest = fields
+    member = name.partition(MEMBER)[2]
     values: list[Any] = [None if field == NOTHING else field for field in rest]
     if kind == READ:
         partition, offset, topic_id, number = values
         known_id = None if topic_id is None else uuid_from_base64(topic_id)
-        return Read(topic, int(partition), int(offset), known_id, int(number))
+        return Read(topic, int(partition), int(offset), known_id, int(number), member)
     partition, offset, topic_id = values
     return LossReport(
         topic,
         None if partition is None else int(partition),
         None if offset is None else int(offset),
         None if topic_id is None else uuid_from_base64(topic_id),
+        member,
     )

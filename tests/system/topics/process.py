@@ -16,6 +16,7 @@ from typing import Any, Final
 from tests.system.topics import readers
 from tests.system.topics.bugs import BUG_VARIABLE, inject
 from tests.system.topics.events import Teller, Warnings
+from tests.system.topics.spark_stream import spark_stream
 from tests.system.topics.stores import stores
 
 Read = Callable[[Teller, str, list[str]], Any]
@@ -28,6 +29,7 @@ KINDS: Final[Mapping[str, tuple[str, Read]]] = MappingProxyType(
         "classic-group": ("classic-group", readers.classic_group),
         "consumer-group": ("consumer-group", readers.consumer_group),
         "stores": ("store-reader", stores),
+        "spark": ("spark-sql", spark_stream),
     }
 )
 """The reader whose client the warnings of the process are of, and what runs."""

@@ -6,10 +6,13 @@ order, with the id of the topic that the client names.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
 from typing import Any, Final
@@ -26,7 +29,7 @@ from moldau.client import (
 )
 from moldau.client.consumer.core.faults import PositionOutOfRange
 from tests.system.topics.account import LossReport, Read
-from tests.system.topics.events import Teller
+from tests.system.topics.events import MEMBER, Teller, member_name
 
 SETTINGS: Final[dict[str, Any]] = {
     "default_api_timeout_ms": 5_000,
@@ -43,7 +46,9 @@ LOOK_S: Final = 0.5
 """How often it is looked whether a topic has more partitions."""
 LOOK_MS: Final = 2_000
 POLL_MS: Final = 200
-MEMBER_S: Final = (3.0, 9.0)
+MEMBERS: Final = 3
+"""Of a group, at once."""
+MEMBER_S: Final = (4.0, 15.0)
 """How long a member of a group lives before the next one goes on from what it has committed."""
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
@@ -59,6 +64,10 @@ class Stop:
 
     def __bool__(self) -> bool:
         return self._event.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """So long, or until the soak is over."""
+        self._event.wait(seconds)
 
     def _wait(self) -> None:
         sys.stdin.buffer.read()
@@ -151,38 +160,63 @@ def blocking(teller: Teller, bootstrap: str, topics: list[str]) -> None:
 
 
 async def classic_group(teller: Teller, bootstrap: str, topics: list[str]) -> None:
-    """asyncio, a member of a group of the classic protocol after the other, read_uncommitted."""
-    stop, dice = Stop(), Random()
-    while not stop:
-        end = time.monotonic() + dice.uniform(*MEMBER_S)
-        async with Consumer(
-            bootstrap,
-            group_id="classic",
-            session_timeout_ms=6_000,
-            heartbeat_interval_ms=500,
-            **GROUP_SETTINGS,
-            **SETTINGS,
-        ) as consumer:
-            consumer.subscribe(topics)
-            while not stop and time.monotonic() < end:
-                polled = await consumer.getmany(timeout_ms=POLL_MS)
-                teller.polled("classic-group", reads_of(polled, consumer.positions()))
+    """asyncio, some members of a group of the classic protocol, read_uncommitted."""
+    stop, numbers = Stop(), itertools.count()
+
+    async def members() -> None:
+        """One after the other."""
+        dice = Random()
+        while not stop:
+            name = member_of("classic-group", next(numbers))
+            end = time.monotonic() + dice.uniform(*MEMBER_S)
+            async with Consumer(
+                bootstrap,
+                group_id="classic",
+                session_timeout_ms=6_000,
+                heartbeat_interval_ms=500,
+                **GROUP_SETTINGS,
+                **SETTINGS,
+            ) as consumer:
+                consumer.subscribe(topics)
+                while not stop and time.monotonic() < end:
+                    polled = await consumer.getmany(timeout_ms=POLL_MS)
+                    teller.polled(name, reads_of(polled, consumer.positions()))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(MEMBERS):
+            group.create_task(members())
 
 
 def consumer_group(teller: Teller, bootstrap: str, topics: list[str]) -> None:
-    """Blocking, a member of a group of KIP-848 after the other, read_committed."""
-    stop, dice = Stop(), Random()
-    while not stop:
-        end = time.monotonic() + dice.uniform(*MEMBER_S)
-        with sync.Consumer(
-            bootstrap,
-            group_id="consumer",
-            group_protocol="consumer",
-            isolation_level="read_committed",
-            **GROUP_SETTINGS,
-            **SETTINGS,
-        ) as consumer:
-            consumer.subscribe(topics)
-            while not stop and time.monotonic() < end:
-                polled = consumer.getmany(timeout_ms=POLL_MS)
-                teller.polled("consumer-group", reads_of(polled, consumer.positions()))
+    """Blocking, some members of a group of KIP-848, each in a thread, read_committed."""
+    stop, numbers = Stop(), itertools.count()
+
+    def members() -> None:
+        """One after the other."""
+        dice = Random()
+        while not stop:
+            name = member_of("consumer-group", next(numbers))
+            end = time.monotonic() + dice.uniform(*MEMBER_S)
+            with sync.Consumer(
+                bootstrap,
+                group_id="consumer",
+                group_protocol="consumer",
+                isolation_level="read_committed",
+                **GROUP_SETTINGS,
+                **SETTINGS,
+            ) as consumer:
+                consumer.subscribe(topics)
+                while not stop and time.monotonic() < end:
+                    polled = consumer.getmany(timeout_ms=POLL_MS)
+                    teller.polled(name, reads_of(polled, consumer.positions()))
+
+    with ThreadPoolExecutor(MEMBERS) as pool:
+        for member in [pool.submit(members) for _ in range(MEMBERS)]:
+            member.result()
+
+
+def member_of(reader: str, number: int) -> str:
+    """The name of a member; what its client says from here on is said in this name."""
+    name = f"{reader}{MEMBER}{number}"
+    member_name.set(name)
+    return name

@@ -27,13 +27,16 @@ from typing import Final, NamedTuple
 
 from demo.transactions_check import read_messages
 from moldau.client import Admin
+from moldau.spark_connector.pipelines.embedded_spark import java_home
+from moldau.spark_connector.pipelines.errors import JavaNotFound
 from moldau.testing import Cluster, wait_until_async
+from tests.spark.results.databases import postgres_programs
 from tests.system.topics.account import Account, Fate, Promise, Reader, Reports
 from tests.system.topics.bugs import BUG_VARIABLE
 from tests.system.topics.changes import Changes
-from tests.system.topics.events import LOSS, NOTE, READ, READY, WRONG, Tail, event_of
+from tests.system.topics.events import LOSS, NOTE, READ, READY, WRONG, Tail, event_of, reader_of
 from tests.system.topics.pauses import pause
-from tests.system.topics.stores import DIRECTORY_VARIABLE
+from tests.system.topics.stores import DIRECTORY_VARIABLE, POSTGRES
 from tests.system.topics.writers import BlockingWriter, PlainWriter, TransactionalWriter
 
 REPOSITORY: Final = Path(__file__).parents[3]
@@ -57,12 +60,16 @@ CONFIG: Final = {
 }
 TOPICS: Final = ("alpha", "beta", "gamma")
 ROUND_S: Final = 25.0
-CATCH_UP_S: Final = 60.0
+STUCK_S: Final = 240.0
+"""How long a reader that lacks records may get no further: Spark may have to start first."""
 LOOK_S: Final = 0.2
 END_S: Final = 60.0
 SHOWN_NOTES: Final = 8
-REST_S: Final = 60.0
-READY_S: Final = 120.0
+REST_S: Final = 180.0
+READY_S: Final = 600.0
+
+
+SPARK: Final = "spark"
 
 
 class Face(NamedTuple):
@@ -86,7 +93,16 @@ KINDS: Final[Mapping[str, tuple[Face, ...]]] = MappingProxyType(
             Face("sql-results", EXACTLY, Reports.NEVER, True),
             Face("sql-results-without-ids", EXACTLY, Reports.WHEN_MET, True),
             Face("unique-rows", EXACTLY, Reports.NEVER, True),
+            Face(f"sql-results{POSTGRES}", EXACTLY, Reports.NEVER, True),
+            Face(f"unique-rows{POSTGRES}", EXACTLY, Reports.NEVER, True),
             Face("redis-results", EXACTLY, Reports.NEVER, True),
+        ),
+        SPARK: (
+            Face("spark-sql", EXACTLY, Reports.BY_OFFSET, True),
+            Face(f"spark-sql{POSTGRES}", EXACTLY, Reports.NEVER, True),
+            Face("spark-unique", EXACTLY, Reports.NEVER, True),
+            Face("spark-redis", EXACTLY, Reports.NEVER, True),
+            Face("spark-redis-offsets", AT_LEAST, Reports.NEVER, True),
         ),
     }
 )
@@ -126,7 +142,12 @@ class ReaderProcess:
         self, kind: str, bootstrap: str, directory: Path, account: Account, bug: str | None
     ) -> None:
         self.kind = kind
-        self.readers = {face.name: Reader(*face) for face in KINDS[kind]}
+        has_postgres = postgres_programs() is not None
+        self.readers = {
+            face.name: Reader(*face)
+            for face in KINDS[kind]
+            if has_postgres or not face.name.endswith(POSTGRES)
+        }
         account.readers |= self.readers
         self._account = account
         out = directory / f"{kind}.events"
@@ -150,8 +171,8 @@ class ReaderProcess:
         """Take what has come into the account."""
         for fields in self._tail.new():
             match fields:
-                case [str(kind), str(name), *_] if kind in (READ, LOSS) and name in self.readers:
-                    self.readers[name].events.append(event_of(fields))
+                case [kind, *_] if kind in (READ, LOSS) and reader_of(fields) in self.readers:
+                    self.readers[reader_of(fields)].events.append(event_of(fields))
                 case [kind, _, text] if kind == NOTE and text == READY:
                     self.is_ready = True
                 case [kind, name, text] if kind == NOTE:
@@ -219,12 +240,10 @@ class Soak:
             ]
             try:
                 for writer in self._writers:
-                    await writer.start()
+                    await writer.probe()
                 await wait_until_async(
                     self._are_ready, what="the readers have begun", deadline_s=READY_S
                 )
-                for writer in self._writers:
-                    await writer.rest()
                 begin = time.monotonic()
                 while time.monotonic() - begin < seconds and not self.account.problem_count:
                     left = seconds - (time.monotonic() - begin)
@@ -265,6 +284,7 @@ class Soak:
         await self._catch_up(held)
         for reader in self.account.readers.values():
             self.account.check_gaps(reader)
+            self.account.check_losses(reader)
         self.outcome.rounds += 1
         self._say(
             f"round {self.outcome.rounds}: {len(self.account.records):,} records, "
@@ -278,7 +298,7 @@ class Soak:
 
     async def _catch_up(self, held: Mapping[tuple[str, bool], list[tuple[int, int, int]]]) -> None:
         """Wait until every reader has what the live topics hold."""
-        end = time.monotonic() + CATCH_UP_S
+        end, left = time.monotonic() + STUCK_S, sys.maxsize
         while True:
             for process in self.processes:
                 process.take()
@@ -293,6 +313,8 @@ class Soak:
                         behind[name, topic] = count
             if not behind:
                 return
+            if sum(behind.values()) < left:
+                end, left = time.monotonic() + STUCK_S, sum(behind.values())
             if time.monotonic() > end or self.account.problem_count:
                 for (name, topic), count in behind.items():
                     self.account.wrong(
@@ -344,6 +366,16 @@ def soak(
         return asyncio.run(run.run(minutes * 60))
 
 
+def _has_java() -> bool:
+    """Whether Spark can run; says why not."""
+    try:
+        java_home()
+    except JavaNotFound as error:
+        print(f"without Spark: {error}", flush=True)
+        return False
+    return True
+
+
 def main() -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="make soak-topics", description=__doc__)
@@ -355,6 +387,9 @@ def main() -> int:
     options = parser.parse_args()
     seed = secrets.randbits(32) if options.seed is None else options.seed
     print(f"make soak-topics MINUTES={options.minutes:g} SEED={seed}", flush=True)
+    kinds = [kind for kind in options.readers if kind != SPARK or _has_java()]
+    if postgres_programs() is None:
+        print("PostgreSQL is not installed here: without it", flush=True)
     with tempfile.TemporaryDirectory(prefix="moldau-soak-topics-") as temporary:
         directory = options.directory or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
@@ -362,7 +397,7 @@ def main() -> int:
             options.minutes,
             seed,
             directory,
-            kinds=options.readers,
+            kinds=kinds,
             bug=options.bug,
             say=lambda text: print(text, flush=True),
         )

@@ -1,18 +1,20 @@
 """The readers' process `stores`: results stores of the pipelines, driven without Spark.
 
 Owns a consumer that keeps its positions in the stores alone, and the stores: `SqlResults` with and
-without topic ids and `UniqueRows` on SQLite, `RedisResults` on fakeredis. What lies in a store is
-told as that store's reads. Now and then a batch comes again, or another driver goes on where the
-store is. Must not judge.
+without topic ids and `UniqueRows` on SQLite and, where it is installed, PostgreSQL; `RedisResults`
+on fakeredis. What lies in a store is told as that store's reads. Now and then a batch comes again,
+or another driver goes on where the store is. Must not judge.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -29,6 +31,7 @@ from moldau.spark_connector.results import (
     SqlResults,
     UniqueRows,
 )
+from tests.spark.results.databases import postgres, postgres_programs
 from tests.system.topics.account import LossReport, Read
 from tests.system.topics.events import Teller
 from tests.system.topics.readers import POLL_MS, SETTINGS, Assigned, Stop, reads_of
@@ -41,12 +44,21 @@ DRIVER_S: Final = (4.0, 12.0)
 COLUMNS: Final = ("topic", "partition", "offset", "topicId", "number")
 WITHOUT_IDS: Final = ("topic", "partition", "offset", "number")
 CREATE: Final = (
-    'CREATE TABLE with_ids (topic TEXT, partition INT, "offset" INT, "topicId" TEXT, number INT)',
-    'CREATE TABLE without_ids (topic TEXT, partition INT, "offset" INT, number INT)',
-    'CREATE TABLE unique_rows (topic TEXT, partition INT, "offset" INT, "topicId" TEXT, number INT,'
-    ' PRIMARY KEY (topic, partition, "offset", "topicId"))',
+    "CREATE TABLE with_ids (id {id},"
+    ' topic TEXT, partition INT, "offset" INT, "topicId" TEXT, number INT)',
+    'CREATE TABLE without_ids (id {id}, topic TEXT, partition INT, "offset" INT, number INT)',
+    "CREATE TABLE unique_rows (id {id},"
+    ' topic TEXT, partition INT, "offset" INT, "topicId" TEXT, number INT,'
+    ' UNIQUE (topic, partition, "offset", "topicId"))',
 )
+ROW_ID: Final = {
+    "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "postgresql": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+}
+"""The number of a row: those of one writer come in order."""
 
+POSTGRES: Final = "-postgres"
+"""How the names of readers in PostgreSQL end."""
 ONE_QUERY: Final = "one"
 
 Row = dict[str, Any]
@@ -71,8 +83,23 @@ def create_tables(url: str) -> None:
     engine = sa.create_engine(url)
     with engine.begin() as connection:
         for statement in CREATE:
-            connection.exec_driver_sql(statement)
+            connection.exec_driver_sql(statement.format(id=ROW_ID[engine.dialect.name]))
     engine.dispose()
+
+
+@contextmanager
+def own_postgres() -> Iterator[str | None]:
+    """A PostgreSQL with the tables of results; None where its programs are not installed."""
+    if postgres_programs() is None:
+        yield None
+        return
+    # Not in the soak's directory: a socket's path is short, and PostgreSQL runs as another user.
+    with (
+        tempfile.TemporaryDirectory(prefix="moldau-pg-") as directory,
+        postgres(Path(directory)) as url,
+    ):
+        create_tables(url)
+        yield url
 
 
 class Table:
@@ -80,29 +107,60 @@ class Table:
 
     def __init__(self, url: str, name: str) -> None:
         self._engine = sa.create_engine(url)
-        self._query = sa.text(f'SELECT rowid, * FROM "{name}" WHERE rowid > :last ORDER BY rowid')
+        self._query = sa.text(f'SELECT * FROM "{name}" WHERE id > :last ORDER BY id')
         self._last = 0
 
     def new(self) -> Iterator[Row]:
         """The rows since the last call."""
         with self._engine.connect() as connection:
             for row in connection.execute(self._query, {"last": self._last}).mappings():
-                self._last = row["rowid"]
+                self._last = row["id"]
                 yield dict(row)
+
+
+class Database:
+    """Results with topic ids in one database.
+
+    Args:
+        suffix: of the names of its readers.
+    """
+
+    def __init__(self, url: str, suffix: str) -> None:
+        self.results = SqlResults(url, "with-ids", "with_ids")
+        self._unique = UniqueRows(url, "unique_rows")
+        self.writes: dict[str, Write] = {
+            f"sql-results{suffix}": self._write_results,
+            f"unique-rows{suffix}": self._write_unique,
+        }
+        self.tables = {
+            f"sql-results{suffix}": Table(url, "with_ids"),
+            f"unique-rows{suffix}": Table(url, "unique_rows"),
+        }
+
+    def _write_results(self, rows: list[Row], batch_id: int, query_id: str) -> int:
+        return self.results.write_batch(iter(rows), COLUMNS, batch_id, query_id)
+
+    def _write_unique(self, rows: list[Row], batch_id: int, query_id: str) -> int:
+        return self._unique.write_rows(iter(rows), COLUMNS)
 
 
 class Stores:
     """All stores. Each batch goes to each of them."""
 
-    def __init__(self, teller: Teller, topics: list[str], directory: Path) -> None:
+    def __init__(
+        self, teller: Teller, topics: list[str], directory: Path, postgres_url: str | None
+    ) -> None:
         self._teller = teller
         url = f"sqlite:///{directory}/results.db"
         create_tables(url)
-        self.with_ids = SqlResults(url, "with-ids", "with_ids")
+        sqlite = Database(url, "")
+        databases = [sqlite]
+        if postgres_url is not None:
+            databases.append(Database(postgres_url, POSTGRES))
+        self.with_ids = sqlite.results
         self._without_ids = {
             topic: SqlResults(url, f"without-ids-{topic}", "without_ids") for topic in topics
         }
-        self._unique = UniqueRows(url, "unique_rows")
         self._redis = fakeredis.FakeRedis()
         self._redis_results = RedisResults(
             RedisOffsets("", "with-ids", client=self._redis),
@@ -110,17 +168,15 @@ class Stores:
         )
         self._redis_count = 0
         self._batch_ids: dict[str, int] = {}
-        self._tables = {
-            "sql-results": Table(url, "with_ids"),
-            "sql-results-without-ids": Table(url, "without_ids"),
-            "unique-rows": Table(url, "unique_rows"),
-        }
+        self._writes = {name: write for each in databases for name, write in each.writes.items()}
+        self._writes["redis-results"] = self._redis_results.write_batch
+        self._tables = {name: table for each in databases for name, table in each.tables.items()}
+        self._tables["sql-results-without-ids"] = Table(url, "without_ids")
 
     def write(self, rows: list[Row], query_id: str, *, again: bool) -> None:
         """One batch into all stores; what has come into them is told."""
-        self._put("with-ids", self._sql, rows, query_id, again)
-        self._put("unique", self._unique_rows, rows, query_id, again)
-        self._put("redis", self._redis_rows, rows, query_id, again)
+        for name, write in self._writes.items():
+            self._put(name, write, rows, query_id, again)
         for topic in self._without_ids:
             own = [row for row in rows if row["topic"] == topic]
             if own:
@@ -142,9 +198,6 @@ class Stores:
         if again and (count := write(rows, batch_id, query_id)):
             self._teller.wrong(store, f"{count} rows of a batch that came again were new")
 
-    def _sql(self, rows: list[Row], batch_id: int, query_id: str) -> int:
-        return self.with_ids.write_batch(iter(rows), COLUMNS, batch_id, query_id)
-
     def _sql_without_ids(self, rows: list[Row], batch_id: int, query_id: str) -> int:
         topic = rows[0]["topic"]
         plain = [{name: row[name] for name in WITHOUT_IDS} for row in rows]
@@ -156,18 +209,19 @@ class Stores:
             store.forget(topic)
             return store.write_batch(iter(plain), WITHOUT_IDS, batch_id, query_id)
 
-    def _unique_rows(self, rows: list[Row], batch_id: int, query_id: str) -> int:
-        return self._unique.write_rows(iter(rows), COLUMNS)
-
-    def _redis_rows(self, rows: list[Row], batch_id: int, query_id: str) -> int:
-        return self._redis_results.write_batch(rows, batch_id, query_id)
-
 
 async def stores(teller: Teller, bootstrap: str, topics: list[str]) -> None:
     """asyncio, without a group; positions are those of `SqlResults`."""
+    with own_postgres() as url:
+        kept = Stores(teller, topics, Path(os.environ[DIRECTORY_VARIABLE]), url)
+        if url is None:
+            teller.note("store-reader", "PostgreSQL is not installed here")
+        await _drivers(teller, bootstrap, topics, kept)
+
+
+async def _drivers(teller: Teller, bootstrap: str, topics: list[str], kept: Stores) -> None:
+    """One driver after the other, each with a consumer of its own."""
     stop, dice = Stop(), Random()
-    kept = Stores(teller, topics, Path(os.environ[DIRECTORY_VARIABLE]))
-    query_id = ""
     while not stop:
         query_id = uuid.uuid4().hex
         end = time.monotonic() + dice.uniform(*DRIVER_S)

@@ -165,3 +165,73 @@ def test_a_record_may_lie_in_two_incarnations_when_it_was_sent_again():
     story.events.insert(3, Read(TOPIC, 0, 3, FORMER, 3))
     story.events.append(Read(TOPIC, 0, 3, NEW, number))
     assert story.check() == 0, story.account.problems
+
+
+def test_members_of_a_group_hear_of_a_new_topic_each_by_itself():
+    story = Story(Reports.AT_MOST_ONCE)
+    story.reader.promise = Promise.AT_LEAST_ONCE
+    *former, report, first, second, third = story.events
+    assert isinstance(report, LossReport)
+    both = [replace(each, member="0") for each in (*former, report, first)]
+    story.events = [*both, replace(report, member="1"), Read(TOPIC, 0, 3, FORMER, 3, "1")]
+    story.events += [replace(each, member="1") for each in (second, third)]
+    assert story.check() == 0, story.account.problems
+    story.events.insert(5, replace(report, member="0"))
+    assert story.check() > 0
+
+
+class Stream(Story):
+    """The same for a stream that says from which offset on nothing is read."""
+
+    def __init__(self) -> None:
+        super().__init__(Reports.BY_OFFSET)
+        del self.events[3]
+        self.told(3, "planner 1")
+
+    def told(self, offset: int, member: str) -> None:
+        """A loss; that it comes behind reads says nothing."""
+        self.events.append(LossReport(TOPIC, 0, offset, member=member))
+
+    def check(self) -> int:
+        found = super().check()
+        self.account.check_losses(self.reader)
+        return max(found, self.account.problem_count)
+
+
+def test_a_stream_tells_where_the_former_topic_ends_for_it():
+    stream = Stream()
+    assert stream.check() == 0, stream.account.problems
+
+
+def test_a_driver_that_follows_may_tell_again():
+    stream = Stream()
+    stream.told(3, "planner 2")
+    assert stream.check() == 0, stream.account.problems
+
+
+def test_a_task_tells_of_the_rest_of_its_range():
+    stream = Stream()
+    stream.events.insert(3, LossReport(TOPIC, 0, 3, member="task 1"))
+    stream.events[-1] = LossReport(TOPIC, 0, 4, member="planner 1")
+    assert stream.check() == 0, stream.account.problems
+
+
+def _stream_tells_nothing(stream: Stream) -> None:
+    stream.events.pop()
+
+
+def _stream_tells_twice(stream: Stream) -> None:
+    stream.told(3, "planner 1")
+
+
+def _stream_tells_too_late_an_offset(stream: Stream) -> None:
+    stream.events[-1] = LossReport(TOPIC, 0, 4, member="planner 1")
+
+
+@pytest.mark.parametrize(
+    "spoil", [_stream_tells_nothing, _stream_tells_twice, _stream_tells_too_late_an_offset]
+)
+def test_the_account_finds_of_a_stream(spoil: Callable[[Stream], None]):
+    stream = Stream()
+    spoil(stream)
+    assert stream.check() > 0

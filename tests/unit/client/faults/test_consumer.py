@@ -307,7 +307,10 @@ async def test_a_topic_that_is_created_again_is_read_from_its_beginning(
     assert len(told) == 1
 
 
-async def test_without_a_reset_a_topic_that_is_created_again_is_an_error():
+async def test_without_a_reset_a_topic_that_is_created_again_is_an_error(
+    caplog: pytest.LogCaptureFixture,
+):
+    """And not a warning as well, of a reset that does not happen."""
     async with (
         FakeCluster(1, topics={"t": 1}) as cluster,
         _consumer(cluster, auto_offset_reset="none") as consumer,
@@ -324,6 +327,7 @@ async def test_without_a_reset_a_topic_that_is_created_again_is_an_error():
             await take(consumer, 1)
         consumer.seek(partition(0), 0)
         assert values_of(await take(consumer, 1)) == [b"new"]
+    assert not [each for each in caplog.records if "created again" in each.getMessage()]
 
 
 async def test_a_seek_that_knows_the_topic_reads_no_other_of_its_name():

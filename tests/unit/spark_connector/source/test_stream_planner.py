@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 
 import pytest
@@ -255,6 +256,27 @@ def test_a_topic_that_is_created_again_after_the_plan(new_end, caplog):
     query.run()
     assert query.run() == [OffsetRange(P0, 0, new_end)]
     assert caplog.text.count("going on without") == 1
+
+
+def test_each_partition_of_a_topic_that_was_created_again_is_told_once(caplog):
+    """The new topic has one partition less; another one has nothing new in the batch that meets it.
+
+    1. a batch reads t-0 up to 15 and t-2 up to 6; its driver dies
+    2. the topic is created again, with two partitions
+    3. another driver runs the batch: t-0 is lost from 10 on, t-2 from 5 on; t-1 was not to be read
+    4. the next batch is planned: t-1 is lost from 7 on; t-0 and t-2 are told already
+    """
+    source = ScriptedSource(t=[Log(0, 10), Log(0, 7), Log(0, 5)])
+    query = Query(source, startingOffsets="earliest")
+    query.run()
+    source.topics["t"][0].end, source.topics["t"][2].end = 15, 6
+    planned = query.plan()
+    source.create("t", Log(0, 20), Log(0, 20))
+    query.restart(failOnDataLoss="false").run(planned)
+    query.run()
+    assert query.run() == [OffsetRange(P0, 0, 20), OffsetRange(P1, 0, 20)]
+    lost = re.findall(r"t-\d: offset \d+", caplog.text)
+    assert lost == ["t-0: offset 10", "t-2: offset 5", "t-1: offset 7"]
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
