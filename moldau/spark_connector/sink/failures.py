@@ -55,6 +55,13 @@ _ADVICE: Final[Mapping[RefusalKind, tuple[type[SparkConnectorError], str]]] = {
         "sinks move OLD NEW` takes what is known of the old sink to the new one. If this is a copy "
         "of the checkpoint that shall write on its own: put another UUID into its file `metadata`",
     ),
+    RefusalKind.NEW_QUERY: (
+        errors.ForeignSink,
+        "Nothing was written: a new checkpoint would write again what is there. Go on with the "
+        "newest checkpoint of that query; or give this one a sinkId (sink.id in a pipeline's file) "
+        "and an output of its own; or, to write everything once more into the same output, "
+        "`moldau pipeline sinks forget SINK` first",
+    ),
     RefusalKind.LOST_BEFORE_DECISION: (
         errors.TransactionLost,
         "Nothing of the batch is visible; start the query again, and it is written again. When it "

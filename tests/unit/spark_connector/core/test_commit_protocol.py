@@ -281,6 +281,66 @@ def test_a_query_under_another_sink_id_is_refused_wherever_it_stands() -> None:
     assert refused
 
 
+def test_a_new_query_is_refused_where_it_may_not_follow_another() -> None:
+    """Its checkpoint is new, and would write again what is there: at any time, and both at once."""
+    kinds = set()
+    for at in range(step_count()):
+        for paused_at in (0, 7, 20, 100_000):
+            cluster, old, new = SimulatedCluster(), Query("a"), Query("b")
+            drivers = [
+                Driver(cluster, query, f"driver of {query.name}", LAST, may_follow=False)
+                for query in (old, new)
+            ]
+            drivers[0].advance(at)
+            drivers[1].advance(paused_at)
+            for each in drivers:
+                each.advance(100_000)
+            refusals = [each.refusal for each in drivers if each.refusal is not None]
+            kinds |= {each.kind for each in refusals}
+            for query in (old, new):
+                if not cluster.visible:  # each has fenced the other one, or aborted its tasks
+                    Driver(cluster, query, "restart", LAST, may_follow=False).advance(100_000)
+            assert len({name for name, _ in cluster.visible}) == 1, (at, paused_at)
+            assert max(cluster.visible.values()) == 1
+            owner = next(name for name, _ in cluster.visible)
+            other = new if owner == "a" else old
+            again = Driver(cluster, other, "again", LAST, may_follow=False)
+            again.advance(100_000)
+            assert again.refusal is not None
+            assert again.refusal.kind is RefusalKind.NEW_QUERY
+            assert f"of query {owner}" in str(again.refusal)
+            assert not cluster.open_ids()
+    assert {RefusalKind.NEW_QUERY, RefusalKind.FENCED} <= kinds
+
+
+def test_a_new_query_may_follow_one_that_has_written_nothing() -> None:
+    cluster, empty, query = SimulatedCluster(), Query("a"), Query("b")
+    empty.filtered = frozenset(range(empty.step))
+    Driver(cluster, empty, "first", 0, may_follow=False).advance(100_000)
+    assert empty.commit_log == 0
+    driver = Driver(cluster, query, "second", LAST, may_follow=False)
+    driver.advance(100_000)
+    assert driver.refusal is None
+    check_exactly_once(cluster, query)
+
+
+def test_copies_of_a_checkpoint_by_turns_with_batches_that_have_no_rows() -> None:
+    """One copy's empty batch is a later batch of rows for the other one: both would write them."""
+    cluster, query, copy = SimulatedCluster(), Query("a"), Query("a")
+    query.filtered = copy.filtered = frozenset(range(3, 6))
+    for each in (query, copy):
+        Driver(cluster, each, "first", 0).advance(100_000)
+    Driver(cluster, query, "second", 1).advance(100_000)
+    assert query.offset_log[1] == (3, 6)
+    copy.step = 6
+    driver = Driver(cluster, copy, "third", 1)
+    driver.advance(100_000)
+    Driver(cluster, query, "fourth", 2).advance(100_000)
+    assert cluster.visible == {("a", each): 1 for each in (0, 1, 2, 6, 7, 8)}
+    assert driver.refusal is not None
+    assert driver.refusal.kind is RefusalKind.REPLAY_DIFFERS
+
+
 def test_a_driver_that_gives_up_leaves_its_successors_transactions_alone() -> None:
     """It has listed them, under their own epochs, before it sees that it is not in charge."""
     resumed_at, is_running = 0, True
