@@ -185,9 +185,7 @@ def _decision(
     return decided(query_id, batch_id, (*kept, *written), len(reports), attempts)
 
 
-def _decide(
-    plan: Plan, known: Batch | None, fresh: Batch, *, may_follow: bool
-) -> Procedure[Batch]:
+def _decide(plan: Plan, known: Batch | None, fresh: Batch, *, may_follow: bool) -> Procedure[Batch]:
     """Write the decision, whatever becomes of single writes. Returns the batch as it stands."""
     sink_id = plan.record.sink_id
     for _ in range(MAX_ROUNDS):

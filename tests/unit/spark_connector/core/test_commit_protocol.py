@@ -297,7 +297,9 @@ def test_a_new_query_is_refused_where_it_may_not_follow_another() -> None:
                 each.advance(100_000)
             # Each may have fenced the other one, or lost a transaction: a restart tells.
             for _ in range(2):
-                again = [Driver(cluster, query, "again", LAST, may_follow=False) for query in queries]
+                again = [
+                    Driver(cluster, query, "again", LAST, may_follow=False) for query in queries
+                ]
                 for each in again:
                     each.advance(100_000)
             [owner] = {name for name, _ in cluster.visible}
