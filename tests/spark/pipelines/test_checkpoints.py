@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,8 @@ sink: {sink}
 checkpoint: {checkpoint}
 trigger: {trigger}
 """
+NOW = datetime.now(UTC)
+"""Older records are deleted by the brokers' own retention."""
 JSON = "schema: 'n INT, at TIMESTAMP'"
 WINDOWS = (
     "aggregate: {time: value.at, window: 1 hour, watermark: 1 minute, by: {n: value.n}, "
@@ -225,7 +228,7 @@ class Replay:
             "topic": ["in"] * count,
             "partition": pa.array([0] * count, pa.int32()),
             "offset": list(numbers),
-            "timestamp": pa.array([1] * count, pa.timestamp("us", "UTC")),
+            "timestamp": pa.array([NOW] * count, pa.timestamp("us", "UTC")),
         }
         (self.directory / "files").mkdir(exist_ok=True)
         pq.write_table(pa.table(columns), self.directory / "files" / f"{self.archived}.parquet")
