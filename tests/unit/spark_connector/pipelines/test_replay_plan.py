@@ -87,6 +87,7 @@ def test_an_empty_archive_has_no_chunks():
     assert make_plan(SOURCE, (), cells_of((), 100), {}, "out").chunks == ()
 
 
+@pytest.mark.promise("replay-plan")
 def test_what_is_missing_or_new_in_chunks_still_to_be_done_is_found():
     plan = plan_of(SOURCE, {0: list(range(250)), 1: list(range(100))})
     assert plan.chunks == (
@@ -129,6 +130,7 @@ def test_a_checkpoint_of_another_replay_is_refused(tmp_path: Path, other: dict[s
         mine.plan(replace(SOURCE, **other), "out")  # type: ignore[arg-type]
 
 
+@pytest.mark.promise("replay-target")
 def test_a_checkpoint_of_a_replay_into_another_topic_is_refused(tmp_path: Path):
     """Its chunks are done, and the other topic would stay empty."""
     mine = book(tmp_path)
@@ -137,6 +139,7 @@ def test_a_checkpoint_of_a_replay_into_another_topic_is_refused(tmp_path: Path):
         mine.plan(SOURCE, "elsewhere")
 
 
+@pytest.mark.promise("replay-fresh")
 def test_chunks_have_the_names_that_the_sink_knows_them_by():
     """Of one pipeline and topic, whatever the archive holds: the sink compares the records."""
     plan, grown = (plan_of(SOURCE, {0: list(range(count))}) for count in (150, 400))
