@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.spark_connector.core.continuity import (
     Loss,
