@@ -94,6 +94,10 @@ class QueryMoved(SparkConnectorError):
     """
 
 
+class ForeignSink(SparkConnectorError):
+    """The sink has batches of another query, and a new one may not follow it (`onNewQuery`)."""
+
+
 class ReplayDiffers(SparkConnectorError):
     """A batch that was committed comes again with other rows."""
 

@@ -127,11 +127,13 @@ def committing(
     reports: Sequence[TaskReport],
     *,
     may_differ: bool = False,
+    may_follow: bool = True,
 ) -> Procedure[None]:
     """Decide for the batch, commit all its transactions, and write down that it is done.
 
     Args:
         may_differ: accept that a batch that was done before comes with other rows now.
+        may_follow: accept a streaming query that is new to a sink which another one has written.
     """
     known = plan.batch(query_id, batch_id)
     if known is not None and known.state is BatchState.DONE:
@@ -143,8 +145,11 @@ def committing(
         if plan.is_single:
             yield TakeLedger()
             yield WriteLedger(plan.record, is_tombstone=True)
-        return
-    gone = yield CheckOpen(fresh.open_slots)
+            return
+        # Remembered all the same: a copy of the checkpoint may bring this batch with rows, and the
+        # next batch of this one would hold them a second time.
+        fresh = fresh.done()
+    gone = (yield CheckOpen(fresh.open_slots)) if fresh.slots else ()
     if gone:
         # A successor is the likeliest reason, and says more.
         _in_charge(plan, (yield TakeLedger(is_fencing=False)), fresh)
@@ -153,7 +158,7 @@ def committing(
             f"batch {batch_id} was not decided, since these transactions are not open any more: "
             f"{names_of(gone)}",
         )
-    batch = yield from _decide(plan, known, fresh)
+    batch = yield from _decide(plan, known, fresh, may_follow=may_follow)
     if batch.state is BatchState.DECIDED:
         yield from _finish(plan, batch)
 
@@ -180,7 +185,7 @@ def _decision(
     return decided(query_id, batch_id, (*kept, *written), len(reports), attempts)
 
 
-def _decide(plan: Plan, known: Batch | None, fresh: Batch) -> Procedure[Batch]:
+def _decide(plan: Plan, known: Batch | None, fresh: Batch, *, may_follow: bool) -> Procedure[Batch]:
     """Write the decision, whatever becomes of single writes. Returns the batch as it stands."""
     sink_id = plan.record.sink_id
     for _ in range(MAX_ROUNDS):
@@ -195,6 +200,8 @@ def _decide(plan: Plan, known: Batch | None, fresh: Batch) -> Procedure[Batch]:
         elif newest != plan.record.batch:
             raise _fenced(plan, view)
         elif is_streaming(fresh.query_id) and plan.newest(fresh.query_id) is None:
+            if not may_follow and newest is not None and newest.has_history:
+                raise _new_query(sink_id, fresh, newest)
             elsewhere = yield FindElsewhere(fresh.query_id)
             if elsewhere:
                 raise _moved(sink_id, fresh, *elsewhere[0])
@@ -319,6 +326,14 @@ def _moved(sink_id: str, fresh: Batch, other: str, known: Batch) -> Refused:
         RefusalKind.ELSEWHERE,
         f"batch {fresh.batch_id} of query {fresh.query_id} would be its first one in sink "
         f"{sink_id!r}, but the query has written to batch {known.batch_id} in sink {other!r}",
+    )
+
+
+def _new_query(sink_id: str, fresh: Batch, newest: Batch) -> Refused:
+    return Refused(
+        RefusalKind.NEW_QUERY,
+        f"batch {fresh.batch_id} of query {fresh.query_id} would be its first one in sink "
+        f"{sink_id!r}, which has batch {newest.batch_id} of query {newest.query_id}",
     )
 
 

@@ -152,6 +152,7 @@ class RefusalKind(Enum):
     REPLAY_DIFFERS = "the same batch came with other rows"
     REWOUND = "the checkpoint is older than the ledger"
     ELSEWHERE = "the query has written under another sink id"
+    NEW_QUERY = "another query has written under the sink id"
     LOST_BEFORE_DECISION = "a transaction ended before the decision"
     LOST_AFTER_DECISION = "a transaction was aborted after the decision"
     LOST_FOR_GOOD = "rows of another batch are lost"

@@ -152,6 +152,11 @@ class Batch:
         """Transactions that were aborted after the decision to commit them."""
         return tuple(slot for slot in self.slots if slot.state is SlotState.LOST)
 
+    @property
+    def has_history(self) -> bool:
+        """Whether the query may have written rows, in this batch or an earlier one."""
+        return self.rows > 0 or self.batch_id > 0
+
     def is_of(self, query_id: str, batch_id: int) -> bool:
         """Whether it is that batch."""
         return self.query_id == query_id and self.batch_id == batch_id

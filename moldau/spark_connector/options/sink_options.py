@@ -41,6 +41,7 @@ KNOWN: Final = (
     "ledgerTopic",
     "transactions",
     "onReplayMismatch",
+    "onNewQuery",
     "checkpointLocation",
     "queryName",
 )
@@ -107,6 +108,7 @@ class SinkOptions:
         sink_id: who writes, across all restarts; None where it can only be derived.
         txn_id: names a batch write, which is then made once however often it is tried.
         may_differ: a batch that was committed before may come again with other rows.
+        may_follow: a query may be new to a sink that another one has written.
         checkpoint_location: of a streaming query, where the options hold it.
         kafka: the clients' settings, by Kafka's names.
     """
@@ -119,6 +121,7 @@ class SinkOptions:
     ledger_topic: str
     transactions: Transactions
     may_differ: bool
+    may_follow: bool
     checkpoint_location: str | None
     kafka: Mapping[str, str]
 
@@ -146,6 +149,7 @@ class SinkOptions:
                 reader.choice("transactions", "auto", *(each.value for each in Transactions))
             ),
             may_differ=reader.choice("onReplayMismatch", "fail", "fail", "skip") == "skip",
+            may_follow=reader.choice("onNewQuery", "allow", "allow", "fail") == "allow",
             checkpoint_location=reader.text("checkpointLocation"),
             kafka=reader.kafka_settings(),
         )

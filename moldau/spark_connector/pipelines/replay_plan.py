@@ -21,7 +21,10 @@ from moldau.spark_connector.pipelines.small_files import SmallFiles
 
 PLAN_FILE: Final = "replay-plan.json"
 DONE_FILE: Final = "replay-done.json"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+NAMED_BY_PLAN: Final = 1
+"""The version of earlier releases: it does not know the sink's topic, and names chunks by the plan,
+so that another plan wrote everything again."""
 MAX_CELLS: Final = 100_000
 """Into how many pieces an archive is cut at most before they are put together to chunks."""
 
@@ -57,7 +60,7 @@ class ReplayPlan:
 
     `ends` is the last offset of each partition, plus one, as it was when the plan was made: by
     topic, then by partition (as text, as in JSON). Chunks are whole cells, follow one another by
-    their offsets, and have records.
+    their offsets, and have records. `target` is the sink's topic, as the file says it.
     """
 
     path: str
@@ -67,12 +70,21 @@ class ReplayPlan:
     ends: Mapping[str, Mapping[str, int]]
     cells: Cells
     chunks: tuple[Chunk, ...]
+    target: str = ""
+    version: int = FORMAT_VERSION
 
-    @property
-    def plan_id(self) -> str:
-        """The same for the same plan only: chunk n of another plan holds other records."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def chunk_name(self, pipeline: str, number: int) -> str:
+        """The name of a chunk's batch write.
+
+        The same for every plan of a pipeline with this target: the sink refuses chunk n of another
+        plan when it holds other records than the one that was written.
+        """
+        text = f"{pipeline} {self.target}"
+        if self.version == NAMED_BY_PLAN:
+            shown = asdict(self)
+            del shown["target"], shown["version"]
+            text = json.dumps(shown, sort_keys=True)
+        return f"replay-{hashlib.sha256(text.encode()).hexdigest()[:16]}-{number}"
 
     def counted_otherwise(self, counts: Mapping[int, int], done_count: int) -> str | None:
         """The first chunk still to be done that has more or fewer records now; None: all fit.
@@ -98,10 +110,11 @@ class ReplayPlan:
         """How many records come after a chunk."""
         return sum(each.row_count for each in self.chunks[chunk + 1 :])
 
-    def is_for(self, source: ArchiveSource) -> bool:
-        """Whether the plan was made for such a source."""
+    def is_for(self, source: ArchiveSource, target: str) -> bool:
+        """Whether the plan was made for such a source and target."""
         mine = (self.path, self.topics, self.from_ms, self.until_ms)
-        return mine == (source.path, source.topics, source.from_ms, source.until_ms)
+        is_target = self.version == NAMED_BY_PLAN or self.target == target
+        return is_target and mine == (source.path, source.topics, source.from_ms, source.until_ms)
 
 
 def cells_of(ranges: Sequence[ArchivedRange], records_per_chunk: int) -> Cells:
@@ -123,11 +136,13 @@ def make_plan(
     ranges: Iterable[ArchivedRange],
     cells: Cells,
     counts: Mapping[int, int],
+    target: str,
 ) -> ReplayPlan:
     """A plan for what is in the archive.
 
     Args:
         ranges: what is to be replayed.
+        target: the sink's topic.
         counts: how many records of it each cell has; cells without any may be left out.
     """
     ends: dict[str, dict[str, int]] = {}
@@ -144,7 +159,14 @@ def make_plan(
             first, count = last.first_offset, last.row_count + count
         chunks.append(Chunk(first, end, count))
     return ReplayPlan(
-        source.path, source.topics, source.from_ms, source.until_ms, ends, cells, tuple(chunks)
+        source.path,
+        source.topics,
+        source.from_ms,
+        source.until_ms,
+        ends,
+        cells,
+        tuple(chunks),
+        target,
     )
 
 
@@ -158,7 +180,7 @@ class ReplayBook:
         self._name = pipeline.name
         self._files = files
 
-    def plan(self, source: ArchiveSource) -> ReplayPlan | None:
+    def plan(self, source: ArchiveSource, target: str) -> ReplayPlan | None:
         """The plan of an earlier run; None when there was none.
 
         Raises:
@@ -167,7 +189,7 @@ class ReplayBook:
         document = self._read(PLAN_FILE)
         if document is None:
             return None
-        if document.pop("version", None) != FORMAT_VERSION:
+        if document.get("version") not in (NAMED_BY_PLAN, FORMAT_VERSION):
             raise PipelineFailed(
                 f"{self._name}: {self._files.place(PLAN_FILE)} is of another version"
             )
@@ -178,16 +200,17 @@ class ReplayBook:
             plan = ReplayPlan(**document)
         except (KeyError, TypeError, ValueError) as error:
             raise self._unreadable(PLAN_FILE, error) from error
-        if not plan.is_for(source):
+        if not plan.is_for(source, target):
             raise PipelineFailed(
                 f"{self._name}: the checkpoint {self._files.directory} is that of a replay of "
-                f"{plan.path} with other topics or times: give this one a checkpoint of its own"
+                f"{plan.path} with other topics or times, or into another topic: give this one a "
+                "checkpoint of its own"
             )
         return plan
 
     def keep_plan(self, plan: ReplayPlan) -> None:
         """Write the plan down, before its first chunk."""
-        self._write(PLAN_FILE, {"version": FORMAT_VERSION, **asdict(plan)})
+        self._write(PLAN_FILE, asdict(plan))
 
     def done_count(self) -> int:
         """How many chunks are known to be done."""

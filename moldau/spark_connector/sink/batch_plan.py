@@ -177,7 +177,14 @@ def commit_batch(
     what = f"committing batch {batch_id} of sink {planned.sink_id!r}"
     with explained(what), _carrier(options, planned) as carrier:
         carrier.carry(
-            committing(planned.plan, query_id, batch_id, reports, may_differ=options.may_differ)
+            committing(
+                planned.plan,
+                query_id,
+                batch_id,
+                reports,
+                may_differ=options.may_differ,
+                may_follow=options.may_follow,
+            )
         )
 
 

@@ -38,10 +38,11 @@ _ADVICE: Final[Mapping[RefusalKind, tuple[type[SparkConnectorError], str]]] = {
     ),
     RefusalKind.REPLAY_DIFFERS: (
         errors.ReplayDiffers,
-        "Nothing was written twice. Either the checkpoint was put back to an older state and the "
-        "batch planned anew: start with a new checkpoint and a new sinkId, at the offsets where "
-        "the output ends. Or the query gives other results each time (uuid(), rand(), the order "
-        "of a group): then onReplayMismatch=skip keeps what was committed first",
+        "Nothing was written twice. Either the checkpoint was put back to an older state, or is an "
+        "older copy, and the batch was planned anew: go on with the newest one, or start with a "
+        "new checkpoint and a new sinkId, at the offsets where the output ends. Or the query gives "
+        "other results each time (uuid(), rand(), the order of a group): then "
+        "onReplayMismatch=skip keeps what was committed first",
     ),
     RefusalKind.REWOUND: (
         errors.CheckpointRewound,
@@ -54,6 +55,13 @@ _ADVICE: Final[Mapping[RefusalKind, tuple[type[SparkConnectorError], str]]] = {
         "Nothing was written. If the checkpoint was moved, or the sinkId changed: `moldau pipeline "
         "sinks move OLD NEW` takes what is known of the old sink to the new one. If this is a copy "
         "of the checkpoint that shall write on its own: put another UUID into its file `metadata`",
+    ),
+    RefusalKind.NEW_QUERY: (
+        errors.ForeignSink,
+        "Nothing was written: a new checkpoint would write again what is there. Go on with the "
+        "newest checkpoint of that query; or give this one a sinkId (sink.id in a pipeline's file) "
+        "and an output of its own; or, to write everything once more into the same output, "
+        "`moldau pipeline sinks forget SINK` first",
     ),
     RefusalKind.LOST_BEFORE_DECISION: (
         errors.TransactionLost,

@@ -23,6 +23,7 @@ from typing import Final
 
 from moldau.client import (
     AuthorizationFailed,
+    BrokerError,
     ConfigResource,
     ConfigResourceType,
     InvalidRecord,
@@ -310,6 +311,14 @@ class LedgerStore:
             if isinstance(error.__cause__, AuthorizationFailed | RecordTooLarge | InvalidRecord):
                 raise error.__cause__ from error
             _log.info("the ledger's write was not committed: %s", error)
+            return False
+        except BrokerError as error:
+            # Another driver has taken the ledger while the commit was under way: its abort came
+            # first.
+            if error.code.name != "INVALID_TXN_STATE":
+                raise
+            _log.info("the ledger's write was aborted: %s", error)
+            self._drop_producer()
             return False
         for key, value in changes.items():
             self._reading.index.take(key.encode(), value)

@@ -77,6 +77,7 @@ def sink(cluster: Any, topic: str) -> Sink:
 
 
 @pytest.mark.parametrize("kind", ["transactional id", "ledger", "output"])
+@pytest.mark.promise("refusal-access")
 def test_what_is_not_permitted(cluster: Any, admin: Admin, topic: str, kind: str) -> None:
     """Each is one clear error that names what is needed."""
     sink = Sink(cluster, topic, **{"kafka.default.api.timeout.ms": "5000"})

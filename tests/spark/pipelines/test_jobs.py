@@ -46,6 +46,7 @@ def odd_records(partition: int, count: int) -> list[Record]:
 
 
 @SEVERAL_BATCHES
+@pytest.mark.promise("pipeline-order", "replay-plan")
 def test_an_archive_is_replayed_as_it_was_and_only_once(
     cluster: Cluster, admin: Admin, tmp_path: Path
 ):
@@ -192,6 +193,7 @@ trigger: available-now
 
 
 @SEVERAL_BATCHES
+@pytest.mark.promise("late-append")
 def test_windows_come_out_once_when_the_watermark_has_passed(
     cluster: Cluster, admin: Admin, tmp_path: Path
 ):
@@ -237,6 +239,32 @@ trigger: available-now
     ]
 
 
+@pytest.mark.promise("late-update")
+def test_a_window_comes_out_each_time_it_changes(cluster: Cluster, admin: Admin, tmp_path: Path):
+    server, topic, out = cluster.bootstrap_server, make_topic(admin), make_topic(admin)
+    text = f"""
+name: changes
+job: aggregate
+source: {{bootstrap.servers: '{server}', topic: {topic}, schema: at TIMESTAMP}}
+aggregate:
+  time: value.at
+  window: 1 hour
+  watermark: 10 minutes
+  measures: {{flights: count(*)}}
+  output: update
+sink: {{topic: {out}, key: window_start}}
+checkpoint: state
+trigger: available-now
+"""
+    for _ in range(2):
+        send(server, topic, [(None, b'{"at": "2026-07-01T01:30:00Z"}')])
+        run(text, tmp_path)
+    [records] = read(server, out).values()
+    assert len({each.key for each in records}) == 1
+    assert [json.loads(each.value or b"")["flights"] for each in records] == [1, 2]
+
+
+@pytest.mark.promise("pipeline-order", "mirror-ledger")
 def test_a_mirror_in_another_cluster_is_the_same_record_for_record(
     cluster: Cluster, admin: Admin, tmp_path: Path
 ):
@@ -271,6 +299,7 @@ trigger: available-now
             run(narrow, tmp_path)
 
 
+@pytest.mark.promise("mirror-new-topics")
 def test_a_mirror_takes_in_topics_that_are_made_later(
     cluster: Cluster, admin: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -305,6 +334,7 @@ trigger: {{every: 0 s}}
     assert [[each.value for each in found[number]] for number in range(3)] == [[], [], [b"2"]]
 
 
+@pytest.mark.promise("pipeline-no-time")
 def test_records_without_a_time_get_that_of_the_writing(spark: SparkSession):
     row = "CAST('k' AS BINARY) AS key, CAST('v' AS BINARY) AS value, 'in' AS topic, 0 AS partition"
     times = ", ".join(f"timestamp_millis({each}L)" for each in (-1, 0, BEGAN_MS))
@@ -321,6 +351,7 @@ def times_of(frame: DataFrame) -> list[Row]:
     return frame.select("timestamp").collect()
 
 
+@pytest.mark.promise("pipeline-no-loop")
 def test_a_pipeline_that_would_feed_itself_by_another_address_is_refused(
     cluster: Cluster, admin: Admin, tmp_path: Path
 ):
@@ -338,6 +369,7 @@ checkpoint: state
     assert f"copy.{topic}" not in admin.list_topics()
 
 
+@pytest.mark.promise("pipeline-order-of-keys")
 def test_repartitioning_keeps_the_order_of_each_key(cluster: Cluster, admin: Admin, tmp_path: Path):
     server, topic = cluster.bootstrap_server, make_topic(admin, partitions=6)
     keys = [b"key-%d" % number for number in range(20)]

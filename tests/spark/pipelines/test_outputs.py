@@ -53,6 +53,7 @@ class Archive:
         return sorted((bytes(row[0]) for row in rows), key=int)
 
 
+@pytest.mark.promise("parquet-one-checkpoint", "parquet-moved")
 def test_only_the_outputs_own_checkpoint_goes_on_with_it(
     cluster: Cluster, admin: Admin, spark: SparkSession, tmp_path: Path
 ) -> None:

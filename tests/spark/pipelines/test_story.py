@@ -89,6 +89,7 @@ def test_transactions_say_what_they_hold():
     assert json.loads(closing_flight().value)["time_hour"] > "2014"
 
 
+@pytest.mark.promise("pipeline-once")
 def test_only_committed_files_count(tmp_path: Path):
     log = tmp_path / "_spark_metadata"
     log.mkdir()

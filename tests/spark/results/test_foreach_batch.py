@@ -115,6 +115,7 @@ def column(url: str, query: str) -> list[Any]:
     return found
 
 
+@pytest.mark.promise("results-sql")
 def test_results_and_offsets_in_one_transaction(
     stream: DataFrame, flights: str, database: str, tmp_path: Path
 ):
@@ -135,6 +136,7 @@ def test_results_and_offsets_in_one_transaction(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.promise("sql-by-batch")
 def test_aggregates_go_by_the_batch(stream: DataFrame, database: str, tmp_path: Path):
     totals = stream.groupBy("carrier").count().withColumnRenamed("count", "flights")
     results = SqlResults(database, "totals", "totals", keys=["carrier"])
@@ -166,6 +168,7 @@ def test_aggregates_go_by_the_batch(stream: DataFrame, database: str, tmp_path: 
     results.engine.dispose()
 
 
+@pytest.mark.promise("sql-behind")
 def test_a_database_restored_from_a_backup_is_found(
     stream: DataFrame, cluster: Cluster, flights: str, tmp_path: Path
 ):
@@ -193,6 +196,7 @@ def test_a_database_restored_from_a_backup_is_found(
     again.engine.dispose()
 
 
+@pytest.mark.promise("results-unique")
 def test_unique_rows_from_the_workers(stream: DataFrame, database: str, tmp_path: Path):
     unique = UniqueRows(database, "each_once")
     rows = stream.drop("carrier")
@@ -247,6 +251,7 @@ class AllStores:
 
 
 @pytest.mark.parametrize("with_ids", [True, False])
+@pytest.mark.promise("created-again-ids")
 def test_a_topic_that_is_created_again_loses_no_row_silently(
     spark: SparkSession,
     cluster: Cluster,
@@ -301,6 +306,7 @@ def offsets() -> Iterator[RedisOffsets]:
     client.close()
 
 
+@pytest.mark.promise("results-redis")
 def test_results_and_offsets_in_redis(
     stream: DataFrame, flights: str, offsets: RedisOffsets, tmp_path: Path
 ):
@@ -320,6 +326,7 @@ def test_results_and_offsets_in_redis(
     assert set(offsets.load()) == {TopicPartition(flights, 0), TopicPartition(flights, 1)}
 
 
+@pytest.mark.promise("results-redis-offsets")
 def test_offsets_after_the_results_are_at_least_once(
     stream: DataFrame, offsets: RedisOffsets, tmp_path: Path
 ):

@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarn
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.promise("sink-exactly-once")
 def test_drivers_killed_and_resumed(cluster: Cluster, admin: Admin, tmp_path: Path) -> None:
     """Each run finishes the batch in which the one before was killed, and dies in its second. The
     last one is only paused before its decision, and goes on when its successor has finished; one of
@@ -65,6 +66,7 @@ def test_drivers_killed_and_resumed(cluster: Cluster, admin: Admin, tmp_path: Pa
     pipeline.check_exactly_once()
 
 
+@pytest.mark.promise("sink-exactly-once")
 def test_executor_killed_in_write(cluster: Cluster, admin: Admin, tmp_path: Path) -> None:
     """Its transaction is aborted in the same batch, and does not hold back readers for longer."""
     paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]

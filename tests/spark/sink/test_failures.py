@@ -29,6 +29,7 @@ def pipeline(cluster: Cluster, admin: Admin, tmp_path: Path) -> Pipeline:
     return made
 
 
+@pytest.mark.promise("sink-exactly-once")
 def test_commit_raises_after_its_decision(spark: SparkSession, pipeline: Pipeline) -> None:
     """Spark calls abort then: what was decided stands."""
     error = pipeline.run_in(spark, pipeline.fault("after decision", "raise", 0))
@@ -37,6 +38,7 @@ def test_commit_raises_after_its_decision(spark: SparkSession, pipeline: Pipelin
     pipeline.check_exactly_once()
 
 
+@pytest.mark.promise("sink-exactly-once")
 def test_task_fails_for_good(spark: SparkSession, pipeline: Pipeline) -> None:
     """Nothing is left open, and the next start writes the batch."""
     error = pipeline.run_in(spark, pipeline.fault("written", "raise", 0))
@@ -48,6 +50,9 @@ def test_task_fails_for_good(spark: SparkSession, pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("point", ["written", "before decision", "after decision"])
+@pytest.mark.promise(
+    "time-before-decision", "time-after-decision", "refusal-transaction-lost", "refusal-rows-lost"
+)
 def test_transaction_times_out(spark: SparkSession, pipeline: Pipeline, point: str) -> None:
     """Before the decision nothing is visible; after it, the restart writes the lost rows alone."""
     pipeline.options = STANDARD
@@ -64,6 +69,7 @@ def test_transaction_times_out(spark: SparkSession, pipeline: Pipeline, point: s
     pipeline.check_exactly_once()
 
 
+@pytest.mark.promise("sink-killed-driver", "time-before-decision")
 def test_transaction_times_out_while_rows_are_written(
     spark: SparkSession, pipeline: Pipeline
 ) -> None:
@@ -82,6 +88,7 @@ def test_transaction_times_out_while_rows_are_written(
     pipeline.check_exactly_once()
 
 
+@pytest.mark.promise("refusal-rewound")
 def test_checkpoint_rewound(spark: SparkSession, pipeline: Pipeline) -> None:
     """An older copy of the checkpoint is refused, whether it is one batch older or two."""
     copies = []
@@ -106,6 +113,7 @@ def test_checkpoint_rewound(spark: SparkSession, pipeline: Pipeline) -> None:
     pipeline.check_exactly_once(lines)
 
 
+@pytest.mark.promise("refusal-replay")
 def test_replay_with_other_rows(spark: SparkSession, pipeline: Pipeline) -> None:
     """A committed batch that comes again changed is refused, unless it may be."""
     assert pipeline.run_in(spark) == ""
@@ -124,6 +132,7 @@ def test_replay_with_other_rows(spark: SparkSession, pipeline: Pipeline) -> None
     pipeline.check_exactly_once(lines)
 
 
+@pytest.mark.promise("two-writers", "two-writers-by-turns", "refusal-fenced")
 def test_two_queries_on_one_sink(
     spark: SparkSession, pipeline: Pipeline, cluster: Cluster, admin: Admin, tmp_path: Path
 ) -> None:
@@ -151,6 +160,7 @@ def test_two_queries_on_one_sink(
     other.check_exactly_once()
 
 
+@pytest.mark.promise("sinkid-spellings", "query-one-sink", "refusal-moved")
 def test_a_moved_checkpoint(spark: SparkSession, pipeline: Pipeline) -> None:
     """Its sink id is another one: no batch is written twice, and the ledger moves with it."""
     assert pipeline.run_in(spark) == ""

@@ -13,9 +13,10 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from typer.testing import CliRunner
 
 from moldau.cli.main import app
-from moldau.client import NewTopic, TopicPartition, UnknownTopicOrPartition, sync
+from moldau.client import BrokerError, NewTopic, TopicPartition, UnknownTopicOrPartition, sync
 from moldau.client.sync import Admin
-from moldau.spark_connector import errors, move_sink, settle_sink
+from moldau.protocol.errors import ErrorCode
+from moldau.spark_connector import errors, forget_sink, move_sink, settle_sink
 from moldau.spark_connector.core import commit_steps as steps
 from moldau.spark_connector.core.ledger import SinkRecord, decode
 from moldau.spark_connector.core.task_roles import Role
@@ -69,6 +70,7 @@ def test_batches_and_their_replays(sink: Sink, admin: Admin) -> None:
     assert not open_rows(admin, sink.topic)
 
 
+@pytest.mark.promise("batch-unnamed-standard")
 def test_what_auto_is(cluster: Cluster, topic: str) -> None:
     assert Sink(cluster, topic).plan().two_phase == isinstance(cluster, Cluster)
     assert not Sink(cluster, topic, transactions="standard").plan().two_phase
@@ -103,6 +105,7 @@ def test_abort(sink: Sink, admin: Admin) -> None:
     assert sink.visible() == everything(0)
 
 
+@pytest.mark.promise("sink-killed-driver")
 def test_abort_after_the_decision(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, admin: Admin
 ) -> None:
@@ -126,6 +129,7 @@ def test_abort_after_the_decision(
     assert not open_rows(admin, sink.topic)
 
 
+@pytest.mark.promise("sink-killed-executor")
 def test_dead_attempts_are_swept(sink: Sink, admin: Admin) -> None:
     """Within the batch, whatever the decision names goes on."""
     planned = sink.plan()
@@ -136,6 +140,7 @@ def test_dead_attempts_are_swept(sink: Sink, admin: Admin) -> None:
     assert not open_rows(admin, sink.topic)
 
 
+@pytest.mark.promise("two-writers")
 def test_a_driver_that_was_overtaken(sink: Sink) -> None:
     old = sink.plan()
     reports = sink.write(old, 0)
@@ -177,6 +182,7 @@ def test_a_slot_that_was_used_after_the_decision(
     assert sink.visible() == everything(0)
 
 
+@pytest.mark.promise("refusal-rows-unseen")
 def test_rows_that_were_deleted_before_anybody_looked(
     cluster: Cluster, topic: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +240,7 @@ def test_transactional_ids_are_few(sink: Sink, admin: Admin) -> None:
     assert names - {".probe"} == {".ledger", ".w.0.0", ".w.1.0"}
 
 
+@pytest.mark.promise("time-after-decision")
 def test_lost_rows_that_come_again_changed(cluster: Cluster, topic: str, admin: Admin) -> None:
     sink = Sink(cluster, topic, transactions="standard")
     self_planned = sink.plan()
@@ -272,6 +279,7 @@ def _fencing(admin: Admin, real: Any) -> Any:
     return is_committed
 
 
+@pytest.mark.promise("sink-settle")
 def test_settling(sink: Sink, admin: Admin) -> None:
     """What nobody will start again holds back nobody."""
     planned = sink.plan()
@@ -283,6 +291,7 @@ def test_settling(sink: Sink, admin: Admin) -> None:
     assert not sink.visible()
 
 
+@pytest.mark.promise("sink-late-task")
 def test_a_zombie_leaves_nothing_open_after_the_last_batch(
     sink: Sink, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +328,7 @@ def listed(sink: Sink) -> dict[str, Any]:
     return {each["sink"]: each for each in orjson.loads(out)}
 
 
+@pytest.mark.promise("query-one-sink", "sinks-in-python")
 def test_a_query_goes_on_under_another_sink_id_when_it_is_moved(
     cluster: Cluster, topic: str, admin: Admin
 ) -> None:
@@ -349,6 +359,7 @@ def test_a_query_goes_on_under_another_sink_id_when_it_is_moved(
     assert new.visible() == everything(0, 1)
 
 
+@pytest.mark.promise("sinks-in-python")
 def test_sinks_are_moved_settled_and_forgotten_with_care(
     cluster: Cluster, topic: str, admin: Admin
 ) -> None:
@@ -373,6 +384,30 @@ def test_sinks_are_moved_settled_and_forgotten_with_care(
     assert one.visible() == sorted(everything(0) * 3)
 
 
+@pytest.mark.promise("query-new")
+def test_a_query_that_is_new_to_a_sink(cluster: Cluster, topic: str) -> None:
+    """It would write again what is there, unless it is let."""
+    sink = Sink(cluster, topic, onNewQuery="fail")
+    sink.batch(0)
+    first, sink.query_id = sink.query_id, str(uuid.uuid4())
+    with pytest.raises(errors.ForeignSink, match=f"query {first}.*newest checkpoint of that query"):
+        sink.batch(0)
+    assert sink.visible() == everything(0)
+    forget_sink(options_for(cluster, sinkId=sink.id))
+    sink.batch(0)
+    assert sink.visible() == sorted([*everything(0), *everything(0)])
+
+
+@pytest.mark.promise("sinkid-ledger")
+def test_another_ledger_makes_a_new_sink(cluster: Cluster, topic: str) -> None:
+    """What the former one knows is not asked for."""
+    sink = Sink(cluster, topic)
+    sink.batch(0)
+    sink.options = replace(sink.options, ledger_topic=f"ledger-{uuid.uuid4().hex[:8]}")
+    assert {each.role for each in sink.batch(0)} == {Role.WRITE}
+
+
+@pytest.mark.promise("sinks-forget-query")
 def test_one_query_of_a_sink_is_forgotten(cluster: Cluster, topic: str) -> None:
     """The other queries' batches are known as before."""
     sink = Sink(cluster, topic)
@@ -392,6 +427,7 @@ def test_one_query_of_a_sink_is_forgotten(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("taken", ["old", "new"])
+@pytest.mark.promise("sinks-move-running")
 def test_a_sink_that_a_query_takes_while_it_is_moved_stays(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch, taken: str
 ) -> None:
@@ -421,6 +457,7 @@ def test_a_sink_that_a_query_takes_while_it_is_moved_stays(
     assert new.visible() == everything(0)
 
 
+@pytest.mark.promise("sinks-move-again")
 def test_a_move_that_was_cut_off_is_made_again(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -489,6 +526,7 @@ def test_brokers_hear_of_the_ledger_late(
         (1, {"cleanup_policy": "compact,delete"}, "cleanup.policy=compact,delete"),
     ],
 )
+@pytest.mark.promise("refusal-ledger")
 def test_a_topic_that_cannot_be_a_ledger(
     cluster: Cluster,
     topic: str,
@@ -502,6 +540,7 @@ def test_a_topic_that_cannot_be_a_ledger(
         Sink(cluster, topic, ledgerTopic=ledger).plan()
 
 
+@pytest.mark.promise("refusal-ledger")
 def test_a_record_of_a_newer_release(cluster: Cluster, topic: str, admin: Admin) -> None:
     sink = Sink(cluster, topic, ledgerTopic=f"ledger-{uuid.uuid4().hex[:8]}")
     sink.plan()
@@ -539,6 +578,28 @@ def test_one_process_is_one_driver_for_its_checkpoint(
     assert sink.plan().plan.record.driver != first
 
 
+@pytest.mark.promise("two-writers")
+def test_a_ledgers_write_that_another_driver_has_ended(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has taken the ledger while the commit was under way: the write is made once more."""
+    real = sync.Producer.commit_transaction
+    ended = iter([True])
+
+    def commit(producer: sync.Producer) -> None:
+        if next(ended, False):
+            producer.abort_transaction()
+            raise BrokerError("it ended the other way", code=ErrorCode.INVALID_TXN_STATE)
+        real(producer)
+
+    monkeypatch.setattr(sync.Producer, "commit_transaction", commit)
+    sink = Sink(cluster, topic)
+    sink.batch(0)
+    assert next(ended, None) is None
+    assert sink.visible() == everything(0)
+
+
+@pytest.mark.promise("refusal-ledger")
 def test_a_ledger_that_was_made_anew(cluster: Cluster, topic: str, admin: Admin) -> None:
     ledger = f"ledger-{uuid.uuid4().hex[:8]}"
     sink = Sink(cluster, topic, ledgerTopic=ledger)
@@ -550,6 +611,7 @@ def test_a_ledger_that_was_made_anew(cluster: Cluster, topic: str, admin: Admin)
         sink.commit(planned, 0, reports)
 
 
+@pytest.mark.promise("refusal-busy")
 def test_the_own_record_behind_a_transaction_of_another_sink(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -570,6 +632,7 @@ def test_the_own_record_behind_a_transaction_of_another_sink(
     assert {each.role for each in sink.batch(0)} == {Role.VERIFY}
 
 
+@pytest.mark.promise("two-writers-by-turns")
 def test_a_query_that_many_others_have_followed_is_known(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -619,6 +682,7 @@ def test_a_write_reads_what_is_new_in_the_ledger_only(
 # -- other writes -------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("batch-named-once", "sinkid-of-batches")
 def test_named_batch_writes(cluster: Cluster, topic: str) -> None:
     """Each is made once, also when others have been made since."""
     sink = Sink(cluster, topic)
@@ -649,6 +713,7 @@ def write_named(sink: Sink, name: str) -> None:
     commit_batch(sink.options, planned, name, 0, [report])
 
 
+@pytest.mark.promise("batch-unnamed")
 def test_a_single_write_leaves_nothing_in_the_ledger(cluster: Cluster, topic: str) -> None:
     ledger = f"ledger-{uuid.uuid4().hex[:8]}"
     sink = Sink(cluster, topic, ledgerTopic=ledger)
@@ -671,6 +736,7 @@ def test_at_least_once(cluster: Cluster, topic: str) -> None:
     assert sink.visible() == [b"1", b"2"]
 
 
+@pytest.mark.promise("sink-order")
 def test_many_pieces(cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than is held at once: sent while the next rows come, and found again where they lie."""
     monkeypatch.setattr("moldau.spark_connector.sink.slot_writer.SEND_BYTES", 64)
@@ -689,6 +755,7 @@ def test_many_pieces(cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPat
     assert report.rows == 100
 
 
+@pytest.mark.promise("refusal-unreachable")
 def test_unreachable_brokers(topic: str) -> None:
     options = SinkOptions.parse(
         {

@@ -73,6 +73,7 @@ def test_strings_and_columns_of_no_use(spark: SparkSession, cluster: Cluster, to
     assert {each.key for each in found} == {"ä".encode()}
 
 
+@pytest.mark.promise("batch-named-once")
 def test_a_named_write_is_made_once(spark: SparkSession, cluster: Cluster, topic: str) -> None:
     frame = spark.range(50).selectExpr("CAST(id AS string) AS value").repartition(2)
     options = options_for(cluster, topic=topic, txnId=f"load-{uuid.uuid4().hex}")
@@ -85,6 +86,7 @@ def test_a_named_write_is_made_once(spark: SparkSession, cluster: Cluster, topic
     assert len(records(cluster, topic)) == 100
 
 
+@pytest.mark.promise("batch-all-or-nothing")
 def test_a_failed_write_leaves_nothing(spark: SparkSession, cluster: Cluster, topic: str) -> None:
     frame = spark.range(50).selectExpr(
         "CASE WHEN id = 49 THEN raise_error('stop') ELSE CAST(id AS string) END AS value"
@@ -141,6 +143,7 @@ def test_output_mode_complete(
         ("'v' AS value", {"topic": "no such name!"}, "no such name!"),
     ],
 )
+@pytest.mark.promise("refusal-options")
 def test_bad_input(
     spark: SparkSession,
     cluster: Cluster,
@@ -162,6 +165,7 @@ def test_overwrite_is_refused(spark: SparkSession, cluster: Cluster, topic: str)
 
 
 @pytest.mark.parametrize("semantics", ["exactly-once", "at-least-once"])
+@pytest.mark.promise("refusal-unreachable")
 def test_unreachable_brokers(spark: SparkSession, semantics: str) -> None:
     options = {
         "kafka.bootstrap.servers": "127.0.0.1:1",

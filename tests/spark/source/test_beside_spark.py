@@ -182,6 +182,7 @@ def test_what_one_refuses_the_other_refuses(read, given, theirs, ours):
     reason="Spark's own source streams in the Spark only that it was made for: make spark-matrix",
 )
 @pytest.mark.parametrize("order", [FORMATS, FORMATS[::-1]])
+@pytest.mark.promise("stream-checkpoint-of-spark")
 def test_one_goes_on_with_the_others_checkpoint(spark, cluster, admin, tmp_path, order):
     topic = make_topic(admin, partitions=2)
     found = []

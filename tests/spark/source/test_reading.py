@@ -14,6 +14,7 @@ from moldau.spark_connector.core.planning import OffsetRange
 from moldau.spark_connector.errors import DataLoss, ReadStalled
 from moldau.spark_connector.options.source_options import SourceOptions
 from moldau.spark_connector.source.kept_consumers import KeptConsumers
+from moldau.spark_connector.source.offsets_reader import OffsetsReader
 from moldau.spark_connector.source.partition_reader import MAX_ROWS, read_range
 from moldau.testing import wait_until
 from tests.spark.conftest import make_topic, options_for
@@ -71,6 +72,7 @@ def test_a_range_is_read_exactly(cluster, consumers, partition):
         assert read(cluster, consumers, partition, start, end) == expected
 
 
+@pytest.mark.promise("stream-connections")
 def test_one_connection_serves_many_tasks(cluster, consumers, made, partition, admin):
     other = TopicPartition(make_topic(admin), 0)
     write(cluster, partition, [b"a", b"b", b"c"])
@@ -95,6 +97,7 @@ def test_a_task_that_is_given_up_leaves_a_usable_consumer(cluster, consumers, ma
     assert len(made) == 1
 
 
+@pytest.mark.promise("stream-aborted")
 def test_aborted_records_and_markers_are_passed_over(cluster, consumers, admin, partition):
     with Producer(cluster.bootstrap_server, transactional_id=f"x-{partition.topic}") as producer:
         for number, commit in enumerate([True, False, True, False]):
@@ -160,6 +163,7 @@ def test_a_topic_that_is_gone_fails_the_task(cluster, consumers, admin, partitio
         read(cluster, consumers, partition, 0, 1, kafkaConsumer__pollTimeoutMs=100)
 
 
+@pytest.mark.promise("loss-told-once")
 def test_a_topic_that_was_created_again_is_not_read_for_the_former_one(
     cluster, consumers, made, admin, partition, caplog
 ):
@@ -204,6 +208,24 @@ def test_records_that_do_not_come_end_the_task_in_time(cluster, consumers, parti
         # As planned by a read_uncommitted driver: the stable end is before it.
         with pytest.raises((DataLoss, ReadStalled), match=r"the log ends at 1"):
             read(cluster, consumers, partition, 0, 2, **settings)
+        producer.abort_transaction()
+
+
+@pytest.mark.promise("stream-stable-end")
+def test_the_end_of_a_batch_lies_before_open_transactions(cluster, partition):
+    """Nothing is planned for which a task would have to wait."""
+    write(cluster, partition, [b"a"])
+    with Producer(cluster.bootstrap_server, transactional_id=f"s-{partition.topic}") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(partition.topic, b"open", partition=0)
+        for isolation, end in (("read_committed", 1), ("read_uncommitted", 2)):
+            given = options_for(
+                cluster, subscribe=partition.topic, kafka__isolation__level=isolation
+            )
+            reader = OffsetsReader(SourceOptions.parse(given))
+            assert reader.ends([partition]) == {partition: end}
+            reader.close()
         producer.abort_transaction()
 
 

@@ -86,6 +86,7 @@ def start(spark, cluster, topic, tmp_path, collected):
 @pytest.mark.skipif(
     version("pyspark").startswith("4.1."), reason="PySpark 4.1 does not say where a batch begins"
 )
+@pytest.mark.promise("stream-available-now", "stream-progress")
 def test_available_now_reads_what_is_there_in_limited_batches(start, send, collected, admin, topic):
     send(range(10))
     query = start(maxOffsetsPerTrigger=4)
@@ -102,6 +103,7 @@ def test_available_now_reads_what_is_there_in_limited_batches(start, send, colle
     assert len(collected.batches) == 4
 
 
+@pytest.mark.promise("stream-first-batch")
 def test_a_running_query_sees_new_records_and_new_partitions(start, send, collected, admin, topic):
     """With `latest`, too, partitions that come later are read from their first record."""
     send(range(4))
@@ -117,6 +119,7 @@ def test_a_running_query_sees_new_records_and_new_partitions(start, send, collec
     query.stop()
 
 
+@pytest.mark.promise("loss-names", "loss-retention")
 def test_records_deleted_before_they_were_read(start, send, collected, admin, topic):
     send(range(4))
     start()
@@ -129,6 +132,7 @@ def test_records_deleted_before_they_were_read(start, send, collected, admin, to
     assert collected.values == [0, 1, 2, 3, 5, 7, 8, 9]
 
 
+@pytest.mark.promise("stream-aborted")
 def test_read_committed_streams_skip_what_was_aborted(start, collected, cluster, topic):
     with Producer(cluster.bootstrap_server, transactional_id=topic) as producer:
         producer.init_transactions()
@@ -142,6 +146,7 @@ def test_read_committed_streams_skip_what_was_aborted(start, collected, cluster,
     assert offsets_of(query)["endOffset"][topic]["0"] == 6
 
 
+@pytest.mark.promise("loss-created-again")
 def test_a_topic_that_was_created_again_is_read_anew(start, send, collected, admin, topic):
     send(range(6))
     query = start(available_now=False, failOnDataLoss="false")
@@ -155,6 +160,7 @@ def test_a_topic_that_was_created_again_is_read_anew(start, send, collected, adm
     query.stop()
 
 
+@pytest.mark.promise("loss-known-by-id")
 def test_a_topic_that_was_created_again_with_lower_leader_epochs(
     start, send, collected, cluster, admin, topic
 ):

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
+from moldau.spark_connector.errors import ReplayDiffers
 from moldau.spark_connector.pipelines.errors import PipelineFailed
 from moldau.spark_connector.pipelines.jobs.streams import FORMAT, sink_options, topic_sink
 from moldau.spark_connector.pipelines.model import ArchiveSource
@@ -53,10 +54,11 @@ def start(spark: SparkSession, pipeline: Pipeline) -> RunningReplay:
     archive = archived(spark, source, pipeline.name)
     ranges = _ranges(archive)
     book = ReplayBook(pipeline, small_files(spark, pipeline.checkpoint))
-    plan = book.plan(source)
+    target = topic_sink(pipeline).topic
+    plan = book.plan(source, target)
     if plan is None:
         cells = cells_of(ranges, source.records_per_chunk)
-        plan = make_plan(source, ranges, cells, _counts(archive, cells))
+        plan = make_plan(source, ranges, cells, _counts(archive, cells), target)
         book.keep_plan(plan)
     else:
         _refuse_changes(_until(archive, plan), plan, book.done_count(), pipeline)
@@ -160,7 +162,6 @@ class RunningReplay:
         self._pipeline = pipeline
         self._ranges = ranges
         self._plan = plan
-        self._plan_id = plan.plan_id
         self._book = book
         self._stop = threading.Event()
         self._given_up = False
@@ -207,16 +208,29 @@ class RunningReplay:
         except PipelineFailed as error:
             self._failure = str(error)
         except (PySparkException, Py4JError) as error:
-            self._failure = None if self._given_up else failure_line(str(error))
+            self._failure = None if self._given_up else self._failure_line(str(error))
         else:
             self._failure = None
+
+    def _failure_line(self, text: str) -> str:
+        line = failure_line(text)
+        if line.startswith(ReplayDiffers.__name__):
+            sink_id = topic_sink(self._pipeline).sink_id
+            line = (
+                f"{line} Here: a replay with this name and sink.id has written other records, of "
+                "an archive that was another one, or cut in another way (topics, from, until, "
+                "records.per.batch). Go on with its checkpoint; or give this one a name and an "
+                "output of its own; or, to write everything once more, `moldau pipeline sinks "
+                f"forget {sink_id}` first"
+            )
+        return line
 
     def _do(self, number: int, chunk: Chunk) -> None:
         began = time.monotonic()
         sink = topic_sink(self._pipeline)
         options = {**sink_options(sink), "includeTimestamp": "true"}
         if sink.semantics == "exactly-once":
-            options["txnId"] = f"replay-{self._plan_id}-{number}"
+            options["txnId"] = self._plan.chunk_name(self.name, number)
         self._rows_of(chunk).write.format(FORMAT).options(**options).mode("append").save()
         self._book.keep_done_count(number + 1)
         duration_ms = max(1, round((time.monotonic() - began) * 1_000))

@@ -48,8 +48,11 @@ def topic_sink(pipeline: Pipeline) -> TopicSink:
 
 
 def sink_options(sink: TopicSink) -> dict[str, str]:
-    """The connector's options for writing."""
-    return {**sink.options, "semantics": sink.semantics, "sinkId": sink.sink_id}
+    """The connector's options for writing. A pipeline has one checkpoint, so a new one that comes
+    to its sink would write everything again.
+    """
+    always = {"semantics": sink.semantics, "sinkId": sink.sink_id}
+    return {"onNewQuery": "fail", **sink.options, **always}
 
 
 def run_into(

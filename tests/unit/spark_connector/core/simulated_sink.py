@@ -145,6 +145,8 @@ class Query:
         self.offset_log: dict[int, tuple[int, int]] = {}
         self.commit_log = -1
         self.step = 3
+        self.filtered: frozenset[int] = frozenset()
+        """Offsets of which the query makes no row."""
 
     def plan(self, batch_id: int) -> tuple[int, int]:
         """The batch's range, fixed once it is planned."""
@@ -176,9 +178,11 @@ class Driver:
         *,
         sink_id: str = SINK,
         is_prepared: bool = False,
+        may_follow: bool = True,
     ) -> None:
         self.sink_id = sink_id
         self.is_prepared = is_prepared
+        self.may_follow = may_follow
         self.cluster = cluster
         self.query = query
         self.token = token
@@ -197,7 +201,8 @@ class Driver:
         batch_id = self.query.commit_log + 1
         while batch_id <= self.last:
             first, end = self.query.plan(batch_id)
-            rows = [(self.query.name, each) for each in range(first, end)]
+            wanted = (each for each in range(first, end) if each not in self.query.filtered)
+            rows = [(self.query.name, each) for each in wanted]
             yield
             if not (yield from self.batch(batch_id, rows)):
                 return
@@ -218,7 +223,10 @@ class Driver:
                 reports.append((yield from self.attempts(plan, batch_id, task, rows[task::TASKS])))
             if self.fail_commit:
                 raise TaskFailed
-            yield from self.carried(committing(plan, self.query.name, batch_id, reports))
+            decision = committing(
+                plan, self.query.name, batch_id, reports, may_follow=self.may_follow
+            )
+            yield from self.carried(decision)
             return True
         except Refused as refused:
             self.refusal = refused

@@ -191,6 +191,7 @@ def check_exactly_once(cluster: SimulatedCluster, query: Query) -> None:
     assert cluster.visible == {(query.name, each): 1 for each in range(end)}
 
 
+@pytest.mark.promise("sink-exactly-once", "sink-killed-driver")
 def test_driver_killed_at_every_step() -> None:
     for at in range(step_count()):
         cluster, query = SimulatedCluster(), Query("a")
@@ -200,6 +201,22 @@ def test_driver_killed_at_every_step() -> None:
         assert not cluster.open_ids()
 
 
+@pytest.mark.promise("sink-task-by-task")
+def test_of_each_task_all_rows_are_visible_or_none() -> None:
+    """A batch becomes visible transaction by transaction: a killed driver leaves whole ones."""
+    halves = 0
+    for at in range(step_count()):
+        cluster, query = SimulatedCluster(), Query("a")
+        Driver(cluster, query, "first", LAST).advance(at)
+        for first, end in query.offset_log.values():
+            rows = [(query.name, each) for each in range(first, end)]
+            seen = [{cluster.visible[row] for row in rows[task::TASKS]} for task in range(TASKS)]
+            assert all(len(each) == 1 for each in seen), (at, seen)
+            halves += seen[0] != seen[1]
+    assert halves, "no driver was killed between two commits"
+
+
+@pytest.mark.promise("sink-exactly-once", "sink-killed-executor")
 def test_executor_killed_at_every_step() -> None:
     """The dead attempt's transaction is aborted within the same batch."""
     killed = 0
@@ -231,6 +248,7 @@ def test_zombie_resumed_at_every_step_of_its_successor() -> None:
             check_exactly_once(cluster, query)
 
 
+@pytest.mark.promise("sink-late-task")
 def test_a_zombies_prepared_transaction_holds_back_nobody() -> None:
     """It has no time limit, and after the last batch of a run nobody looks for it."""
     too_late = 0
@@ -266,6 +284,7 @@ def test_a_zombies_prepared_transaction_is_found_beside_an_empty_batch() -> None
             assert not cluster.open_ids(), (planned, opened)
 
 
+@pytest.mark.promise("query-one-sink")
 def test_a_query_under_another_sink_id_is_refused_wherever_it_stands() -> None:
     """Its checkpoint was moved or copied, or its sink renamed: a batch might be written twice."""
     refused = 0
@@ -289,6 +308,70 @@ def test_a_query_under_another_sink_id_is_refused_wherever_it_stands() -> None:
     assert refused
 
 
+@pytest.mark.promise("query-new")
+def test_a_new_query_is_refused_where_it_may_not_follow_another() -> None:
+    """Its checkpoint is new, and would write again what is there: at any time, and both at once."""
+    owners = set()
+    for at in range(step_count()):
+        for paused_at in (0, 7, 20, 100_000):
+            cluster, queries = SimulatedCluster(), (Query("a"), Query("b"))
+            drivers = [
+                Driver(cluster, query, f"driver of {query.name}", LAST, may_follow=False)
+                for query in queries
+            ]
+            drivers[0].advance(at)
+            drivers[1].advance(paused_at)
+            for each in drivers:
+                each.advance(100_000)
+            # Each may have fenced the other one, or lost a transaction: a restart tells.
+            for _ in range(2):
+                again = [
+                    Driver(cluster, query, "again", LAST, may_follow=False) for query in queries
+                ]
+                for each in again:
+                    each.advance(100_000)
+            [owner] = {name for name, _ in cluster.visible}
+            owners.add(owner)
+            check_exactly_once(cluster, queries[owner == "b"])
+            refusal = again[owner == "a"].refusal
+            assert refusal is not None
+            assert refusal.kind is RefusalKind.NEW_QUERY
+            assert f"of query {owner}" in str(refusal)
+            assert not cluster.open_ids()
+    assert owners == {"a", "b"}
+
+
+@pytest.mark.promise("query-new")
+def test_a_new_query_may_follow_one_that_has_written_nothing() -> None:
+    cluster, empty, query = SimulatedCluster(), Query("a"), Query("b")
+    empty.filtered = frozenset(range(empty.step))
+    Driver(cluster, empty, "first", 0, may_follow=False).advance(100_000)
+    assert empty.commit_log == 0
+    driver = Driver(cluster, query, "second", LAST, may_follow=False)
+    driver.advance(100_000)
+    assert driver.refusal is None
+    check_exactly_once(cluster, query)
+
+
+@pytest.mark.promise("query-copies")
+def test_copies_of_a_checkpoint_by_turns_with_batches_that_have_no_rows() -> None:
+    """One copy's empty batch is a later batch of rows for the other one: both would write them."""
+    cluster, query, copy = SimulatedCluster(), Query("a"), Query("a")
+    query.filtered = copy.filtered = frozenset(range(3, 6))
+    for each in (query, copy):
+        Driver(cluster, each, "first", 0).advance(100_000)
+    Driver(cluster, query, "second", 1).advance(100_000)
+    assert query.offset_log[1] == (3, 6)
+    copy.step = 6
+    driver = Driver(cluster, copy, "third", 1)
+    driver.advance(100_000)
+    Driver(cluster, query, "fourth", 2).advance(100_000)
+    assert cluster.visible == {("a", each): 1 for each in (0, 1, 2, 6, 7, 8)}
+    assert driver.refusal is not None
+    assert driver.refusal.kind is RefusalKind.REPLAY_DIFFERS
+
+
+@pytest.mark.promise("two-writers")
 def test_a_driver_that_gives_up_leaves_its_successors_transactions_alone() -> None:
     """It has listed them, under their own epochs, before it sees that it is not in charge."""
     resumed_at, is_running = 0, True
@@ -344,6 +427,7 @@ def test_a_decided_batch_that_comes_again_without_a_tasks_rows_is_refused() -> N
 
 
 @pytest.mark.parametrize("step", [3, 1])
+@pytest.mark.promise("time-before-decision", "time-after-decision")
 def test_every_transaction_timed_out_at_every_step(step: int) -> None:
     """With a step of 1 the second task has no rows, and no transaction."""
     rewritten = 0
@@ -374,6 +458,7 @@ def test_ledger_write_of_unknown_outcome_at_every_step() -> None:
             check_exactly_once(cluster, query)
 
 
+@pytest.mark.promise("refusal-rows-unseen")
 def test_rows_that_nobody_can_see_stop_the_sink() -> None:
     kinds = set()
     for at in range(step_count()):
@@ -390,6 +475,7 @@ def test_rows_that_nobody_can_see_stop_the_sink() -> None:
 
 
 @pytest.mark.parametrize("step", [3, 4])
+@pytest.mark.promise("refusal-rewound", "refusal-replay")
 def test_rewound_checkpoint(step: int) -> None:
     """One batch back with the same rows is a replay; anything else is refused."""
     cluster, query = SimulatedCluster(), Query("a")
@@ -403,6 +489,7 @@ def test_rewound_checkpoint(step: int) -> None:
     assert dict(cluster.visible) == before
 
 
+@pytest.mark.promise("two-writers", "refusal-fenced")
 def test_two_queries_fence_each_other() -> None:
     cluster = SimulatedCluster()
     one, other = Query("a"), Query("b")
@@ -432,6 +519,7 @@ def test_a_single_write_of_no_rows_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["known", "applied", "dropped"])
+@pytest.mark.promise("batch-unnamed")
 def test_a_single_write_is_forgotten_whatever_is_known_of_the_last_write(outcome: str) -> None:
     cluster = SimulatedCluster()
     driver = Driver(cluster, Query("once:1"), "token", 0)

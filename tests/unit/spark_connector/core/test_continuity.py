@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.spark_connector.core.continuity import (
     Loss,
@@ -84,6 +86,7 @@ def test_offsets_of_the_user_in_a_former_topic_begin_where_the_log_does():
     assert losses == [Loss(P0, Missing.REPLACED, 7)]
 
 
+@pytest.mark.promise("loss-names")
 def test_the_words_name_partition_wanted_and_available():
     assert str(Loss(P0, Missing.AGED_OUT, 3, 5)).startswith(
         "t-0: offset 3 was to be read, but the log begins at 5; "

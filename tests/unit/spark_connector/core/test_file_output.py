@@ -110,6 +110,7 @@ def run(found: Checkpoint, output: Output, name: str, dice: random.Random) -> bo
 
 
 @pytest.mark.parametrize("first_seed", range(0, 400, 100))
+@pytest.mark.promise("parquet-one-checkpoint")
 def test_no_batch_is_passed_over(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 100):
         print("seed", seed)

@@ -44,6 +44,7 @@ IDS = st.dictionaries(st.sampled_from(["a", "b.c", "d-1", "Ω"]), st.uuids())
 
 
 @given(OFFSETS, IDS)
+@pytest.mark.promise("stream-topic-ids")
 def test_ids_survive_beside_the_offsets_and_are_topics_without_partitions_to_others(offsets, ids):
     value = json.loads(json.dumps(to_json(offsets, ids)))
     assert from_json(value) == offsets
@@ -69,6 +70,7 @@ def test_partitions_stand_in_the_order_of_their_numbers():
     assert list(to_json(offsets)["t"]) == ["2", "9", "10"]
 
 
+@pytest.mark.promise("stream-checkpoint-of-spark")
 def test_it_is_what_sparks_own_source_writes():
     assert json.dumps(to_json({TopicPartition("topic", 0): 23})) == '{"topic": {"0": 23}}'
     assert from_json(json.loads('{"topic":{"0":23}}')) == {TopicPartition("topic", 0): 23}

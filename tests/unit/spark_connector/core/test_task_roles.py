@@ -52,6 +52,7 @@ def test_only_what_was_lost_is_written_again() -> None:
         (plan(HALF), "another", 0, RefusalKind.LOST_FOR_GOOD),
     ],
 )
+@pytest.mark.promise("refusal-rows-of-others")
 def test_refusals(found: Plan, query_id: str, batch_id: int, kind: RefusalKind) -> None:
     with pytest.raises(Refused) as caught:
         role_of(found, query_id, batch_id, 0)

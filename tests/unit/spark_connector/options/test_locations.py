@@ -26,12 +26,14 @@ HERE = "/some/me"
         ("file://other/a", ["file://other/a"]),
     ],
 )
+@pytest.mark.promise("sinkid-spellings")
 def test_spellings(normal: str, spellings: list[str]) -> None:
     assert {each: normal_location(each, HERE) for each in spellings} == dict.fromkeys(
         spellings, normal
     )
 
 
+@pytest.mark.promise("sinkid-spellings")
 def test_other_places_stay_apart() -> None:
     places = ["/a", "/A", "a", "hdfs://nn/a", "hdfs://nn:8021/a", "s3a://nn/a", "/a%20b", "/a b"]
     assert len({normal_location(each, HERE) for each in places}) == len(places)

@@ -88,6 +88,7 @@ def test_names_have_no_case() -> None:
         ),
     ],
 )
+@pytest.mark.promise("refusal-options")
 def test_refusals(given: dict[str, str], problem: str) -> None:
     with pytest.raises(InvalidOption, match=problem):
         SinkOptions.parse(SERVERS | given)
@@ -104,6 +105,7 @@ def test_what_exactly_once_refuses_is_allowed_at_least_once() -> None:
     assert options.producer_config().acks == "1"
 
 
+@pytest.mark.promise("sinkid-derived", "sinkid-of-batches")
 def test_sink_ids(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert parsed(sinkId="mine").stream_sink_id() == "mine"
     one = parsed(checkpointLocation="/a/b").stream_sink_id()

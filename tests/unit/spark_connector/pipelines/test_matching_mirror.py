@@ -98,6 +98,7 @@ def stage() -> Iterator[Stage]:
         mirror.stop_now()
 
 
+@pytest.mark.promise("mirror-new-topics")
 def test_more_topics_are_taken_in_after_the_batch(stage: Stage):
     mirror = stage.mirror("a")
     assert not mirror.is_over()

@@ -43,6 +43,7 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("kind", [LocalFiles, Unlocked])
+@pytest.mark.promise("parquet-moved")
 def test_the_outputs_checkpoint_goes_on_wherever_it_is_moved(
     places: tuple[Path, Path], kind: type[LocalFiles]
 ) -> None:
@@ -55,6 +56,7 @@ def test_the_outputs_checkpoint_goes_on_wherever_it_is_moved(
 
 
 @pytest.mark.parametrize("kind", [LocalFiles, Unlocked])
+@pytest.mark.promise("parquet-one-checkpoint")
 def test_other_checkpoints_are_refused_by_both_names(
     places: tuple[Path, Path], tmp_path: Path, kind: type[LocalFiles]
 ) -> None:
@@ -72,6 +74,7 @@ def test_other_checkpoints_are_refused_by_both_names(
     claimed(checkpoint, output, kind).release()
 
 
+@pytest.mark.promise("parquet-claim")
 def test_a_copy_that_has_planned_the_same_batch_differently_is_refused(
     places: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -84,6 +87,7 @@ def test_a_copy_that_has_planned_the_same_batch_differently_is_refused(
         claimed(checkpoint, output)
 
 
+@pytest.mark.promise("parquet-lock")
 def test_one_driver_at_a_time(places: tuple[Path, Path], tmp_path: Path) -> None:
     checkpoint, output = places
     shutil.copytree(checkpoint, tmp_path / "copy")
@@ -95,6 +99,7 @@ def test_one_driver_at_a_time(places: tuple[Path, Path], tmp_path: Path) -> None
     claimed(tmp_path / "copy", output).release()
 
 
+@pytest.mark.promise("parquet-no-lock")
 def test_two_new_queries_at_once_where_there_are_no_locks(tmp_path: Path) -> None:
     output = tmp_path / "output"
     claimed(tmp_path / "one", output, Unlocked)
@@ -111,6 +116,7 @@ def test_an_output_that_holds_nothing_is_free_where_there_are_locks(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", [LocalFiles, Unlocked])
+@pytest.mark.promise("parquet-metadata")
 def test_a_checkpoint_that_has_lost_its_id_gets_one_and_claims_with_it(
     tmp_path: Path, kind: type[LocalFiles]
 ) -> None:

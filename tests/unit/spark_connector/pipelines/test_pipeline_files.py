@@ -249,6 +249,7 @@ MISTAKES: list[Any] = [
 
 
 @pytest.mark.parametrize(("text", "old", "new", "said"), MISTAKES)
+@pytest.mark.promise("pipeline-no-loop")
 def test_a_mistake_is_told_with_its_line_and_key(text: str, old: str, new: str, said: str):
     problems = problems_of(changed(text, (old, new)))
     assert [each for each in problems if said in each], problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -38,7 +39,7 @@ def plan_of(source: ArchiveSource, offsets: dict[int, list[int]]) -> ReplayPlan:
         for number, each in offsets.items()
     ]
     cells = cells_of(ranges, source.records_per_chunk)
-    return make_plan(source, ranges, cells, counted(cells, offsets))
+    return make_plan(source, ranges, cells, counted(cells, offsets), "out")
 
 
 def counted(cells: Cells, offsets: dict[int, list[int]]) -> dict[int, int]:
@@ -83,9 +84,10 @@ def test_offsets_that_reach_far_are_counted_in_few_cells():
 
 
 def test_an_empty_archive_has_no_chunks():
-    assert make_plan(SOURCE, (), cells_of((), 100), {}).chunks == ()
+    assert make_plan(SOURCE, (), cells_of((), 100), {}, "out").chunks == ()
 
 
+@pytest.mark.promise("replay-plan")
 def test_what_is_missing_or_new_in_chunks_still_to_be_done_is_found():
     plan = plan_of(SOURCE, {0: list(range(250)), 1: list(range(100))})
     assert plan.chunks == (
@@ -107,12 +109,12 @@ def test_plan_and_count_are_kept(tmp_path: Path):
     assert [plan.rows_after(number) for number in range(len(plan.chunks))][-1] == 0
     assert plan.rows_after(0) == 347 - plan.chunks[0].row_count
     first = book(tmp_path)
-    assert first.plan(SOURCE) is None
+    assert first.plan(SOURCE, "out") is None
     assert first.done_count() == 0
     first.keep_plan(plan)
     first.keep_done_count(2)
     again = book(tmp_path)
-    assert again.plan(SOURCE) == plan
+    assert again.plan(SOURCE, "out") == plan
     assert again.done_count() == 2
     assert sorted(each.name for each in (tmp_path / "ck").iterdir()) == [
         "replay-done.json",
@@ -125,7 +127,38 @@ def test_a_checkpoint_of_another_replay_is_refused(tmp_path: Path, other: dict[s
     mine = book(tmp_path)
     mine.keep_plan(plan_of(SOURCE, {0: list(range(10))}))
     with pytest.raises(PipelineFailed, match="give this one a checkpoint of its own"):
-        mine.plan(replace(SOURCE, **other))  # type: ignore[arg-type]
+        mine.plan(replace(SOURCE, **other), "out")  # type: ignore[arg-type]
+
+
+@pytest.mark.promise("replay-target")
+def test_a_checkpoint_of_a_replay_into_another_topic_is_refused(tmp_path: Path):
+    """Its chunks are done, and the other topic would stay empty."""
+    mine = book(tmp_path)
+    mine.keep_plan(plan_of(SOURCE, {0: list(range(10))}))
+    with pytest.raises(PipelineFailed, match="into another topic: give this one a checkpoint"):
+        mine.plan(SOURCE, "elsewhere")
+
+
+@pytest.mark.promise("replay-fresh")
+def test_chunks_have_the_names_that_the_sink_knows_them_by():
+    """Of one pipeline and topic, whatever the archive holds: the sink compares the records."""
+    plan, grown = (plan_of(SOURCE, {0: list(range(count))}) for count in (150, 400))
+    names = [plan.chunk_name("back", number) for number in range(2)]
+    assert names == [grown.chunk_name("back", number) for number in range(2)]
+    assert len({*names, plan.chunk_name("other", 0)}) == 3
+    assert replace(plan, target="elsewhere").chunk_name("back", 0) not in names
+
+
+def test_a_replay_that_an_earlier_release_has_begun_keeps_its_names(tmp_path: Path):
+    mine = book(tmp_path)
+    mine.keep_plan(plan_of(SOURCE, {0: list(range(10))}))
+    file = tmp_path / "ck" / "replay-plan.json"
+    document = json.loads(file.read_text())
+    assert document.pop("target") == "out"
+    file.write_text(json.dumps({**document, "version": 1}))
+    plan = book(tmp_path).plan(SOURCE, "anywhere")
+    assert plan is not None
+    assert plan.chunk_name("back", 3) == "replay-ba337c762db89ca1-3"
 
 
 def test_a_broken_file_is_told_by_its_name(tmp_path: Path):
@@ -138,4 +171,4 @@ def test_a_broken_file_is_told_by_its_name(tmp_path: Path):
     for broken in ('{"version": 1}', '{"version": 1, "topics": [], "chunks": [[1]]}'):
         (tmp_path / "ck" / "replay-plan.json").write_text(broken)
         with pytest.raises(PipelineFailed, match=r"replay-plan\.json"):
-            mine.plan(SOURCE)
+            mine.plan(SOURCE, "out")

@@ -134,6 +134,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
 
 
+@pytest.mark.promise("created-again-ids")
 def test_rows_that_say_their_topic_begin_anew_in_one_that_was_created_again(
     store: Store, caplog: pytest.LogCaptureFixture
 ):
@@ -150,6 +151,7 @@ def test_rows_that_say_their_topic_begin_anew_in_one_that_was_created_again(
     assert warnings_in(caplog) == []
 
 
+@pytest.mark.promise("order-broken", "created-again-forget")
 def test_without_ids_rows_of_a_topic_that_was_created_again_are_refused(store: Store):
     store.write(rows(0, 5), 0)
     with pytest.raises(
@@ -165,6 +167,7 @@ def test_without_ids_rows_of_a_topic_that_was_created_again_are_refused(store: S
     assert store.offsets() == {ZERO: 3}
 
 
+@pytest.mark.promise("order-broken")
 def test_rows_in_no_order_are_refused(store: Store):
     """A join of streams gives a record's row when the other side comes."""
     store.write(rows(0, 2, NEW) + rows(3, 5, NEW), 0)
@@ -174,6 +177,7 @@ def test_rows_in_no_order_are_refused(store: Store):
 
 
 @pytest.mark.parametrize("topic_id", [None, NEW])
+@pytest.mark.promise("order-repeated", "order-skipped")
 def test_repetitions_are_left_out_silently_and_counted(
     store: Store, caplog: pytest.LogCaptureFixture, topic_id: str | None
 ):
@@ -192,6 +196,7 @@ def test_repetitions_are_left_out_silently_and_counted(
     assert store.skipped() == {ZERO: 13}
 
 
+@pytest.mark.promise("order-unknown")
 def test_another_query_with_old_rows_only_is_warned_of(
     store: Store, caplog: pytest.LogCaptureFixture
 ):
@@ -208,6 +213,7 @@ def test_another_query_with_old_rows_only_is_warned_of(
     assert store.written() == names(rows(0, 8))
 
 
+@pytest.mark.promise("order-unknown")
 def test_two_streams_in_one_store(store: Store, caplog: pytest.LogCaptureFixture):
     """Of different topics they know nothing of each other; of one topic the second is warned of."""
     store.write(rows(0, 5, FORMER), 0)
@@ -222,6 +228,7 @@ def test_two_streams_in_one_store(store: Store, caplog: pytest.LogCaptureFixture
     assert "several queries write different rows of one topic" in warnings_in(caplog)[0]
 
 
+@pytest.mark.promise("created-again-former")
 def test_a_former_releases_store_goes_on_with_ids(store: Store, caplog: pytest.LogCaptureFixture):
     store.put_former("in", 0, 5)
     store.put_former("in", 1, 7)
@@ -240,6 +247,7 @@ def test_a_former_releases_store_goes_on_with_ids(store: Store, caplog: pytest.L
     assert store.offsets()[ZERO] == 2
 
 
+@pytest.mark.promise("order-unknown")
 def test_a_former_releases_store_cannot_tell_whether_the_topic_is_another_one(
     store: Store, caplog: pytest.LogCaptureFixture
 ):

@@ -42,6 +42,7 @@ def total(offsets: RedisOffsets) -> int:
     return int(found or 0)
 
 
+@pytest.mark.promise("redis-behind")
 def test_offsets_go_forward_only(offsets: RedisOffsets):
     offsets.advance({ZERO: 5, ONE: 2})
     offsets.advance({ZERO: 3, ONE: 4})
@@ -49,6 +50,7 @@ def test_offsets_go_forward_only(offsets: RedisOffsets):
     assert offsets.starting_offsets({"in": 3}) == '{"in": {"0": 5, "1": 4, "2": -2}}'
 
 
+@pytest.mark.promise("results-redis")
 def test_results_and_offsets_change_together_and_once(offsets: RedisOffsets):
     results = RedisResults(offsets, add)
     assert results.write_batch(rows(0, 5) + rows(0, 2, 1), 0, QUERY) == 7
@@ -58,6 +60,7 @@ def test_results_and_offsets_change_together_and_once(offsets: RedisOffsets):
     assert offsets.load() == {ZERO: 8, ONE: 2}
 
 
+@pytest.mark.promise("results-redis")
 def test_a_row_that_cannot_be_written_leaves_nothing(offsets: RedisOffsets):
     def refuse(pipe: Any, row: dict[str, Any]) -> None:
         add(pipe, row)
@@ -70,6 +73,7 @@ def test_a_row_that_cannot_be_written_leaves_nothing(offsets: RedisOffsets):
     assert offsets.load() == {}
 
 
+@pytest.mark.promise("results-redis")
 def test_who_is_overtaken_looks_again(offsets: RedisOffsets):
     """Another driver commits the same batch between our look and our EXEC."""
     other = RedisResults(RedisOffsets("", "sums", client=offsets.client), add)
@@ -94,6 +98,7 @@ def test_who_is_always_overtaken_gives_up(offsets: RedisOffsets):
     assert total(offsets) == 0
 
 
+@pytest.mark.promise("redis-behind")
 def test_a_redis_that_has_forgotten_is_refused(offsets: RedisOffsets):
     results = RedisResults(offsets, add)
     results.write_batch(rows(0, 5), 0, QUERY)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,7 @@ def table(store: SqlResults, name: str = "journal") -> list[tuple[Any, ...]]:
         return [tuple(row) for row in found]
 
 
+@pytest.mark.promise("sql-behind")
 def test_rows_and_offsets_are_there_together(store: SqlResults):
     assert store.write_batch(iter(rows(0, 3) + rows(5, 7, 1)), COLUMNS, 0, QUERY) == 5
     assert len(table(store)) == 5
@@ -61,12 +64,14 @@ def test_rows_and_offsets_are_there_together(store: SqlResults):
     assert store.starting_offsets({"in": 3}) == '{"in": {"0": 3, "1": 7, "2": -2}}'
 
 
+@pytest.mark.promise("results-sql", "sql-new-rows")
 def test_the_same_batch_again_adds_nothing(store: SqlResults):
     for _ in range(3):
         store.write_batch(iter(rows(0, 3)), COLUMNS, 0, QUERY)
     assert table(store) == [("k0", 0), ("k1", 1), ("k2", 2)]
 
 
+@pytest.mark.promise("sql-new-rows")
 def test_another_query_that_begins_anew_adds_only_what_is_new(store: SqlResults):
     store.write_batch(iter(rows(0, 2)), COLUMNS, 0, QUERY)
     store.write_batch(iter(rows(2, 3)), COLUMNS, 1, QUERY)
@@ -75,6 +80,7 @@ def test_another_query_that_begins_anew_adds_only_what_is_new(store: SqlResults)
     assert len(table(store)) == 6
 
 
+@pytest.mark.promise("results-sql")
 def test_a_batch_that_fails_leaves_nothing(store: SqlResults):
     def breaking() -> Iterator[dict[str, Any]]:
         yield from rows(0, 2_500)
@@ -87,6 +93,7 @@ def test_a_batch_that_fails_leaves_nothing(store: SqlResults):
     assert store.write_batch(iter(rows(0, 2_500)), COLUMNS, 0, QUERY) == 2_500
 
 
+@pytest.mark.promise("results-sql")
 def test_batches_cut_at_random_and_repeated_add_up_to_each_row_once(store: SqlResults):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -102,6 +109,32 @@ def test_batches_cut_at_random_and_repeated_add_up_to_each_row_once(store: SqlRe
     assert [amount for _, amount in table(store)] == list(range(300))
 
 
+@pytest.mark.promise("sql-two-drivers")
+def test_a_second_driver_waits_and_finds_nothing_new(url: str):
+    """A paused driver comes back: it waits for the other one's transaction."""
+    is_at_work, may_end = threading.Event(), threading.Event()
+
+    def write(connection: sa.Connection, given: Iterator[dict[str, Any]]) -> None:
+        for row in given:
+            connection.exec_driver_sql(
+                "INSERT INTO journal VALUES (?, ?)", (row["key"], row["amount"])
+            )
+        is_at_work.set()
+        assert may_end.wait(60)
+
+    first, second = (SqlResults(url, "own", write=write) for _ in range(2))
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(first.write_batch, iter(rows(0, 5)), COLUMNS, 0, QUERY)
+        assert is_at_work.wait(60)
+        other = pool.submit(second.write_batch, iter(rows(0, 5)), COLUMNS, 0, QUERY)
+        may_end.set()
+        assert sorted([one.result(60), other.result(60)]) == [0, 5]
+    assert table(first) == [(f"k{each}", each) for each in range(5)]
+    first.engine.dispose()
+    second.engine.dispose()
+
+
+@pytest.mark.promise("sql-behind")
 def test_a_store_that_has_lost_batches_is_refused(store: SqlResults):
     store.write_batch(iter(rows(0, 3)), COLUMNS, 0, QUERY)
     with pytest.raises(
@@ -111,6 +144,7 @@ def test_a_store_that_has_lost_batches_is_refused(store: SqlResults):
     assert len(table(store)) == 3
 
 
+@pytest.mark.promise("sql-behind-elsewhere")
 def test_a_store_that_has_lost_everything_is_refused(store: SqlResults):
     with pytest.raises(ResultsBehind, match="has none of this query, and Spark goes on with 7"):
         store.write_batch(iter(rows(6, 9)), COLUMNS, 7, QUERY)
@@ -120,6 +154,7 @@ def test_a_store_that_has_lost_everything_is_refused(store: SqlResults):
     assert store.write_batch(iter(rows(6, 9)), COLUMNS, 7, None) == 3  # nobody can tell
 
 
+@pytest.mark.promise("sql-by-batch")
 def test_rows_without_offsets_go_by_the_batch(url: str):
     store = SqlResults(url, "totals", "results", keys=["key"])
     columns = ("key", "amount")
@@ -134,6 +169,7 @@ def test_rows_without_offsets_go_by_the_batch(url: str):
     store.engine.dispose()
 
 
+@pytest.mark.promise("sql-function")
 def test_a_function_writes_in_the_same_transaction(url: str):
     def write(connection: sa.Connection, given: Iterator[dict[str, Any]]) -> None:
         first = next(given)  # the others are left: they count as written

@@ -49,6 +49,7 @@ def amounts(url: str) -> list[int]:
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+@pytest.mark.promise("results-unique")
 def test_a_row_that_comes_again_changes_nothing(tmp_path: Path, key: str):
     url = made(tmp_path, create(key))
     unique = UniqueRows(url, "it")
@@ -88,6 +89,7 @@ def test_a_table_that_lacks_a_column_or_is_missing_is_refused(tmp_path: Path):
         UniqueRows(url, "other").check_table(COLUMNS)
 
 
+@pytest.mark.promise("created-again-ids")
 def test_a_topic_that_was_created_again_has_rows_of_its_own(tmp_path: Path):
     url = made(tmp_path, create("topicId TEXT, PRIMARY KEY (topic, partition, offset, topicId)"))
     columns = (*COLUMNS, "topicId")
@@ -99,12 +101,14 @@ def test_a_topic_that_was_created_again_has_rows_of_its_own(tmp_path: Path):
     assert unique.skipped_count == 2  # a null is the same as another
 
 
+@pytest.mark.promise("created-again-unique")
 def test_rows_with_ids_need_a_key_with_ids(tmp_path: Path):
     url = made(tmp_path, create("topicId TEXT, PRIMARY KEY (topic, partition, offset)"))
     with pytest.raises(InvalidResults, match="on exactly topic, partition, offset, topicId: with"):
         UniqueRows(url, "it").check_table((*COLUMNS, "topicId"))
 
 
+@pytest.mark.promise("order-skipped")
 def test_rows_that_were_there_are_counted(tmp_path: Path):
     unique = UniqueRows(made(tmp_path, create(KEYS["primary"])), "it")
     assert unique.write_rows(iter(rows(0, 3)), COLUMNS) == 3

@@ -22,6 +22,7 @@ from moldau.spark_connector.sink.failures import explained, failure, refusal
 
 
 @pytest.mark.parametrize("kind", RefusalKind)
+@pytest.mark.promise("refusal-advice")
 def test_every_refusal_has_advice(kind: RefusalKind) -> None:
     error = refusal(Refused(kind, "what was found"))
     assert type(error) is not errors.SparkConnectorError
@@ -48,6 +49,7 @@ def test_every_refusal_has_advice(kind: RefusalKind) -> None:
         (KafkaError("other"), errors.ClusterError, "other"),
     ],
 )
+@pytest.mark.promise("refusal-topics")
 def test_errors_of_the_client(error: KafkaError, kind: type[Exception], advice: str) -> None:
     found = failure(error, "writing")
     assert type(found) is kind

@@ -73,6 +73,7 @@ def test_the_option_wins_over_the_column() -> None:
         ("value binary, Value binary", "t", "two columns named 'value'"),
     ],
 )
+@pytest.mark.promise("refusal-options")
 def test_wrong_schemas(text: str, topic: str | None, problem: str) -> None:
     with pytest.raises(InvalidSchema, match=problem):
         RowColumns.of(schema(text), topic, include_timestamp=False)

@@ -62,6 +62,7 @@ def test_no_record_young_enough_to_start_at(source):
     assert plan(source, **given) == []
 
 
+@pytest.mark.promise("loss-users-offset")
 def test_offsets_outside_of_the_log(source, caplog):
     given = {"startingOffsets": '{"t":{"0":2,"1":0}}', "endingOffsets": '{"t":{"0":90,"1":-1}}'}
     with pytest.raises(DataLoss, match="t-0: offset 2 was to be read, but the log begins at 5"):
@@ -71,6 +72,7 @@ def test_offsets_outside_of_the_log(source, caplog):
     assert "the log ends at 50; no record has that offset yet" in caplog.text
 
 
+@pytest.mark.promise("stream-named-offsets")
 def test_offsets_of_a_topic_that_was_created_again(source, caplog):
     """They say which topic they are in: they come from a checkpoint, or a results store."""
     former_ids = dict(source.ids)

@@ -60,6 +60,7 @@ def use(consumers, **settings):
         return consumer
 
 
+@pytest.mark.promise("stream-connections")
 def test_the_same_settings_get_the_same_consumer(consumers, made):
     first = use(consumers, a="1", b="2")
     assert use(consumers, b="2", a="1") is first
@@ -74,6 +75,7 @@ def test_two_tasks_at_once_have_one_each_and_one_is_kept(consumers, made):
     assert [each.closed.is_set() for each in made].count(True) == 1
 
 
+@pytest.mark.promise("stream-connections")
 def test_the_one_unused_for_longest_gives_way(consumers, made):
     for number in range(MAX_KEPT):
         use(consumers, a=str(number))
@@ -101,6 +103,7 @@ def test_rows_that_are_not_wanted_any_more_are_no_error(consumers, made):
     assert use(consumers, a="1") is made[0]
 
 
+@pytest.mark.promise("stream-connections")
 def test_what_nobody_uses_is_closed():
     made = []
 

@@ -95,6 +95,7 @@ def test_batches_follow_each_other():
     assert offsets_in(query.planner.report_latest()) == {"t": {"0": 10, "1": 9}}
 
 
+@pytest.mark.promise("stream-first-batch")
 def test_a_first_batch_that_begins_at_the_end_is_empty():
     """See the module `stream_planner`: the interleaving there."""
     source = ScriptedSource(t=[Log(0, 10)])
@@ -145,6 +146,7 @@ def test_new_partitions_begin_at_zero():
     assert query.run() == [OffsetRange(P1, 0, 3)]
 
 
+@pytest.mark.promise("loss-new-partition")
 def test_new_partitions_that_have_lost_records_already():
     source = ScriptedSource(t=[Log(0, 10)])
     query = Query(source, startingOffsets="latest")
@@ -156,6 +158,7 @@ def test_new_partitions_that_have_lost_records_already():
     assert query.run() == [OffsetRange(P1, 2, 3)]
 
 
+@pytest.mark.promise("loss-retention")
 def test_retention_past_the_checkpoint():
     source = ScriptedSource(t=[Log(0, 10)])
     query = Query(source, startingOffsets="earliest")
@@ -167,6 +170,7 @@ def test_retention_past_the_checkpoint():
     assert query.run() == [OffsetRange(P0, 14, 20)]
 
 
+@pytest.mark.promise("loss-topic-gone")
 def test_a_deleted_topic():
     source = ScriptedSource(t=[Log(0, 10)], u=[Log(0, 5)])
     query = Query(source, subscribe="t,u", startingOffsets="earliest")
@@ -184,6 +188,7 @@ def test_a_deleted_topic():
 
 
 @pytest.mark.parametrize("new_end", [3, 10, 40])
+@pytest.mark.promise("loss-created-again", "loss-known-by-id")
 def test_a_topic_that_was_created_again_is_known_by_its_id(new_end):
     source = ScriptedSource(t=[Log(0, 10)])
     query = Query(source, startingOffsets="earliest")
@@ -200,6 +205,7 @@ def test_a_topic_that_was_created_again_is_known_by_its_id(new_end):
 
 
 @pytest.mark.parametrize("new_end", [3, 10, 40])
+@pytest.mark.promise("loss-known-by-id")
 def test_a_topic_that_was_created_again_is_known_after_a_restart(new_end, caplog):
     source = ScriptedSource(t=[Log(0, 10)])
     query = Query(source, startingOffsets="earliest")
@@ -219,6 +225,7 @@ def test_a_topic_that_was_created_again_is_known_after_a_restart(new_end, caplog
 
 
 @pytest.mark.parametrize("new_end", [3, 10, 40])
+@pytest.mark.promise("loss-ids-come-later")
 def test_offsets_without_ids_get_them_with_the_next_batch(new_end):
     """A checkpoint of an older release, or of Spark's own source."""
     source = ScriptedSource(t=[Log(0, 10)])
@@ -232,6 +239,7 @@ def test_offsets_without_ids_get_them_with_the_next_batch(new_end):
         query.restart().plan()
 
 
+@pytest.mark.promise("loss-without-ids")
 def test_without_ids_only_a_log_that_ends_too_early_shows_another_topic():
     source = ScriptedSource(t=[Log(0, 9)])
     query = Query(source)
@@ -241,6 +249,7 @@ def test_without_ids_only_a_log_that_ends_too_early_shows_another_topic():
 
 
 @pytest.mark.parametrize("new_end", [3, 10, 40])
+@pytest.mark.promise("loss-known-by-id")
 def test_a_topic_that_is_created_again_after_the_plan(new_end, caplog):
     """The driver that planned the batch has died: another one runs it."""
     source = ScriptedSource(t=[Log(0, 10)])
@@ -329,6 +338,7 @@ def test_a_broker_that_lags_does_not_make_a_loss():
     assert query.clock.now_ms == 200
 
 
+@pytest.mark.promise("loss-without-ids")
 def test_brokers_without_ids_leave_those_of_the_checkpoint():
     source = ScriptedSource(t=[Log(0, 10)])
     query = Query(source, startingOffsets="earliest")
@@ -338,6 +348,7 @@ def test_brokers_without_ids_leave_those_of_the_checkpoint():
     assert ":" not in "".join(Query(source).planner.initial_offset())
 
 
+@pytest.mark.promise("stream-named-offsets")
 def test_named_offsets_may_say_which_topic_they_are_in(caplog):
     source = ScriptedSource(t=[Log(2, 10)])
     named = json.dumps(to_json({P0: 7}, source.ids))
@@ -379,6 +390,7 @@ def test_an_older_end_is_asked_for_again_before_it_counts():
     assert query.clock.now_ms == 200
 
 
+@pytest.mark.promise("loss-log-cut")
 def test_a_log_that_was_cut(caplog):
     source = ScriptedSource(t=[Log(0, 10)])
     query = Query(source, startingOffsets="earliest")
@@ -408,6 +420,7 @@ def test_a_batch_planned_by_another_driver_is_checked_against_the_logs():
     assert query.planner.tasks(*planned) == []
 
 
+@pytest.mark.promise("stream-available-now")
 def test_available_now_ends_at_what_was_there():
     source = ScriptedSource(t=[Log(0, 10)])
     query = Query(source, startingOffsets="earliest", maxOffsetsPerTrigger="8")
@@ -456,6 +469,7 @@ def test_a_new_query_needs_its_topics():
         query.plan()
 
 
+@pytest.mark.promise("loss-users-offset")
 def test_named_offsets_must_lie_in_the_log():
     source = ScriptedSource(t=[Log(5, 10)])
     with pytest.raises(DataLoss, match="offset 2 was to be read, but the log begins at 5"):
@@ -509,6 +523,7 @@ RECREATIONS = st.lists(
 
 
 @given(RECREATIONS, st.sampled_from(["earliest", "latest"]), st.none() | st.integers(1, 25))
+@pytest.mark.promise("loss-told-once")
 def test_the_topic_that_there_is_is_read_whole_and_no_loss_goes_untold(steps, starting, limit):
     """Topics are deleted and created again, at any length; drivers die and run batches again."""
     source = ScriptedSource(t=[Log(0, 7), Log(0, 0)])
@@ -557,6 +572,7 @@ def test_the_topic_that_there_is_is_read_whole_and_no_loss_goes_untold(steps, st
 
 
 @given(STEPS, st.sampled_from(["earliest", "latest"]), st.none() | st.integers(1, 25))
+@pytest.mark.promise("stream-batch-again")
 def test_every_record_is_read_once_whatever_drivers_do(steps, starting, limit):
     """Drivers die between plan and commit and run the same batch again; nothing is deleted."""
     source = ScriptedSource(t=[Log(0, 7), Log(0, 0)])
