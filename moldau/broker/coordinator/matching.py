@@ -20,15 +20,6 @@ from moldau.runtime.outgoing import Offload
 MATCH_SLICE_MS: Final = 1.0
 """Python's lock is free during a match, but not between two: the loop waits for it so long."""
 
-FREE_MATCHING_MS: Final = 5.0
-"""A look-up that takes no longer, as one of some thousand names by an ordinary expression, does not
-rest.
-"""
-
-REST_PER_MATCHING: Final = 200
-"""What a look-up takes beyond that, it rests so many times as long, and others like it rest with
-it: together they have 0.5 % of a processor, which others' 99th percentile does not see.
-"""
 
 FREE_COMPILATION_MS: Final = 0.3
 """An expression that takes no longer to compile, in processor time, costs its client no rest."""
@@ -55,7 +46,6 @@ class ExpressionMatcher:
         self._clock = clock
         self._offload = offload
         self._turn = asyncio.Lock()
-        self._long_turn = asyncio.Lock()
 
     def rest_after(self, expression: str) -> int:
         """Compile the expression of a request, so that it is remembered, valid or not.
@@ -82,28 +72,14 @@ class ExpressionMatcher:
         """
         found: list[list[str]] = [[] for _ in patterns]
         position, end = 0, len(patterns) * len(names)
-        taken_ms = last_ms = 0.0
         while position < end:
-            is_long = taken_ms > FREE_MATCHING_MS
-            async with self._long_turn if is_long else contextlib.nullcontext():
-                if is_long:
-                    await self._rest(min(last_ms * REST_PER_MATCHING, MOST_REST_MS))
-                async with self._turn:
-                    if not is_wanted():
-                        return None
-                    position, last_ms = await self._offload(
-                        match_slice, self._clock, patterns, names, found, position
-                    )
-            taken_ms += last_ms
+            async with self._turn:
+                if not is_wanted():
+                    return None
+                position = await self._offload(
+                    match_slice, self._clock, patterns, names, found, position
+                )
         return found
-
-    async def _rest(self, rest_ms: float) -> None:
-        over = asyncio.get_running_loop().create_future()
-        timer = self._clock.call_later(rest_ms, over.set_result, None)
-        try:
-            await over
-        finally:
-            timer.cancel()
 
 
 def match_slice(
@@ -112,20 +88,15 @@ def match_slice(
     names: Sequence[str],
     found: list[list[str]],
     position: int,
-) -> tuple[int, float]:
-    """Match from one position in the product of names and patterns on.
-
-    Returns:
-        Where the slice ended, and how many milliseconds it took.
-    """
-    begin_ms = now_ms = clock.monotonic_ms()
+) -> int:
+    """Match from one position in the product of names and patterns on; where the slice ended."""
+    slice_end_ms = clock.monotonic_ms() + MATCH_SLICE_MS
     end = len(patterns) * len(names)
     while position < end:
         name_index, pattern_index = divmod(position, len(patterns))
         if patterns[pattern_index].fullmatch(names[name_index]) is not None:
             found[pattern_index].append(names[name_index])
         position += 1
-        now_ms = clock.monotonic_ms()
-        if now_ms >= begin_ms + MATCH_SLICE_MS:
+        if clock.monotonic_ms() >= slice_end_ms:
             break
-    return position, now_ms - begin_ms
+    return position

@@ -11,11 +11,9 @@ import re2
 
 from moldau.broker.coordinator.matching import (
     FREE_COMPILATION_MS,
-    FREE_MATCHING_MS,
     MATCH_SLICE_MS,
     MOST_REST_MS,
     REST_PER_COMPILATION,
-    REST_PER_MATCHING,
     ExpressionMatcher,
 )
 from moldau.runtime.clock import ManualClock
@@ -53,21 +51,13 @@ class Thread:
         return result
 
 
-async def pass_time(clock: ManualClock, *look_ups: asyncio.Future[Any]) -> None:
-    """Until all of them are done, with their rests."""
-    while not all(each.done() for each in look_ups):
-        await asyncio.sleep(0)
-        clock.advance(1.0 if clock.timer_count else 0.0)
-
-
 async def test_no_slice_is_longer_than_its_time_and_one_match() -> None:
     clock = ManualClock()
     thread = Thread(clock)
     matcher = ExpressionMatcher(clock, thread.offload)
     patterns = [Pattern(clock, "3"), Pattern(clock, "x"), Pattern(clock, "7")]
-    look_up = asyncio.ensure_future(matcher.match(patterns, NAMES, is_wanted=lambda: True))
-    await pass_time(clock, look_up)
-    assert look_up.result() == [["name-3", "name-13"], [], ["name-7", "name-17"]]
+    found = await matcher.match(patterns, NAMES, is_wanted=lambda: True)
+    assert found == [["name-3", "name-13"], [], ["name-7", "name-17"]]
     assert len(thread.calls_ms) == 15
     assert max(thread.calls_ms) < MATCH_SLICE_MS + MATCH_MS
 
@@ -81,26 +71,6 @@ async def test_look_ups_take_turns() -> None:
         *(matcher.match(each, NAMES, is_wanted=lambda: True) for each in (one, other))
     )
     assert thread.looked_up == [one, other] * 5
-
-
-async def test_what_takes_long_rests_and_holds_up_no_other_look_up() -> None:
-    clock = ManualClock()
-    thread = Thread(clock)
-    matcher = ExpressionMatcher(clock, thread.offload)
-    names = NAMES * 3
-    long = [
-        asyncio.ensure_future(matcher.match([Pattern(clock, "1")], names, is_wanted=lambda: True))
-        for _ in range(2)
-    ]
-    for _ in range(200):
-        await asyncio.sleep(0)
-    assert clock.timer_count == 1, "one rests, the other waits for it"
-    short = await matcher.match([Pattern(clock, "2")], NAMES[:3], is_wanted=lambda: True)
-    assert short == [["name-2"]]
-    await pass_time(clock, *long)
-    assert [each.result() for each in long] == [[["name-1", "name-11"] * 3]] * 2
-    rested_ms = sum(thread.calls_ms) - 2 * (FREE_MATCHING_MS + 2 * (MATCH_SLICE_MS + MATCH_MS))
-    assert clock.monotonic_ms() > rested_ms * REST_PER_MATCHING, "they did not take turns to rest"
 
 
 async def test_a_look_up_that_is_not_wanted_any_more_ends_after_its_slice() -> None:
