@@ -265,7 +265,9 @@ def test_a_listener_that_waits_for_an_interrupted_thread_is_run_by_the_next_call
 
 def test_a_thread_that_waits_for_its_call_takes_no_processor_time(loop: BackgroundLoop):
     async def work() -> None:
-        await asyncio.sleep(0.3)
+        over = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.3, over.set)
+        await over.wait()
 
     before_s = time.thread_time()
     loop.call(work)
