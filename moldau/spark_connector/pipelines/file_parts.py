@@ -358,8 +358,8 @@ def _aggregate(section: Section, kind: JobKind) -> Aggregate | None:
         found.mapping("measures"),
         slide,
         _named_expressions(found, "by"),
-        found.choice("output", ("append", "update"), "append"),
     )
+    found.choice("output", ("append",), "append")  # Spark's Python sinks take no other mode
     if not aggregate.measures:
         found.complain("measures", "what is wanted of each window, such as flights: count(*)")
     names = [*aggregate.by, *aggregate.measures]

@@ -141,8 +141,8 @@ class Transform:
 class Aggregate:
     """Groups of rows by windows of time. `window`, `slide`, `watermark` are Spark's durations.
 
-    `by` and `measures` are SQL expressions by the names of their columns. `output` is append (a
-    window comes out once, when the watermark has passed it) or update (each time it changes).
+    `by` and `measures` are SQL expressions by the names of their columns. A window comes out once,
+    when the watermark has passed it.
     """
 
     time: str
@@ -151,7 +151,6 @@ class Aggregate:
     measures: Mapping[str, str]
     slide: str | None = None
     by: Mapping[str, str] = field(default_factory=dict)
-    output: str = "append"
 
 
 @dataclass(frozen=True, slots=True)

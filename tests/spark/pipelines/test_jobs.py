@@ -239,31 +239,6 @@ trigger: available-now
     ]
 
 
-@pytest.mark.promise("late-update")
-def test_a_window_comes_out_each_time_it_changes(cluster: Cluster, admin: Admin, tmp_path: Path):
-    server, topic, out = cluster.bootstrap_server, make_topic(admin), make_topic(admin)
-    text = f"""
-name: changes
-job: aggregate
-source: {{bootstrap.servers: '{server}', topic: {topic}, schema: at TIMESTAMP}}
-aggregate:
-  time: value.at
-  window: 1 hour
-  watermark: 10 minutes
-  measures: {{flights: count(*)}}
-  output: update
-sink: {{topic: {out}, key: window_start}}
-checkpoint: state
-trigger: available-now
-"""
-    for _ in range(2):
-        send(server, topic, [(None, b'{"at": "2026-07-01T01:30:00Z"}')])
-        run(text, tmp_path)
-    [records] = read(server, out).values()
-    assert len({each.key for each in records}) == 1
-    assert [json.loads(each.value or b"")["flights"] for each in records] == [1, 2]
-
-
 @pytest.mark.promise("pipeline-order", "mirror-ledger")
 def test_a_mirror_in_another_cluster_is_the_same_record_for_record(
     cluster: Cluster, admin: Admin, tmp_path: Path

@@ -32,7 +32,7 @@ def start(spark: SparkSession, pipeline: Pipeline) -> RunningQuery:
     frame = aggregated(frame, pipeline.aggregate)
     if isinstance(pipeline.sink, TopicSink):
         frame = encoded(frame, pipeline.sink)
-    return run_into(frame, pipeline, mode=pipeline.aggregate.output)
+    return run_into(frame, pipeline)
 
 
 def aggregated(frame: DataFrame, wanted: Aggregate) -> DataFrame:

@@ -59,7 +59,6 @@ def run_into(
     frame: DataFrame,
     pipeline: Pipeline,
     *,
-    mode: str = "append",
     per_record: bool = False,
     extra: dict[str, str] | None = None,
 ) -> RunningQuery:
@@ -70,7 +69,7 @@ def run_into(
         per_record: the frame's own column `topic` says where each row goes.
     """
     sink = pipeline.sink
-    writer = frame.writeStream.outputMode(mode).queryName(pipeline.name)
+    writer = frame.writeStream.outputMode("append").queryName(pipeline.name)
     writer = writer.option("checkpointLocation", pipeline.checkpoint)
     if isinstance(sink, ParquetSink):
         writer = _into_parquet(writer, frame, sink, pipeline.name)

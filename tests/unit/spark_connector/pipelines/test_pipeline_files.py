@@ -194,6 +194,12 @@ MISTAKES: list[Any] = [
     ),
     (AGGREGATE, "  window: 1 hour", "  windw: 1 hour", "did you mean window?"),
     (AGGREGATE, "  window: 1 hour", "  windw: 1 hour", "8: aggregate.window: is missing"),
+    (
+        AGGREGATE,
+        "measures:",
+        "output: update\n  measures:",
+        "13: aggregate.output: 'update' is none of append",
+    ),
     (AGGREGATE, "1 hour", "an hour", "10: aggregate.window: 'an hour' is no duration such as"),
     (AGGREGATE, "50_000", "many", "7: source.records.per.batch: 'many' is no whole number from 1"),
     (AGGREGATE, "50_000", "0", "7: source.records.per.batch: '0' is no whole number from 1"),
