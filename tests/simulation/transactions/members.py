@@ -386,6 +386,8 @@ class ClassicMembership(Membership):
                 for member, share in self.assign(joined.members).items()
             ]
         sent_at = self.world.loop.time()
+        # An assignment names topics; one that was created again since then is not meant by it.
+        topic_ids = {topic: self.world.data.topic_id_of(topic) for topic in self.topics}
         error, response = await self.ask(
             syncing.SyncGroupRequest(
                 group_id=self.group,
@@ -412,7 +414,7 @@ class ClassicMembership(Membership):
         # A static member that comes back has the assignment that it had (KIP-345).
         who = self.instance_id or self.label
         self.world.guard(data.claimed, self.group, self.epoch, who, self.mine)
-        ids = {(topic, index): data.topic_id_of(topic) for topic, index in self.mine}
+        ids = {(topic, index): topic_ids.get(topic) for topic, index in self.mine}
         self.owns(ids, sent_at, limit_ms, is_classic=True)
         return True
 
