@@ -359,7 +359,7 @@ def _aggregate(section: Section, kind: JobKind) -> Aggregate | None:
         slide,
         _named_expressions(found, "by"),
     )
-    found.choice("output", ("append",), "append")  # Spark's Python sinks take no other mode
+    found.choice("output", ("append",), "append")  # Spark has no update mode for these sinks
     if not aggregate.measures:
         found.complain("measures", "what is wanted of each window, such as flights: count(*)")
     names = [*aggregate.by, *aggregate.measures]

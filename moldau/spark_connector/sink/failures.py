@@ -38,10 +38,10 @@ _ADVICE: Final[Mapping[RefusalKind, tuple[type[SparkConnectorError], str]]] = {
     ),
     RefusalKind.REPLAY_DIFFERS: (
         errors.ReplayDiffers,
-        "Nothing was written twice. Either the checkpoint was put back to an older state, or is an "
-        "older copy, and the batch was planned anew: go on with the newest one, or start with a "
-        "new checkpoint and a new sinkId, at the offsets where the output ends. Or the query gives "
-        "other results each time (uuid(), rand(), the order of a group): then "
+        "Nothing was written twice. Either the checkpoint was put back to an older state or is an "
+        "older copy, and Spark has planned the batch again: use the newest checkpoint, or start "
+        "with a new checkpoint and a new sinkId, at the offsets where the output ends. Or the "
+        "query gives other results each time (uuid(), rand(), the order of a group): then "
         "onReplayMismatch=skip keeps what was committed first",
     ),
     RefusalKind.REWOUND: (

@@ -186,8 +186,9 @@ class ClassicJoins:
         )
 
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
-            told = self._answer_to_leader(group.group_id, member.member_id) or answer
-            if error is not ErrorCode.NONE:
+            if error is ErrorCode.NONE:
+                told = self._answer_to_leader(group.group_id, member.member_id) or answer
+            else:
                 told = join_error(group_write_error(error), "", api_version)
             result = CoordinatorResult.reply(reply_to, told)
             if not converts and not is_refused(error):
