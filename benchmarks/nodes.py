@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -38,6 +39,8 @@ QUIET_DEADLINE_S: Final = 120.0
 READY_DEADLINE_S: Final = 90.0
 STOP_DEADLINE_S: Final = 30.0
 PIECE_BYTES: Final = 2**20
+PORTS: Final = (10_000, 32_000)
+"""Linux chooses the ports of connections from 32768 on."""
 
 #: What Kafka's own start script gives the JVM.
 JVM_OPTIONS: Final = (
@@ -100,12 +103,13 @@ def pin_load() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on right now."""
-    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Ports that nothing listens on right now, below those that the kernel gives to connections."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = random.randrange(*PORTS)
+        with contextlib.suppress(OSError), socket.create_server((HOST, port)):
+            ports.add(port)
+    return list(ports)
 
 
 def connect_when_open(port: int, process: subprocess.Popen[bytes]) -> Wire:

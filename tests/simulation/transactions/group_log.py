@@ -79,6 +79,12 @@ class GroupLog:
         """By consumer group and member: the instance id that it has."""
         self.assigned: dict[str, frozenset[tuple[str, int]]] = {}
         """What the members of classic groups have together, as the log says."""
+        self.owners: dict[str, dict[tuple[str, int], str]] = {}
+        """Which member of a classic group has each partition, as the log says."""
+        self.left: set[tuple[str, str]] = set()
+        """Groups and classic members that have asked to leave: the log may say it later, or never
+        when a full disk refused the record.
+        """
         self.replaced_in: dict[str, int] = {}
         """By classic group: the last generation in which a process took a static member's place."""
         self.seen_at: dict[str, float] = {}
@@ -296,11 +302,12 @@ class GroupLog:
         if group in self.member_epochs:
             place = (self.topic_id_of(topic), index)
             return any(place in mine for mine in self.current.get(group, {}).values())
-        return (topic, index) in self.assigned.get(group, ())
+        owner = self.owners.get(group, {}).get((topic, index))
+        return owner is not None and (group, owner) not in self.left
 
     def _end(self, group: str) -> None:
         """Nothing but offsets is left of a group."""
-        for known in (self.seen_at, self.instances, self.instance_ids, self.assigned):
+        for known in (self.seen_at, self.instances, self.instance_ids, self.assigned, self.owners):
             known.pop(group, None)  # type: ignore[attr-defined]
         self.replaced_in.pop(group, None)
 
@@ -344,6 +351,7 @@ class GroupLog:
                 if other != member.member_id:
                     raise Violation("assigned-twice", f"{group}: {partition} in {value}")
         self.assigned[group] = frozenset(owners)
+        self.owners[group] = owners
         if is_replaced:
             self.replaced_in[group] = value.generation
             if self.assigned[group] != before:

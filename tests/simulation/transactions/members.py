@@ -478,6 +478,7 @@ class ClassicMembership(Membership):
 
     async def leave(self) -> None:
         self.drop()
+        self.world.data.group_log.left.add((self.group, self.member_id))
         member = leaving.MemberIdentity(
             member_id=self.member_id, group_instance_id=self.instance_id
         )

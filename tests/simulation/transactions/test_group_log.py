@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from uuid import UUID
 
 import pytest
@@ -12,7 +13,13 @@ from moldau.protocol.coordinator_records.consumer_group_metadata import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
 )
+from moldau.protocol.coordinator_records.group_metadata import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+)
 from moldau.protocol.coordinator_records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from moldau.protocol.messages import consumer_protocol_assignment as assignment
 from moldau.protocol.records import Record
 from moldau.protocol.types import ZERO_UUID
 from tests.simulation.scheduler import Violation
@@ -41,6 +48,19 @@ class Log:
             value = CONSUMER_OFFSETS.encode_value(written, OFFSET_VERSION)
         key = OffsetCommitKey(group="team", topic="passing", partition=0)
         record = Record(self._end, 0, CONSUMER_OFFSETS.encode_key(key), value)
+        self.checked.feed([(self._end, record)])
+        self._end += 1
+
+    def generation(self, number: int, member_id: str) -> None:
+        """A classic generation of one member, which has the partition."""
+        topic = assignment.TopicPartition(topic="passing", partitions=[0])
+        assigned = assignment.ConsumerProtocolAssignment(assigned_partitions=[topic])
+        member = MemberMetadata(
+            member_id=member_id, assignment=b"\0\1" + bytes(assigned.to_bytes(1))
+        )
+        group = GroupMetadataValue(generation=number, members=[member])
+        key = CONSUMER_OFFSETS.encode_key(GroupMetadataKey(group="team"))
+        record = Record(self._end, 0, key, CONSUMER_OFFSETS.encode_value(group, 3))
         self.checked.feed([(self._end, record)])
         self._end += 1
 
@@ -112,3 +132,15 @@ def test_a_group_had_ended_until_it_begins_again() -> None:
     log.group(2)
     assert log.checked.had_ended("team", 5.0)
     assert not log.checked.had_ended("team", 5.5)
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+def test_an_offset_goes_from_under_a_member_only_when_it_has_left(has_left: bool) -> None:
+    """The record that the group is empty may have found no room."""
+    log = Log()
+    log.offset(20, SECOND)
+    log.generation(3, "one")
+    if has_left:
+        log.checked.left.add(("team", "one"))
+    with nullcontext() if has_left else pytest.raises(Violation, match="living-group-lost-offset"):
+        log.offset(None)

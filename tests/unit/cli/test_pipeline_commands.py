@@ -101,11 +101,17 @@ def test_sinks_of_a_cluster_that_does_not_answer_are_one_line(tmp_path: Path):
     config = tmp_path / "client.properties"
     config.write_text("default.api.timeout.ms=300\n")
     there = ("-b", "127.0.0.1:1", "--command-config", str(config))
-    for command in (("list",), ("move", "a", "b"), ("settle", "a"), ("forget", "a")):
+    listing, looking = "listing the sinks of moldau-spark-ledger", "looking for sink 'a'"
+    for what, *command in (
+        (listing, "list"),
+        (looking, "move", "a", "b"),
+        (listing, "settle", "a"),
+        (looking, "forget", "a"),
+    ):
         status, out, err = moldau("sinks", *command, *there)
         assert (status, out) == (1, "")
         [line] = err.splitlines()
-        assert line.startswith("moldau: listing the sinks of moldau-spark-ledger: ")
+        assert line.startswith(f"moldau: {what}: ")
     config.write_text("request.timeout.ms=soon\n")
     status, _, err = moldau("sinks", "list", *there)
     assert (status, "kafka.request.timeout.ms" in err) == (2, True)

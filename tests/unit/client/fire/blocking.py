@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _weakrefset
 import contextlib
+import gc
 import signal
 import sys
 import threading
@@ -101,9 +102,14 @@ class Gun:
 
 
 def _is_in_product(frame: FrameType | None) -> bool:
-    """Not in a weak reference's callback: Python drops what is raised there, Ctrl-C too."""
+    """Not in a callback of a weak reference or of the garbage collector: Python drops what either
+    raises, Ctrl-C too.
+    """
+    dropping = {getattr(each, "__code__", None) for each in gc.callbacks}
     files = set()
     while frame is not None:
+        if frame.f_code in dropping:
+            return False
         files.add(frame.f_code.co_filename)
         frame = frame.f_back
     return files.isdisjoint(WEAK_FILES) and any(each.startswith(PRODUCT) for each in files)
