@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.broker.background import Background
 from moldau.broker.controller_channel import ControllerChannel
-from moldau.broker.coordinator.matching import ExpressionMatcher
+from moldau.broker.expressions.matcher import ExpressionMatcher
+from moldau.broker.expressions.process_worker import ProcessWorker
+from moldau.broker.expressions.slices import SliceWorker, ThreadWorker
 from moldau.broker.fetch_sessions import FetchSessionCache
 from moldau.broker.metadata_loader import MetadataLoader
 from moldau.broker.producer_ids import ProducerIds
@@ -66,13 +68,18 @@ class BrokerServices:
     kraft_version: Callable[[], int] = _unknown_level
     """The finalized `kraft.version`, which lives in the quorum's control records; 0 when unknown.
     """
+    has_child_processes: bool = False
+    """Whether what takes long may be done by child processes; a simulation has none."""
     matcher: ExpressionMatcher = field(init=False)
     group_coordinator: GroupCoordinator = field(init=False)
     transaction_coordinator: TransactionCoordinator = field(init=False)
     transaction_verifier: TransactionVerifier = field(init=False)
 
     def __post_init__(self) -> None:
-        self.matcher = ExpressionMatcher(self.clock, self.log_manager.filesystem.offload)
+        worker: SliceWorker = ThreadWorker(self.clock, self.log_manager.filesystem.offload)
+        if self.has_child_processes:
+            worker = ProcessWorker(self.clock, instead=worker)
+        self.matcher = ExpressionMatcher(self.clock, worker)
 
     def start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
         """Run work that ends by itself, or that its owner ends when the broker stops; a failure is

@@ -35,11 +35,13 @@ AREAS = {
     "coordinators": Area(
         (
             "moldau/broker/coordinator/core",
+            "moldau/broker/expressions/core",
             "moldau/broker/group/core",
             "moldau/broker/transaction/core",
         ),
         (
             "tests/unit/broker/coordinator",
+            "tests/unit/broker/expressions",
             "tests/unit/broker/group",
             "tests/unit/broker/transaction",
         ),

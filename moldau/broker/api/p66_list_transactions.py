@@ -16,7 +16,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
+from moldau.broker.expressions.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.transaction.core.answers import ListAnswer
 from moldau.broker.transaction.core.statuses import STATUS_BY_WORDS
 from moldau.protocol.errors import ErrorCode

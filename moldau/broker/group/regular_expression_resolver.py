@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
+from moldau.broker.expressions.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.group.core.consumer_group import ResolvedRegularExpression
 from moldau.broker.group.core.regular_expressions import ResolveRegularExpressions
 from moldau.runtime.slices import LoopSlices

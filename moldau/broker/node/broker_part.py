@@ -56,8 +56,8 @@ from moldau.runtime.server import ListenerSpec, Server
 from moldau.runtime.telemetry import Registry
 from moldau.runtime.timers import TimerWheel
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
+from moldau.storage.cleaner.process_worker import ProcessWorker
 from moldau.storage.cleaner.settings import CleanerSettings
-from moldau.storage.cleaner.worker import CleanerWorker
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import LogDirectories, LogDirectory
 from moldau.storage.log_manager import LogManager
@@ -99,7 +99,7 @@ class BrokerPart:
         on_fault: Callable[[BaseException], None],
         on_fatal: Callable[[str], None],
         network: Network | None = None,
-        make_cleaner_worker: Callable[[], CleanerWorker] | None = None,
+        has_child_processes: bool = False,
         watchdog: LoopWatchdog | None = None,
     ) -> None:
         self._config = config
@@ -107,7 +107,7 @@ class BrokerPart:
         self._cluster_id = directories.online[0].cluster_id
         self._filesystem = filesystem
         self._network = network
-        self._make_cleaner_worker = make_cleaner_worker
+        self._has_child_processes = has_child_processes
         self._watchdog = watchdog
         self._clock = clock
         self._registry = registry
@@ -143,7 +143,7 @@ class BrokerPart:
             random=self._random,
             on_directory_offline=self._directory_failed,
             cleaner_settings=CleanerSettings.from_values(self._config),
-            make_cleaner_worker=self._make_cleaner_worker,
+            make_cleaner_worker=self._cleaner_worker if self._has_child_processes else None,
         )
         log_manager.on_flushed = self._registry.histogram(
             "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs"
@@ -239,6 +239,7 @@ class BrokerPart:
             is_confirmed=self._is_confirmed,
             inter_broker_listener_name=self._config.inter_broker_listener_name,
             network=self._network,
+            has_child_processes=self._has_child_processes,
         )
 
     async def join(self, controller: ControllerChannel) -> None:
@@ -375,6 +376,7 @@ class BrokerPart:
         if services is not None:
             await services.background.close()
             await services.producer_ids.close()
+            await services.matcher.close()
         if lifecycle is not None:
             await lifecycle.stop()
         if self._log_manager is not None:
@@ -428,6 +430,9 @@ class BrokerPart:
         )
         overrides = configs.get(ConfigResourceType.TOPIC, topic_name)
         return LogConfig.from_topic_config(effective_topic_config(node_values, overrides))
+
+    def _cleaner_worker(self) -> ProcessWorker:
+        return ProcessWorker(self._filesystem)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         if self._lifecycle is not None:

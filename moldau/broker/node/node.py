@@ -48,7 +48,6 @@ from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.loop_health import LoopWatchdog, freeze_garbage_collector
 from moldau.runtime.server import Server
 from moldau.runtime.telemetry import Registry, enhance, load_renderer
-from moldau.storage.cleaner.process_worker import ProcessWorker
 from moldau.storage.log_directory import (
     LOCK_FILE,
     LogDirectories,
@@ -277,7 +276,7 @@ class Node:
             kraft_version=lambda: quorum.kraft_version,
             on_fault=self._on_fault,
             on_fatal=self._on_fatal,
-            make_cleaner_worker=lambda: ProcessWorker(self._filesystem),
+            has_child_processes=True,
             watchdog=self._watchdog,
         )
         self._broker = broker

@@ -1,19 +1,14 @@
 """ProcessWorker: cleans in a child process, so that no work on records holds up the broker.
 
-Owns: the child: starting it for the first job, ending it when it rests or a run is aborted.
-Must not: read or write logs. Invariant: at most one child at a time; it ends with this process,
-since its input does.
+Owns: what jobs and events become of a child that is lost. Must not: read or write logs. Invariant:
+at most one child at a time; an aborted run's child is not used again.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import sys
-from pathlib import Path
 from typing import Final
 
+from moldau.runtime.child_process import ChildLost, ChildProcess
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.cleaner.job import (
     CleaningDone,
@@ -25,14 +20,7 @@ from moldau.storage.cleaner.job import (
 )
 from moldau.storage.cleaner.worker import CleaningRun
 
-PACKAGE_ROOT: Final = str(Path(__file__).resolve().parents[3])
-_PROGRAM: Final = (
-    "import sys; sys.path.append(sys.argv[1]); "
-    "from moldau.storage.cleaner.child import main; main()"
-)
-MAX_EVENT_BYTES: Final = 1024 * 1024
-
-logger = logging.getLogger("moldau.storage")
+CHILD: Final = "moldau.storage.cleaner.child"
 
 
 class ProcessWorker:
@@ -40,83 +28,40 @@ class ProcessWorker:
 
     def __init__(self, filesystem: Filesystem) -> None:
         self._filesystem = filesystem
-        self._process: asyncio.subprocess.Process | None = None
-        self._run: _ProcessRun | None = None
+        self._child = ChildProcess(CHILD)
 
     @property
     def child_pid(self) -> int | None:
         """The child's process id, None without one."""
-        return None if self._process is None else self._process.pid
+        return self._child.pid
 
     async def start(self, job: CleaningJob) -> CleaningRun:
         line = await self._filesystem.offload(encode_job, job)
         try:
-            process = await self._child()
-            assert process.stdin is not None
-            if process.stdin.is_closing():
-                # Dead already: uvloop takes a write for a mistake of ours.
-                raise BrokenPipeError("it has ended")
-            process.stdin.write(line)
-            await process.stdin.drain()
-        except OSError as error:
-            await self.rest()
-            raise CleaningFailed(
-                f"its process cannot be started: {error}", is_worker_lost=True
-            ) from None
-        self._run = _ProcessRun(process)
-        return self._run
+            await self._child.write(line)
+        except ChildLost as lost:
+            raise CleaningFailed(str(lost), is_worker_lost=True) from None
+        return _ProcessRun(self._child)
 
     async def rest(self) -> None:
         """End the child, if there is one."""
-        process, self._process, self._run = self._process, None, None
-        if process is None:
-            return
-        assert process.stdin is not None
-        process.stdin.close()
-        _kill(process)
-        await process.wait()
-
-    async def _child(self) -> asyncio.subprocess.Process:
-        """The child, a new one if need be. Raises: OSError."""
-        is_good = self._run is None or not self._run.is_lost
-        if self._process is not None and self._process.returncode is None and is_good:
-            return self._process
-        await self.rest()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-c",
-            _PROGRAM,
-            PACKAGE_ROOT,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=MAX_EVENT_BYTES,
-            # A signal from the terminal is the parent's to deal with.
-            start_new_session=True,
-        )
-        self._process = process
-        logger.debug("log cleaner: process %d", process.pid)
-        return process
+        await self._child.end()
 
 
 class _ProcessRun:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    def __init__(self, child: ChildProcess) -> None:
+        self._child = child
         self._is_over = False
-        self.is_lost = False
-        """Whether the child is dead, or as good as dead."""
 
     async def next_event(self) -> CleaningEvent:
-        assert self._process.stdout is not None
         try:
-            line = await self._process.stdout.readline()
-            if not line.endswith(b"\n"):
-                self.abort()
-                raise CleaningFailed("the process that cleaned it has ended", is_worker_lost=True)
-            event = decode_event(line)
+            event = decode_event(await self._child.read_line())
         except CleaningFailed:
             self._is_over = True
             raise
+        except ChildLost as lost:
+            self._is_over = True
+            raise CleaningFailed(str(lost), is_worker_lost=True) from None
         except (ValueError, TypeError, KeyError) as error:
             self.abort()
             raise CleaningFailed(
@@ -127,10 +72,5 @@ class _ProcessRun:
 
     def abort(self) -> None:
         if not self._is_over:
-            self._is_over = self.is_lost = True
-            _kill(self._process)
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
+            self._is_over = True
+            self._child.kill()

@@ -7,13 +7,13 @@ import os
 import random as random_module
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 import uvloop
 
+from moldau.runtime.child_process import ChildProcess, command_of
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.cleaner.job import (
@@ -25,7 +25,7 @@ from moldau.storage.cleaner.job import (
     SourceSegment,
     encode_job,
 )
-from moldau.storage.cleaner.process_worker import _PROGRAM, PACKAGE_ROOT, ProcessWorker
+from moldau.storage.cleaner.process_worker import CHILD, ProcessWorker
 from moldau.storage.cleaner.swap import swap_in
 from moldau.storage.cleaner.worker import CleaningRun, InlineWorker
 from moldau.storage.log import Log
@@ -193,9 +193,8 @@ def test_a_child_whose_parent_is_gone_ends_without_a_word(make_log: MakeLog) -> 
     """Killed in the middle of a job: nobody reads events, and the job's thread may be the first to
     find that out (its pipe is still open here, so that it is).
     """
-    command = [sys.executable, "-P", "-c", _PROGRAM, PACKAGE_ROOT]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as child:
+    with subprocess.Popen(command_of(CHILD), stdin=pipe, stdout=pipe, stderr=pipe) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stderr is not None
@@ -210,10 +209,10 @@ def test_a_child_that_dies_before_it_is_given_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On uvloop, as in brokers: there a write to a pipe that is closed is a RuntimeError."""
-    make_child = ProcessWorker._child
+    make_child = ChildProcess._running
 
-    async def dead_child(worker: ProcessWorker) -> asyncio.subprocess.Process:
-        process = await make_child(worker)
+    async def dead_child(child: ChildProcess) -> asyncio.subprocess.Process:
+        process = await make_child(child)
         pipe = process.stdin
         assert pipe is not None
 
@@ -229,7 +228,7 @@ def test_a_child_that_dies_before_it_is_given_anything(
         worker = ProcessWorker(filesystem)
         job = job_for(filled_log(filesystem, tmp_path / "log"))
         with monkeypatch.context() as patched:
-            patched.setattr(ProcessWorker, "_child", dead_child)
+            patched.setattr(ChildProcess, "_running", dead_child)
             with pytest.raises(CleaningFailed) as caught:
                 await worker.start(job)
         assert caught.value.is_worker_lost

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.coordinator.core.result import CoordinatorRecord
+from moldau.broker.expressions.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.group.core.consumer_group import ConsumerGroup, ResolvedRegularExpression
 from moldau.broker.group.core.consumer_member import ConsumerGroupMember
 from moldau.broker.group.core.consumer_records import (

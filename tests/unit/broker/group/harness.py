@@ -17,7 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from moldau.broker.coordinator.matching import ExpressionMatcher
+from moldau.broker.expressions.matcher import ExpressionMatcher
+from moldau.broker.expressions.slices import ThreadWorker
 from moldau.broker.group.coordinator import GroupCoordinator
 from moldau.broker.group.core.context import ClientInfo
 from moldau.broker.group.core.joining_protocols import JoiningProtocols
@@ -106,7 +107,9 @@ class Groups:
                 random=random.Random(7),
                 timers=self.broker.timers,
                 clock=self.broker.clock,
-                matcher=ExpressionMatcher(self.broker.clock, self._offload),
+                matcher=ExpressionMatcher(
+                    self.broker.clock, ThreadWorker(self.broker.clock, self._offload)
+                ),
                 start=lambda work, name=None: work.close(),
             ),
             self.broker.runtimes,

@@ -10,7 +10,7 @@ import pytest
 import re2
 
 from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.coordinator.matching import REST_PER_COMPILATION
+from moldau.broker.expressions.matcher import REST_PER_COMPILATION
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import re2
 
-from moldau.broker.coordinator.core.expressions import MAX_EXPRESSION_BYTES, MAX_REMEMBERED
+from moldau.broker.expressions.core.expressions import MAX_EXPRESSION_BYTES, MAX_REMEMBERED
 from moldau.broker.group.core.consumer_group import ConsumerGroup, ResolvedRegularExpression
 from moldau.broker.group.core.consumer_member import ConsumerGroupMember
 from moldau.broker.group.core.regular_expressions import (

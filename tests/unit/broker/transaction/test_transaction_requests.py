@@ -11,7 +11,7 @@ import pytest
 import re2
 
 from moldau.broker.authorizer import AllowAllAuthorizer, Operation, ResourceType
-from moldau.broker.coordinator.matching import REST_PER_COMPILATION
+from moldau.broker.expressions.matcher import REST_PER_COMPILATION
 from moldau.metadata.features import TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
@@ -499,7 +499,9 @@ async def test_who_has_a_costly_pattern_compiled_is_throttled(
 async def test_transactions_are_listed_by_pattern_off_the_loop_and_only_those_allowed(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("flights-1", "flights-22", "flights-3", "other"):
+    ending = "x" * 240
+    names = [f"{start}{ending}" for start in ("flights-1", "flights-22", "flights-3", "other")]
+    for name in names:
         await broker.init(name)
     matched, threads = [], set()
     fullmatch = re2._Regexp.fullmatch
@@ -510,8 +512,8 @@ async def test_transactions_are_listed_by_pattern_off_the_loop_and_only_those_al
         return fullmatch(self, text)
 
     monkeypatch.setattr(re2._Regexp, "fullmatch", recorded)
-    broker.authorizer.denied_names.add("flights-3")
-    listed = await broker.list(transactional_id_pattern="flights-.")
-    assert [state.transactional_id for state in listed.transaction_states] == ["flights-1"]
-    assert sorted(matched) == ["flights-1", "flights-22", "other"]
+    broker.authorizer.denied_names.add(names[2])
+    listed = await broker.list(transactional_id_pattern="flights-.(xx){0,99}(x{0,99}){1,9}")
+    assert [state.transactional_id for state in listed.transaction_states] == [names[0]]
+    assert sorted(matched) == [names[0], names[1], names[3]]
     assert threading.get_ident() not in threads

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
@@ -87,10 +86,9 @@ def told(monkeypatch: pytest.MonkeyPatch, work: Any) -> list[object]:
         yield from work()
 
     monkeypatch.setattr(child, "clean", clean)
-    output = io.BytesIO()
-    carry_out(JOB, None, output)  # type: ignore[arg-type]
     found: list[object] = []
-    for line in output.getvalue().splitlines(keepends=True):
+    for line in carry_out(JOB, None):  # type: ignore[arg-type]
+        assert line.endswith(b"\n")
         try:
             found.append(decode_event(line))
         except CleaningFailed as failure:
@@ -119,24 +117,3 @@ def test_a_job_that_fails_is_told_of(
         raise error
 
     assert told(monkeypatch, work) == [SegmentCleaned((0,), 70), (reason, is_out_of_room)]
-
-
-def test_a_job_is_given_up_when_its_parent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[int] = []
-
-    class Ended(BaseException):
-        pass
-
-    def end(status: int) -> None:
-        ended.append(status)
-        raise Ended
-
-    class Closed(io.BytesIO):
-        def write(self, _data: object) -> int:
-            raise BrokenPipeError
-
-    monkeypatch.setattr(child.os, "_exit", end)
-    monkeypatch.setattr(child, "clean", lambda *_args, **_options: iter([CleaningDone(1)]))
-    with pytest.raises(Ended):
-        carry_out(JOB, None, Closed())  # type: ignore[arg-type]
-    assert ended == [0]

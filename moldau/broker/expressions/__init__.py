@@ -1,0 +1,1 @@
+"""Regular expressions that clients send: which are taken, and what matches them."""

@@ -1,0 +1,1 @@
+"""Which expressions are taken."""
