@@ -7,6 +7,7 @@ killed.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Any, Final
@@ -21,6 +22,9 @@ from moldau.runtime.telemetry.logs import RateLimitedLog
 CHILD: Final = "moldau.broker.expressions.child"
 IDLE_MS: Final = 60_000
 """So long a child waits for the next look-up: it takes 26 MB, and 0.1 s to begin."""
+
+ANSWER_S: Final = 30.0
+"""A child that is stopped, or gets no processor time for so long, is replaced."""
 
 logger = logging.getLogger("moldau.broker.expressions")
 
@@ -48,8 +52,7 @@ class ProcessWorker:
         if self._idle is not None:
             self._idle.cancel()
         try:
-            await self._child.write(encode_question(pattern.pattern, names))
-            return decode_answer(await self._child.read_line())
+            return await self._ask(encode_question(pattern.pattern, names))
         except (ChildLost, ValueError, TypeError) as lost:
             self._child.kill()
             self._log.warning("regular expressions: %s; a thread matches names instead", lost)
@@ -59,6 +62,14 @@ class ProcessWorker:
             raise
         finally:
             self._idle = self._clock.call_later(IDLE_MS, self._child.kill)
+
+    async def _ask(self, question: bytes) -> Tried:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._child.write(question)
+                return decode_answer(await self._child.read_line())
+        except TimeoutError:
+            raise ChildLost(f"its process did not answer within {ANSWER_S:g} s") from None
 
     async def close(self) -> None:
         """End the child, if there is one."""

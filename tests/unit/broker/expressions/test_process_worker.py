@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from moldau.broker.expressions import process_worker
 from moldau.broker.expressions.child import NICENESS
 from moldau.broker.expressions.core.expressions import compile_expression
 from moldau.broker.expressions.process_worker import IDLE_MS, ProcessWorker
@@ -87,6 +88,21 @@ async def test_a_child_that_was_killed_is_replaced_and_said(
         assert await asked == MATCHING
     assert bench.threads.count == 1
     assert "a thread matches names instead" in caplog.text
+    assert await bench.worker.take(PATTERN, NAMES) == MATCHING
+    assert (bench.threads.count, bench.pid != first) == (1, True)
+
+
+async def test_a_child_that_does_not_answer_is_replaced(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await bench.worker.take(PATTERN, NAMES) == MATCHING
+    first = bench.pid
+    os.kill(first, signal.SIGSTOP)
+    with monkeypatch.context() as patched:
+        patched.setattr(process_worker, "ANSWER_S", 0.01)
+        assert await bench.worker.take(PATTERN, NAMES) == MATCHING
+    assert bench.threads.count == 1
+    assert "did not answer within 0.01 s" in caplog.text
     assert await bench.worker.take(PATTERN, NAMES) == MATCHING
     assert (bench.threads.count, bench.pid != first) == (1, True)
 
