@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +26,7 @@ from benchmarks.bare import BareOrder
 from benchmarks.machine import ROOT, cpu_seconds
 from benchmarks.wire import Wire
 from moldau.protocol.types import uuid_to_base64
+from moldau.testing.ports import PortHolder
 
 HOST: Final = "127.0.0.1"
 KAFKA_VERSION: Final = "4.3.0"
@@ -39,8 +38,6 @@ QUIET_DEADLINE_S: Final = 120.0
 READY_DEADLINE_S: Final = 90.0
 STOP_DEADLINE_S: Final = 30.0
 PIECE_BYTES: Final = 2**20
-PORTS: Final = (10_000, 32_000)
-"""Linux chooses the ports of connections from 32768 on."""
 
 #: What Kafka's own start script gives the JVM.
 JVM_OPTIONS: Final = (
@@ -104,12 +101,8 @@ def pin_load() -> None:
 
 def free_ports(count: int) -> list[int]:
     """Ports that nothing listens on right now, below those that the kernel gives to connections."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        port = random.randrange(*PORTS)
-        with contextlib.suppress(OSError), socket.create_server((HOST, port)):
-            ports.add(port)
-    return list(ports)
+    with contextlib.closing(PortHolder(HOST)) as ports:
+        return ports.take(count)
 
 
 def connect_when_open(port: int, process: subprocess.Popen[bytes]) -> Wire:

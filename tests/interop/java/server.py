@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from moldau.testing import wait_until
+from moldau.testing.ports import PortHolder
 from tests.interop.java.tools import CLASS_PATH, JAVA, JavaTools
 
 START_DEADLINE_S = 60.0
@@ -27,10 +29,9 @@ SMALL = {
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that was free a moment ago, and that the kernel gives to no connection."""
+    with contextlib.closing(PortHolder("127.0.0.1")) as ports:
+        return ports.take()[0]
 
 
 class KafkaServer:

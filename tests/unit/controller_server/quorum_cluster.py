@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from pathlib import Path
 from uuid import UUID
 
@@ -15,6 +14,7 @@ from moldau.broker.node.quorum_link import ControllerRouter, LeaderRelay
 from moldau.controller_server import QuorumNode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.testing.ports import PortHolder
 from tests.unit.controller_server.test_quorum_node import Consumer
 from tests.unit.metadata.builders import CLUSTER_ID, node_config
 
@@ -88,6 +88,5 @@ class Cluster:
 
 
 def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in taken]
+    with contextlib.closing(PortHolder("127.0.0.1")) as ports:
+        return ports.take(count)
