@@ -21,7 +21,7 @@ from moldau.protocol.messages.p75_describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from moldau.protocol.topic_names import is_legal_topic_name
-from moldau.runtime.slices import LoopSlices
+from moldau.runtime.slices import LoopSlices, sorted_in_slices
 
 MAX_PARTITIONS_CONFIG: Final = "max.request.partition.size.limit"
 
@@ -37,13 +37,14 @@ async def answer(
     named = {topic.name for topic in request.topics}
     if slices.is_over:
         await slices.next()
-    names = sorted(named or topics_by_name)
     start_name, start_partition = "", 0
     if request.cursor is not None:
         start_name, start_partition = request.cursor.topic_name, request.cursor.partition_index
         if start_partition < 0 or (request.topics and start_name not in named):
-            return _bad_cursor(names if request.topics else [])
-        names = [name for name in names if name >= start_name]
+            return await _bad_cursor(slices, named)
+    names = await sorted_in_slices(
+        slices, (name for name in named or topics_by_name if name >= start_name)
+    )
     configured: int = services.node_config[MAX_PARTITIONS_CONFIG]
     budget = max(1, min(request.response_partition_limit, configured))
     response = DescribeTopicPartitionsResponse()
@@ -78,13 +79,15 @@ async def answer(
     return response
 
 
-def _bad_cursor(names: Iterable[str]) -> DescribeTopicPartitionsResponse:
-    return DescribeTopicPartitionsResponse(
-        topics=[
+async def _bad_cursor(slices: LoopSlices, names: Iterable[str]) -> DescribeTopicPartitionsResponse:
+    response = DescribeTopicPartitionsResponse()
+    for name in await sorted_in_slices(slices, names):
+        if slices.is_over:
+            await slices.next()
+        response.topics.append(
             DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name)
-            for name in names
-        ]
-    )
+        )
+    return response
 
 
 def _absent(context: RequestContext, topic_name: str) -> DescribeTopicPartitionsResponseTopic:

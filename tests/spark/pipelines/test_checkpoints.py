@@ -182,7 +182,7 @@ def test_an_older_copy_of_its_checkpoint_is_refused(flow: Flow) -> None:
     refused = flow.run("copy")
     if flow.is_topic:
         assert re.search(
-            "ReplayDiffers.*go on with the newest one|Rewound.*the newest one", refused
+            "ReplayDiffers.*use the newest checkpoint|Rewound.*the newest one", refused
         )
     else:
         assert f"checkpoint {flow.directory / 'copy'} stands before batch" in refused

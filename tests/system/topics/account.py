@@ -57,7 +57,7 @@ class Reports(Enum):
 
     BY_TOPIC = "once per topic"
     BY_PARTITION = "once per partition"
-    WHEN_MET = "once, when rows of a partition that it had come again; other rows may come before"
+    WHEN_MET = "once, when an offset that it had comes again; others pass for the former topic's"
     BY_DRIVER = "once per driver, until a row of the new topic is stored"
     BY_OFFSET = "once per partition, with the offset from which on nothing of the former is read"
     AT_MOST_ONCE = "at most once: an assignment that ends with the topic has nothing to report"
@@ -351,7 +351,9 @@ class Account:
                 self.wrong(f"{what}: {new} reports of {most} changes from incarnation {former} on")
             if new == 0:
                 reader.unreported_count += 1
-                if reader.reports is not Reports.AT_MOST_ONCE:
+                last = reader.last_offset.get((read.topic, former, read.partition), -1)
+                is_news = reader.reports is Reports.WHEN_MET and read.offset > last
+                if reader.reports is not Reports.AT_MOST_ONCE and not is_news:
                     self.wrong(f"{what}: the change from incarnation {former} is not reported")
 
     # -- what must have been read ---------------------------------------------------------------

@@ -202,21 +202,18 @@ class Changes:
         return dice.sample(self._cluster.broker_ids, REPLICAS)
 
     async def _repeat(self, call: Callable[[], Awaitable[Any]], done: str) -> None:
-        """Until it is done: a try whose answer was lost may have done it (the code `done`)."""
-        is_first = True
+        """Until it is done: a try whose answer was lost, which may be one of the client's own, may
+        have done it (the code `done`).
+        """
 
         async def attempt() -> bool:
-            nonlocal is_first
             try:
                 await call()
             except KafkaError as error:
                 code = "" if error.code is None else error.code.name
-                if not is_first and code.startswith(done):
-                    return True
-                if not error.retriable:
+                if not code.startswith(done) and not error.retriable:
                     raise
-                is_first = False
-                return False
+                return code.startswith(done)
             return True
 
         await wait_until_async(attempt, what=f"{done} would say it is done", deadline_s=DEADLINE_S)

@@ -60,6 +60,10 @@ class Story:
         self.held.append((0, offset, number))
         return Read(TOPIC, 0, offset, topic_id, number)
 
+    def first_of_the_new_topic(self, offset: int) -> Read:
+        """A read of one more of its records, whatever came before."""
+        return self._read(offset, NEW)
+
     def check(self) -> int:
         """How many promises were broken."""
         account, reader = self.account, self.reader
@@ -165,6 +169,17 @@ def test_a_record_may_lie_in_two_incarnations_when_it_was_sent_again():
     story.events.insert(3, Read(TOPIC, 0, 3, FORMER, 3))
     story.events.append(Read(TOPIC, 0, 3, NEW, number))
     assert story.check() == 0, story.account.problems
+
+
+@pytest.mark.parametrize(("offset", "is_found"), [(0, True), (2, True), (3, False)])
+def test_a_store_without_topic_ids_meets_a_new_topic_at_an_offset_it_had(
+    offset: int, is_found: bool
+):
+    story = Story(Reports.WHEN_MET)
+    former = story.events[:3]
+    story.events = [*former, story.first_of_the_new_topic(offset)]
+    story.check()
+    assert any("is not reported" in each for each in story.account.problems) == is_found
 
 
 def test_members_of_a_group_hear_of_a_new_topic_each_by_itself():
