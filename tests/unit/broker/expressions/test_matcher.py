@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -204,3 +205,20 @@ def test_who_has_an_expression_compiled_rests_once_for_as_long_as_that_took(
         expression = f"rest-{taken_ms}-{end}"
         assert matcher.rest_after(expression) == rest_ms
         assert matcher.rest_after(expression) == 0
+
+
+def test_what_took_long_once_and_not_again_costs_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    compile_with_re2 = re2.compile
+    times_ms = iter([200.0, FREE_COMPILATION_MS / 2])
+
+    def disturbed(expression: str, options: Any) -> Any:
+        assert not gc.isenabled(), "what the collector takes is not the expression's"
+        clock.stand_still(next(times_ms))
+        return compile_with_re2(expression, options)
+
+    monkeypatch.setattr(re2, "compile", disturbed)
+    matcher = ExpressionMatcher(clock, Worker())
+    assert matcher.rest_after("disturbed once") == 0
+    assert gc.isenabled()
+    assert next(times_ms, None) is None
