@@ -100,7 +100,7 @@ def pin_load() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on right now, below those that the kernel gives to connections."""
+    """Ports that nothing listens on right now, and that the kernel gives to no connection."""
     with contextlib.closing(PortHolder(HOST)) as ports:
         return ports.take(count)
 

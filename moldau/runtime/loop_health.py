@@ -39,8 +39,8 @@ LAG_PROBE_INTERVAL_MS: Final = 100.0
 GC_THRESHOLDS: Final = (20_000, 2, 2500)
 """Allocations until a young collection, young ones until a middle one, and so on (measured). A
 middle one walks what is left of 60,000 allocations: of a million, as one request can lead to, it
-would hold the loop for 100 ms, and of 150,000 it took up to 50 ms. What is walked in all stays the
-same.
+would hold the loop for 100 ms. With 150,000 an OffsetFetch of 1 MB held it for up to 69 ms, with
+60,000 for 10 to 26 ms.
 """
 
 

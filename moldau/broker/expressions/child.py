@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,6 +15,7 @@ from moldau.broker.expressions.core.expressions import compile_expression
 from moldau.broker.expressions.process_worker import decode_question, encode_answer
 from moldau.broker.expressions.slices import take_slice
 from moldau.runtime.child_serving import serve
+from moldau.runtime.clock import SystemClock
 
 NICENESS: Final = 10
 """A look-up can wait, but not for ever on a busy machine, as it would with the lowest priority."""
@@ -28,11 +28,7 @@ def answer(line: bytes) -> Iterator[bytes]:
     """Take one slice."""
     expression, names = decode_question(line)
     pattern = compile_expression(expression)
-    yield encode_answer(take_slice(pattern, names, _now_ms, SLICE_MS))
-
-
-def _now_ms() -> float:
-    return time.monotonic() * 1000
+    yield encode_answer(take_slice(pattern, names, SystemClock().monotonic_ms, SLICE_MS))
 
 
 def main() -> None:

@@ -77,8 +77,6 @@ class GroupLog:
         """By group and instance id: whose the id is, as the log says."""
         self.instance_ids: dict[str, dict[str, str]] = {}
         """By consumer group and member: the instance id that it has."""
-        self.assigned: dict[str, frozenset[tuple[str, int]]] = {}
-        """What the members of classic groups have together, as the log says."""
         self.owners: dict[str, dict[tuple[str, int], str]] = {}
         """Which member of a classic group has each partition, as the log says."""
         self.left: set[tuple[str, str]] = set()
@@ -307,7 +305,7 @@ class GroupLog:
 
     def _end(self, group: str) -> None:
         """Nothing but offsets is left of a group."""
-        for known in (self.seen_at, self.instances, self.instance_ids, self.assigned, self.owners):
+        for known in (self.seen_at, self.instances, self.instance_ids, self.owners):
             known.pop(group, None)  # type: ignore[attr-defined]
         self.replaced_in.pop(group, None)
 
@@ -340,7 +338,7 @@ class GroupLog:
             self._end(group)
             return
         self.seen_at[group] = self._now()
-        before = self.assigned.get(group, frozenset())
+        before = self.owners.get(group, {}).keys()
         is_replaced = self._classic_instances(group, value)
         self.classic_members[group] = frozenset(each.member_id for each in value.members)
         self._advance(group, value.generation)
@@ -350,11 +348,10 @@ class GroupLog:
                 other = owners.setdefault(partition, member.member_id)
                 if other != member.member_id:
                     raise Violation("assigned-twice", f"{group}: {partition} in {value}")
-        self.assigned[group] = frozenset(owners)
         self.owners[group] = owners
         if is_replaced:
             self.replaced_in[group] = value.generation
-            if self.assigned[group] != before:
+            if owners.keys() != before:
                 raise Violation("replaced-member-lost-assignment", f"{group}: {before}, {value}")
 
     def _classic_instances(self, group: str, value: Any) -> bool:
@@ -382,7 +379,7 @@ class GroupLog:
         return (
             self.is_classic(group)
             and self.replaced_in.get(group) == self.generations.get(group)
-            and place not in self.assigned[group]
+            and place not in self.owners[group]
         )
 
     def _advance(self, group: str, generation: int) -> None:
