@@ -6,7 +6,7 @@ the caller that cuts work in slices sees to it that nothing else changes what it
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Iterable
+from collections.abc import Generator, Hashable, Iterable, Iterator
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -36,3 +36,12 @@ def repeated(names: Iterable[HashableT]) -> Steps[set[HashableT]]:
             seen.add(name)
         yield
     return twice
+
+
+def each_once(names: Iterable[HashableT]) -> Iterator[HashableT]:
+    """Each where it occurs first; to hash very many texts, as `dict.fromkeys` does, takes long."""
+    seen: set[HashableT] = set()
+    for name in names:
+        if name not in seen:
+            seen.add(name)
+            yield name

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
@@ -25,6 +26,7 @@ from moldau.broker.forwarding import forward
 from moldau.broker.request_context import RequestContext
 from moldau.broker.services import BrokerServices
 from moldau.metadata.image import BrokerRegistration, MetadataImage
+from moldau.metadata.steps import each_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import (
     MetadataRequest,
@@ -77,7 +79,7 @@ async def _create_missing(
     services: BrokerServices, context: RequestContext, topic_names: list[str]
 ) -> dict[str, ErrorCode]:
     """Ask the controller for the topics and wait until this broker has heard of them."""
-    names = list(dict.fromkeys(topic_names))[:AUTO_CREATE_MAX_TOPICS]
+    names = list(islice(each_once(topic_names), AUTO_CREATE_MAX_TOPICS))
     errors: dict[str, ErrorCode] = {}
     creatable = []
     cluster_wide = context.authorized(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.broker.authorizer import Operation, ResourceType
 from moldau.broker.coordinator import Answerable
-from moldau.broker.group.collecting import Collector
+from moldau.broker.coordinator.collecting import Collector
 from moldau.broker.group.core.offset_requests import no_offset, refused_fetch
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode

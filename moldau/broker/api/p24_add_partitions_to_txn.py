@@ -11,10 +11,12 @@ below). Known gaps: none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.cluster_view import is_internal_topic
+from moldau.broker.coordinator.collecting import Collector
 from moldau.broker.transaction.core.transaction import EPOCH_BUMP_VERSION
 from moldau.broker.transaction.errors import producer_fenced_error
 from moldau.metadata.steps import Steps, at_once
@@ -26,7 +28,6 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
-    AddPartitionsToTxnTransaction,
 )
 from moldau.protocol.types import TopicPartition
 
@@ -55,12 +56,17 @@ def handle(
         )
         return
     context.request.release_body()
-    answers = _Answers(context, request.transactions)
-    for number, transaction in enumerate(request.transactions):
+
+    def done(results: list[AddPartitionsToTxnResult]) -> None:
+        context.respond(AddPartitionsToTxnResponse(results_by_transaction=results))
+
+    collector = Collector(done)
+    for transaction in request.transactions:
+        part = collector.part(partial(_result, transaction.transactional_id))
         partitions = yield from _partitions(transaction.topics)
         refused = yield from _refused(services, context, partitions, is_client=False)
         if refused:
-            answers.take(number, (yield from _results(refused)))
+            part.respond((yield from _results(refused)))
             continue
         services.transaction_coordinator.add_partitions(
             transaction.transactional_id,
@@ -69,11 +75,12 @@ def handle(
             partitions,
             verify_only=transaction.verify_only,
             client_version=EPOCH_BUMP_VERSION,
-            done=lambda errors, number=number: answers.take(  # type: ignore[misc]
-                number, at_once(_results(errors))
+            done=lambda errors, part=part: part.respond(  # type: ignore[misc]
+                at_once(_results(errors))
             ),
         )
         yield
+    collector.all_asked()
 
 
 def _handle_client(
@@ -153,32 +160,10 @@ def _refused(
     return errors
 
 
-class _Answers:
-    """The answers about several transactions, sent together when the last one is there."""
-
-    __slots__ = ("_context", "_missing_count", "_results")
-
-    def __init__(
-        self, context: RequestContext, transactions: list[AddPartitionsToTxnTransaction]
-    ) -> None:
-        self._context = context
-        self._results = [
-            AddPartitionsToTxnResult(transactional_id=transaction.transactional_id)
-            for transaction in transactions
-        ]
-        self._missing_count = len(transactions)
-        if not transactions:
-            self._respond()
-
-    def take(self, number: int, results: list[AddPartitionsToTxnTopicResult]) -> None:
-        """The answer about one of them."""
-        self._results[number].topic_results = results
-        self._missing_count -= 1
-        if not self._missing_count:
-            self._respond()
-
-    def _respond(self) -> None:
-        self._context.respond(AddPartitionsToTxnResponse(results_by_transaction=self._results))
+def _result(
+    transactional_id: str, results: list[AddPartitionsToTxnTopicResult]
+) -> AddPartitionsToTxnResult:
+    return AddPartitionsToTxnResult(transactional_id=transactional_id, topic_results=results)
 
 
 def _results(errors: Errors) -> Steps[list[AddPartitionsToTxnTopicResult]]:

@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.group.collecting import Collector
+from moldau.broker.coordinator.collecting import Collector
+from moldau.metadata.steps import each_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
 
@@ -30,7 +31,7 @@ def handle(
         context.respond(DeleteGroupsResponse(results=results))
 
     collector = Collector(done)
-    for group_id in dict.fromkeys(request.groups_names):
+    for group_id in each_once(request.groups_names):
         part = collector.part(partial(_result, group_id))
         if context.authorized(Operation.DELETE, ResourceType.GROUP, group_id):
             services.group_coordinator.delete_group(group_id, part)

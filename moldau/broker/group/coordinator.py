@@ -18,7 +18,7 @@ from moldau.broker.coordinator import (
     CoordinatorRuntime,
     RuntimeSettings,
 )
-from moldau.broker.group.collecting import Collector
+from moldau.broker.coordinator.collecting import Collector
 from moldau.broker.group.core.classic_answers import join_error
 from moldau.broker.group.core.consumer_settings import ConsumerGroupSettings
 from moldau.broker.group.core.context import ClientInfo
