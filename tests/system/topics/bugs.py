@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
@@ -45,15 +46,15 @@ def _report_nothing() -> None:
 
 
 def _report_twice() -> None:
-    """They say it twice."""
-
-    def again(record: logging.LogRecord) -> bool:
-        if _is_told(record):
-            logging.getLogger("moldau").handle(record)
-        return True
-
+    """They say it twice, to every handler that hears of it."""
     for logger in TELLING:
-        logger.addFilter(again)
+        logger.addFilter(partial(_handle_twice, logger))
+
+
+def _handle_twice(logger: logging.Logger, record: logging.LogRecord) -> bool:
+    if _is_told(record):
+        logger.callHandlers(record)
+    return True
 
 
 def _keep_old_offsets() -> None:
