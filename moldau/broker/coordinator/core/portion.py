@@ -39,7 +39,7 @@ class Portion:
     def add(self, *records: CoordinatorRecord) -> None:
         """Take more. What cannot be encoded weighs nothing, and is never written."""
         self.records += records
-        for key, value, version, _ in records:
+        for key, value, version, *_ in records:
             try:
                 self._size_bytes += len(self._log.encode_key(key))
                 if value is not None:

@@ -22,13 +22,15 @@ ReplyTo: TypeAlias = Any
 class CoordinatorRecord(NamedTuple):
     """One record of the coordinator's log; without a value it removes the key (a tombstone).
 
-    `row` is the record encoded, if that has been done already.
+    `row` is the record encoded, and `content` what a replay of it takes in, if they have been made
+    already. A content is replayed once.
     """
 
     key: Message
     value: Message | None
     value_version: int = 0
     row: Record | None = None
+    content: Any = None
 
 
 class Producer(NamedTuple):

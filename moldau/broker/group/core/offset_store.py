@@ -8,13 +8,15 @@ log order; a transaction's offset never replaces a commit that lies behind it in
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
 from moldau.protocol.types import ZERO_UUID
 
 
-class StoredOffset(NamedTuple):
+@dataclass(slots=True)
+class StoredOffset:
     """How far a group has come in one partition. Times are milliseconds since 1970, -1 is none."""
 
     offset: int
@@ -35,6 +37,15 @@ class PartitionKey(NamedTuple):
     partition: int
 
 
+class _Transaction(NamedTuple):
+    """An open transaction: its producer, alone, and its offsets. Very many partitions share that
+    set.
+    """
+
+    producer: frozenset[int]
+    offsets: dict[PartitionKey, StoredOffset]
+
+
 class OffsetStore:
     """The offsets of all groups of one partition of `__consumer_offsets`."""
 
@@ -43,8 +54,8 @@ class OffsetStore:
     def __init__(self) -> None:
         self._committed: dict[str, dict[str, dict[int, StoredOffset]]] = {}
         self._count = 0
-        self._pending: dict[int, dict[PartitionKey, StoredOffset]] = {}
-        self._open: dict[PartitionKey, set[int]] = {}
+        self._pending: dict[int, _Transaction] = {}
+        self._open: dict[PartitionKey, frozenset[int]] = {}
         """Which producers have an open transaction with an offset of that partition."""
         self._open_of_group: dict[str, int] = {}
 
@@ -89,7 +100,9 @@ class OffsetStore:
         """Where in the log the newest thing stands that is stored for a partition, in open
         transactions too; -1 for nothing.
         """
-        stored = [self._pending[producer_id][key] for producer_id in self._open.get(key, ())]
+        stored = [
+            self._pending[producer_id].offsets[key] for producer_id in self._open.get(key, ())
+        ]
         committed = self.get(*key)
         if committed is not None:
             stored.append(committed)
@@ -119,12 +132,16 @@ class OffsetStore:
         if producer_id is None:
             self._put_committed(key, stored)
             return
-        self._pending.setdefault(producer_id, {})[key] = stored
+        transaction = self._pending.get(producer_id)
+        if transaction is None:
+            transaction = self._pending[producer_id] = _Transaction(frozenset((producer_id,)), {})
+        transaction.offsets[key] = stored
         producers = self._open.get(key)
         if producers is None:
-            producers = self._open[key] = set()
+            self._open[key] = transaction.producer
             self._open_of_group[key.group_id] = self._open_of_group.get(key.group_id, 0) + 1
-        producers.add(producer_id)
+        elif producer_id not in producers:
+            self._open[key] = producers | transaction.producer
 
     def remove(self, key: PartitionKey) -> None:
         """The offset was removed, what open transactions have for it too."""
@@ -137,8 +154,8 @@ class OffsetStore:
                 del topics[key.topic]
             if not topics:
                 del self._committed[key.group_id]
-        for producer_id in list(self._open.get(key, ())):
-            pending = self._pending[producer_id]
+        for producer_id in self._open.get(key, ()):
+            pending = self._pending[producer_id].offsets
             del pending[key]
             if not pending:
                 del self._pending[producer_id]
@@ -146,25 +163,33 @@ class OffsetStore:
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> list[PartitionKey]:
         """A transaction has ended: its offsets count now, or are forgotten. Returns which."""
-        pending = self._pending.pop(producer_id, {})
-        for key, stored in pending.items():
+        transaction = self._pending.pop(producer_id, None)
+        if transaction is None:
+            return []
+        for key, stored in transaction.offsets.items():
             self._close(key, producer_id)
             if is_commit:
                 committed = self.get(*key)
                 if committed is None or committed.log_offset < stored.log_offset:
                     self._put_committed(key, stored)
-        return list(pending)
+        return list(transaction.offsets)
 
     def _put_committed(self, key: PartitionKey, stored: StoredOffset) -> None:
-        partitions = self._committed.setdefault(key.group_id, {}).setdefault(key.topic, {})
-        if key.partition not in partitions:
+        group_id, topic, partition = key
+        topics = self._committed.get(group_id)
+        if topics is None:
+            topics = self._committed[group_id] = {}
+        partitions = topics.get(topic)
+        if partitions is None:
+            partitions = topics[topic] = {}
+        if partition not in partitions:
             self._count += 1
-        partitions[key.partition] = stored
+        partitions[partition] = stored
 
     def _close(self, key: PartitionKey, producer_id: int) -> None:
         producers = self._open[key]
-        producers.discard(producer_id)
-        if producers:
+        if len(producers) > 1:
+            self._open[key] = producers - {producer_id}
             return
         del self._open[key]
         left = self._open_of_group[key.group_id] - 1

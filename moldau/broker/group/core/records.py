@@ -7,23 +7,27 @@ when they are written.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import CoordinatorRecord
+from moldau.broker.group.core.offset_store import PartitionKey, StoredOffset
 from moldau.protocol.coordinator_records.group_metadata import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
 )
 from moldau.protocol.coordinator_records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from moldau.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from moldau.broker.group.core.classic_group import ClassicGroup
-    from moldau.broker.group.core.offset_store import StoredOffset
 
 OFFSET_VERSION: Final = 4
 EXPIRING_OFFSET_VERSION: Final = 1
-"""The only version with an expiry of its own, which clients before OffsetCommit v5 may set."""
+"""The only version with an expiry of its own, which clients before OffsetCommit v5 may set; it has
+neither leader epoch nor topic id.
+"""
 
 GROUP_METADATA_VERSION: Final = 3
 NO_EXPIRY: Final = -1
@@ -33,7 +37,10 @@ def offset_record(
     group_id: str, topic: str, partition: int, stored: StoredOffset
 ) -> CoordinatorRecord:
     """A committed offset."""
-    expires = stored.expire_timestamp_ms != NO_EXPIRY
+    version = OFFSET_VERSION
+    if stored.expire_timestamp_ms != NO_EXPIRY:
+        version = EXPIRING_OFFSET_VERSION
+        stored = replace(stored, leader_epoch=-1, topic_id=ZERO_UUID)
     return CoordinatorRecord(
         OffsetCommitKey(group=group_id, topic=topic, partition=partition),
         OffsetCommitValue(
@@ -44,7 +51,8 @@ def offset_record(
             expire_timestamp=stored.expire_timestamp_ms,
             topic_id=stored.topic_id,
         ),
-        EXPIRING_OFFSET_VERSION if expires else OFFSET_VERSION,
+        version,
+        content=(PartitionKey(group_id, topic, partition), stored),
     )
 
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
 
 CONSUMER: Final = "consumer"
+_OFFSET_KEYS: Final = (OffsetCommitKey, LegacyOffsetCommitKey)
 
 
 def _not_counted(_name: str, _amount: int) -> None:
@@ -213,10 +214,16 @@ class GroupState:
         """Take in a record of the log."""
         self._replayed_count += 1
         self._end_offset = record_offset + 1
-        key, value = record.key, record.value
-        if isinstance(key, OffsetCommitKey | LegacyOffsetCommitKey):
+        key, value, _, _, content = record
+        if content is not None:
+            where, stored = content
+            self._put_offset(where, stored, record_offset, producer)
+        elif isinstance(key, _OFFSET_KEYS):
             where = PartitionKey(key.group, key.topic, key.partition)
-            self._replay_offset(where, value, record_offset, producer)
+            if value is None:
+                self.offsets.remove(where)
+            else:
+                self._put_offset(where, _stored(value), record_offset, producer)
         elif isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
             self.classic.replay(key.group, value, is_live=self._is_live)
@@ -228,30 +235,14 @@ class GroupState:
             if value is None and self.offsets.has_any(group_id):
                 self._keep(group_id)
 
-    def _replay_offset(
-        self, where: PartitionKey, value: Any, record_offset: int, producer: Producer | None
+    def _put_offset(
+        self,
+        where: PartitionKey,
+        stored: StoredOffset,
+        record_offset: int,
+        producer: Producer | None,
     ) -> None:
-        if value is None:
-            self.offsets.remove(where)
-            return
-        if isinstance(value, LegacyOffsetCommitValue):
-            stored = StoredOffset(
-                value.offset,
-                metadata=value.metadata,
-                commit_timestamp_ms=value.commit_timestamp,
-                log_offset=record_offset,
-            )
-        else:
-            assert isinstance(value, OffsetCommitValue)
-            stored = StoredOffset(
-                value.offset,
-                value.leader_epoch,
-                value.metadata,
-                value.commit_timestamp,
-                value.expire_timestamp,
-                value.topic_id,
-                record_offset,
-            )
+        stored.log_offset = record_offset
         self.offsets.put(where, stored, None if producer is None else producer.producer_id)
         self._keep(where.group_id)
         if not self._is_live and self._is_of_deleted_topic(where.topic, stored.topic_id):
@@ -328,3 +319,20 @@ class GroupState:
         if deleted:
             merge(result, self.removal.topics_deleted(deleted, self._end_offset))
         return whatever_happens(result, lambda: self._replayed_count)
+
+
+def _stored(value: Any) -> StoredOffset:
+    """What a record of an offset says."""
+    if isinstance(value, LegacyOffsetCommitValue):
+        return StoredOffset(
+            value.offset, metadata=value.metadata, commit_timestamp_ms=value.commit_timestamp
+        )
+    assert isinstance(value, OffsetCommitValue)
+    return StoredOffset(
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        value.commit_timestamp,
+        value.expire_timestamp,
+        value.topic_id,
+    )

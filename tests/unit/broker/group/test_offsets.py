@@ -57,6 +57,26 @@ def test_offsets_survive_the_coordinator() -> None:
     assert groups.group_state() == "Empty"
 
 
+def test_what_a_commit_leaves_is_what_its_log_says() -> None:
+    groups = Groups()
+    groups.commit({("events", 0): 10}, metadata="note", topic_id=topic_id_of("events"))
+    groups.commit({("events", 1): 11}, retention_ms=MINUTE_MS, topic_id=topic_id_of("events"))
+    groups.commit_transactional({("events", 1): 12, ("events", 2): 13}, metadata="note")
+    groups.end_transaction()
+    groups.commit_transactional({("events", 0): 14}, producer=(71, 0))
+    groups.commit({("other", 0): 15}, "others", retention_ms=MINUTE_MS)
+    live = groups.state.offsets
+    groups.fail_over()
+    loaded = groups.state.offsets
+    assert loaded is not live
+    for group_id in ("team", "others"):
+        assert loaded.topics(group_id) == live.topics(group_id) != {}
+    assert loaded.pending_partitions("team") == live.pending_partitions("team") != []
+    for store in (live, loaded):
+        store.end_transaction(71, is_commit=True)
+    assert loaded.topics("team") == live.topics("team")
+
+
 def test_an_uncommitted_offset_that_is_lost_was_never_answered() -> None:
     groups = Groups(is_committing_at_once=False)
     groups.commit({("events", 0): 10})
