@@ -11,6 +11,7 @@ from moldau.broker.expressions.core.expressions import (
     MAX_REPETITIONS,
     MAX_UNICODE_CLASSES,
     InvalidExpression,
+    compile_anew,
     compile_expression,
 )
 
@@ -68,3 +69,22 @@ def test_what_a_limit_does_not_mean_is_taken(
 ) -> None:
     assert compile_expression(expression).fullmatch(text) is not None
     assert compiled == [expression]
+
+
+def test_what_is_compiled_anew_was_not_remembered_by_re2_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled_count = 0
+    make = re2._re2.RE2
+
+    def counted(*args: Any) -> Any:
+        nonlocal compiled_count
+        compiled_count += 1
+        return make(*args)
+
+    monkeypatch.setattr(re2._re2, "RE2", counted)
+    for count, compile_it in enumerate((compile_expression, compile_anew, compile_anew), 1):
+        compile_it("compiled anew")
+        assert compiled_count == count
+    compile_expression("compiled anew")
+    assert compiled_count == 3

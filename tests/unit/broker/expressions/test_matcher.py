@@ -19,6 +19,7 @@ from moldau.broker.expressions.matcher import (
     NS_PER_STEP,
     PIECE_CHARACTERS,
     REST_PER_COMPILATION,
+    TIMED_TWICE_MS,
     ExpressionMatcher,
 )
 from moldau.broker.expressions.slices import THREAD_SLICE_MS, ThreadWorker, Tried, take_slice
@@ -189,28 +190,32 @@ def test_who_has_an_expression_compiled_rests_once_for_as_long_as_that_took(
     monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     clock = ManualClock()
-    compile_with_re2, taken_ms = re2.compile, 0.0
+    compile_with_re2, taken_ms, compiled_count = re2.compile, 0.0, 0
 
     def slowly(expression: str, options: Any) -> Any:
+        nonlocal compiled_count
+        compiled_count += 1
         clock.stand_still(taken_ms)
         return compile_with_re2(expression, options)
 
     monkeypatch.setattr(re2, "compile", slowly)
     matcher = ExpressionMatcher(clock, Worker())
-    for taken_ms, rest_ms in (
-        (FREE_COMPILATION_MS / 2, 0),
-        (2.0, 2 * REST_PER_COMPILATION),
-        (1e6, MOST_REST_MS),
+    for taken_ms, rest_ms, count in (
+        (FREE_COMPILATION_MS / 2, 0, 1),
+        (TIMED_TWICE_MS, 2 * TIMED_TWICE_MS * REST_PER_COMPILATION, 2),
+        (TIMED_TWICE_MS + 1, (TIMED_TWICE_MS + 1) * REST_PER_COMPILATION, 1),
+        (1e6, MOST_REST_MS, 1),
     ):
-        expression = f"rest-{taken_ms}-{end}"
+        expression, compiled_count = f"rest-{taken_ms}-{end}", 0
         assert matcher.rest_after(expression) == rest_ms
         assert matcher.rest_after(expression) == 0
+        assert compiled_count == count
 
 
 def test_what_took_long_once_and_not_again_costs_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     compile_with_re2 = re2.compile
-    times_ms = iter([200.0, FREE_COMPILATION_MS / 2])
+    times_ms = iter([TIMED_TWICE_MS, FREE_COMPILATION_MS / 2])
 
     def disturbed(expression: str, options: Any) -> Any:
         assert not gc.isenabled(), "what the collector takes is not the expression's"
