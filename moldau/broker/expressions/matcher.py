@@ -38,13 +38,14 @@ FREE_COMPILATION_MS: Final = 0.3
 """An expression that takes no longer to compile, in processor time, costs its client no rest."""
 
 TIMED_TWICE_MS: Final = 2.0
-"""One that took longer than that is not timed a second time: no request compiles for over 4 ms."""
+"""One that took longer is not timed a second time: twice it would hold the loop for longer than the
+dearest does once, 4 ms.
+"""
 
 REST_PER_COMPILATION: Final = 1_000
 """The next requests of its client wait for so many times as long as another expression took: RE2
 holds Python's lock while it compiles, so that a thread would hold up the loop as well. One
-connection takes 0.1 % of the loop by compilations, and others' 99th percentile does not see them
-(docs/benchmarks.md).
+connection takes 0.1 % of the loop by compilations (what others see of it: docs/benchmarks.md).
 """
 
 MOST_REST_MS: Final = 5_000

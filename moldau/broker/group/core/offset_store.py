@@ -38,8 +38,8 @@ class PartitionKey(NamedTuple):
 
 
 class _Transaction(NamedTuple):
-    """An open transaction: its producer, alone, and its offsets. Very many partitions share that
-    set.
+    """An open transaction: a set of its producer alone, which all its partitions share, and its
+    offsets.
     """
 
     producer: frozenset[int]
