@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
@@ -46,15 +45,15 @@ def _report_nothing() -> None:
 
 
 def _report_twice() -> None:
-    """They say it twice, to every handler that hears of it."""
+    """They say it twice."""
+
+    def again(record: logging.LogRecord) -> bool:
+        if _is_told(record):
+            logging.getLogger("moldau").handle(record)
+        return True
+
     for logger in TELLING:
-        logger.addFilter(partial(_handle_twice, logger))
-
-
-def _handle_twice(logger: logging.Logger, record: logging.LogRecord) -> bool:
-    if _is_told(record):
-        logger.callHandlers(record)
-    return True
+        logger.addFilter(again)
 
 
 def _keep_old_offsets() -> None:
