@@ -2,9 +2,12 @@
 
 One node of each kind. A client commits one offset after the other, at a steady pace, in three
 states: undisturbed; beside a second client that commits without a pause and without waiting for
-answers, over one connection; and, as a control, beside a process that takes as much processor time
-as that client did, woken up as often, but talks to no broker. A round has all three, so that a
-ratio is taken within seconds. The clients and the control share a core, our node has the other.
+answers, over one connection; and, as a control, beside two processes that talk to no broker. One
+takes as much processor time as the second client did, woken up as often. The other has, of the
+node's cores, what the second client made the node use, but only where the node leaves them idle:
+on a virtual machine a busy core is held up more often than an idle one, whatever it is busy with.
+A round has all three, so that a ratio is taken within seconds. The clients and the first process
+share a core, our node and the second have the other.
 """
 
 from __future__ import annotations
@@ -17,13 +20,22 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from typing import Any, Final, NamedTuple
 
 from benchmarks.bench_start_up import WITHOUT_KAFKA
 from benchmarks.burner import BurnOrder
-from benchmarks.figures import Effort, Report, Spread, Table, at_most
+from benchmarks.figures import (
+    Effort,
+    Report,
+    Spread,
+    Table,
+    at_most,
+    percentile,
+    ratio_of_all,
+)
 from benchmarks.flooder import FloodCost, FloodOrder
+from benchmarks.machine import cpu_seconds
 from benchmarks.nodes import HOST, BrokerNode, pin_load, start_load, wait_until_quiet
 from benchmarks.produce_load import brokers
 from benchmarks.wire import COMMIT_VERSION, RETRY_PAUSE_S, Wire, commit_request
@@ -44,6 +56,8 @@ PACE_S: Final = 0.002
 TOPIC: Final = "events"
 FIND_VERSION: Final = 2
 LIMIT: Final = 1.2
+LEAST_SHARE: Final = 0.01
+"""Of a core, for the control."""
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 UNDISTURBED: Final = "undisturbed"
@@ -52,10 +66,13 @@ FLOODED: Final = "flooded"
 
 
 class _Round(NamedTuple):
-    """Milliseconds by state and percentile, and what the flooder did meanwhile."""
+    """Milliseconds by state, what the flooder did meanwhile, and the seconds of
+    processor time that the node took for it, per second.
+    """
 
-    latencies: dict[tuple[str, str], float]
+    latencies: dict[str, list[float]]
     flooder: FloodCost
+    node_cpu_seconds: float
 
 
 def run(effort: Effort) -> Report:
@@ -75,16 +92,27 @@ def run(effort: Effort) -> Report:
             *("node", "percentile", "undisturbed ms", "control ms", "flooded ms"),
             *("control / undisturbed", "flooded / undisturbed", "flooded / control"),
         ),
-        "Minimum / median / maximum over the rounds:",
+        "Minimum / median / maximum over the rounds; the ratios are of all rounds together, with "
+        "one left out in turn:",
     )
     for node in sides:
-        for name in PERCENTILES:
-            undisturbed, control, flooded = (
-                Spread.of([each.latencies[state, name] for each in found[node.name]])
-                for state in (UNDISTURBED, CONTROL, FLOODED)
+        undisturbed, control, flooded = (
+            [each.latencies[state] for each in found[node.name]]
+            for state in (UNDISTURBED, CONTROL, FLOODED)
+        )
+        for name, share in PERCENTILES.items():
+            ratios = (
+                ratio_of_all(control, undisturbed, share),
+                ratio_of_all(flooded, undisturbed, share),
+                ratio_of_all(flooded, control, share),
             )
-            ratios = control.per(undisturbed), flooded.per(undisturbed), flooded.per(control)
-            cells = (undisturbed, control, flooded, *ratios)
+            cells = (
+                *(
+                    Spread.of([percentile(each, share) for each in rounds])
+                    for rounds in (undisturbed, control, flooded)
+                ),
+                *ratios,
+            )
             table.add(node.name, name, *(cell.text() for cell in cells))
             if node is ours and name == "p99":
                 asked = f"p99 of commits beside a flood ≤ {LIMIT} x"
@@ -93,7 +121,9 @@ def run(effort: Effort) -> Report:
     report.tables.append(table)
     for node in sides:
         report.notes.append(
-            f"{node.name}: {_flooders([each.flooder for each in found[node.name]])}"
+            f"{node.name}: {_flooders([each.flooder for each in found[node.name]])} The node took "
+            f"{Spread.of([each.node_cpu_seconds * 100 for each in found[node.name]]).text(0)} % of "
+            f"a core for it."
         )
     if theirs is None:
         report.notes.append(WITHOUT_KAFKA)
@@ -126,25 +156,43 @@ def _round(node: BrokerNode, effort: Effort) -> _Round:
     """The states by turns, several times: what else the machine does hits all of them."""
     count = max(1, effort.count(COMMITS) // TURNS)
     latencies: dict[str, list[float]] = defaultdict(list)
-    costs = []
+    costs: list[FloodCost] = []
+    shares: list[float] = []
     for _ in range(TURNS):
-        latencies[UNDISTURBED] += _latencies(node, count)
+        with _busy(node) as undisturbed:
+            latencies[UNDISTURBED] += _latencies(node, count)
         with _beside("flooder", FloodOrder(HOST, node.port, FLOODING, TOPIC)) as process:
-            latencies[FLOODED] += _latencies(node, count)
+            with _busy(node) as flooded:
+                latencies[FLOODED] += _latencies(node, count)
             process.terminate()
             output, _ = process.communicate()
             costs.append(FloodCost(**json.loads(output)))
         wait_until_quiet(node)
-        with _beside("burner", BurnOrder(costs[-1].cpu_seconds, costs[-1].wake_ups)):
+        shares.append(max(LEAST_SHARE, flooded.share - undisturbed.share))
+        client = BurnOrder(costs[-1].cpu_seconds, costs[-1].wake_ups)
+        its_node = BurnOrder(shares[-1], costs[-1].wake_ups, sorted(node.cores), is_idle=True)
+        with _beside("burner", client), _beside("burner", its_node):
             latencies[CONTROL] += _latencies(node, count)
     return _Round(
-        {
-            (state, name): sorted(found)[int(share * (len(found) - 1))]
-            for state, found in latencies.items()
-            for name, share in PERCENTILES.items()
-        },
+        latencies,
         FloodCost(*(statistics.mean(values) for values in zip(*map(astuple, costs), strict=True))),
+        statistics.mean(shares),
     )
+
+
+@dataclass
+class _Busy:
+    """The processor time that a node took, per second of the clock."""
+
+    share: float = 0.0
+
+
+@contextlib.contextmanager
+def _busy(node: BrokerNode) -> Iterator[_Busy]:
+    busy = _Busy()
+    begin, begin_cpu = time.monotonic(), sum(cpu_seconds(node.pid))
+    yield busy
+    busy.share = (sum(cpu_seconds(node.pid)) - begin_cpu) / (time.monotonic() - begin)
 
 
 def _prepare(effort: Effort, node: BrokerNode) -> None:
@@ -184,8 +232,8 @@ def _latencies(node: BrokerNode, count: int) -> list[float]:
 def _beside(module: str, order: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A process of `benchmarks.flooder` or `benchmarks.burner` that has begun."""
     process = start_load(module, order)
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         assert process.stdout.readline(), f"the {module} did not begin"
         yield process
         assert process.poll() in (None, 0), f"the {module} failed"

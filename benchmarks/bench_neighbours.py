@@ -18,7 +18,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from benchmarks.figures import Effort, Report, Spread, Table, at_most
+from benchmarks.figures import (
+    Effort,
+    Report,
+    Spread,
+    Table,
+    at_most,
+    percentile,
+    ratio_of_all,
+)
 from benchmarks.machine import ROOT
 from benchmarks.nodes import (
     HOST,
@@ -100,7 +108,8 @@ def run(effort: Effort) -> Report:
             rounds = [_round(effort, node, wire, attackers) for _ in range(effort.rounds)]
     table = Table(
         ("another client", "p50 ms", "p99 ms", "longest ms", "p99 / alone", "p99 / control"),
-        "Produce with acks=all, minimum / median / maximum over the rounds:",
+        "Produce with acks=all, minimum / median / maximum over the rounds; the ratios are of all "
+        "rounds together, with one left out in turn:",
     )
     for name in (ALONE, *ATTACKS):
         per_alone, per_control = (_ratio(rounds, name, to) for to in (ALONE, HARMLESS))
@@ -132,15 +141,16 @@ def _round(
 
 
 def _ratio(rounds: _Rounds, name: str, to: str) -> Spread:
-    return _p99(rounds, name).per(_p99(rounds, to))
+    beside, peers = ([each[state] for each in rounds] for state in (name, to))
+    return ratio_of_all(beside, peers, 0.99)
 
 
 def _median(rounds: _Rounds, name: str) -> Spread:
-    return Spread.of([sorted(each[name])[len(each[name]) // 2] for each in rounds])
+    return Spread.of([percentile(each[name], 0.5) for each in rounds])
 
 
 def _p99(rounds: _Rounds, name: str) -> Spread:
-    return Spread.of([sorted(each[name])[len(each[name]) * 99 // 100] for each in rounds])
+    return Spread.of([percentile(each[name], 0.99) for each in rounds])
 
 
 def _longest(rounds: _Rounds, name: str) -> Spread:

@@ -1,7 +1,8 @@
 """Figures of several runs, and the markdown tables that show them.
 
 Owns what minimum, median, maximum and ratio mean here. Invariant: a ratio is taken between two
-figures of the same round, then its spread over the rounds; never between two medians.
+figures of the same round, then its spread over the rounds; never between two medians. Where one
+round has too few values beyond a percentile, it is between those of all rounds together.
 """
 
 from __future__ import annotations
@@ -36,6 +37,31 @@ class Spread:
         """`minimum / median / maximum`."""
         low, high = min(self.values), max(self.values)
         return " / ".join(f"{value:,.{digits}f}" for value in (low, self.median, high))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """What that share of the values does not exceed."""
+    return sorted(values)[int(share * (len(values) - 1))]
+
+
+def ratio_of_all(
+    rounds: Sequence[Sequence[float]], peers: Sequence[Sequence[float]], share: float
+) -> Spread:
+    """A percentile of all rounds' values divided by the peer's, with each round left out in turn.
+
+    The states of a round take turns, so that a bad minute of the machine hits all of them.
+    """
+    kept = [[n for n in range(len(rounds)) if n != left_out] for left_out in range(len(rounds))]
+    return Spread.of(
+        [
+            _of_all(rounds, numbers or [0], share) / _of_all(peers, numbers or [0], share)
+            for numbers in kept
+        ]
+    )
+
+
+def _of_all(rounds: Sequence[Sequence[float]], numbers: Sequence[int], share: float) -> float:
+    return percentile([value for number in numbers for value in rounds[number]], share)
 
 
 @dataclass(slots=True)

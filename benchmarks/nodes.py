@@ -155,6 +155,11 @@ class BrokerNode:
         assert self.process is not None, "launched"
         return self.process.pid
 
+    @property
+    def cores(self) -> set[int]:
+        """Where it may run."""
+        return os.sched_getaffinity(self.pid)
+
     def format(self) -> None:
         """Format the log directory, where that is a step of its own."""
 

@@ -56,6 +56,10 @@ _MADE_ID: Final = re.compile(rb"(?:c\d|i\d|)-[0-9a-f]{8}-[0-9a-f-]{27}")
 REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance")
 CLASSIC: Final = ("Stable", *REBALANCING)
 ALL_BUT_ONE_CLASSIC: Final = ("consumer group of 2, 1 classic", "consumer group of 3, 2 classic")
+ALL_OTHERS_CLASSIC: Final = ("consumer group of 1, 0 classic", *ALL_BUT_ONE_CLASSIC)
+SKIP_ASSIGNMENT_VERSION: Final = 9
+"""Of JoinGroup, from which on an answer can tell a leader to assign nothing (KIP-814)."""
+
 EMPTY_CONSUMER_GROUP: Final = "consumer group of 0, 0 classic"
 ANSWERED: Final = "answered"
 ASSIGNMENTS: Final = ("assignment", "member_assignment")
@@ -175,6 +179,7 @@ class _Player:
         self._pending: dict[int, tuple[asyncio.Future[bytes], Connection]] = {}
         self._throttled: set[int] = set()
         self._is_committed = False
+        self._is_downgrading = False
 
     async def show_everything(self) -> None:
         """Have a record committed after all that was sent: Apache Kafka shows what is committed, a
@@ -234,6 +239,9 @@ class _Player:
                 self.history.append("after a protocol named twice")
             if where in ALL_BUT_ONE_CLASSIC and fields.get("group_instance_id"):
                 self.history.append("after a downgrade by a JoinGroup")
+            self._is_downgrading = (
+                where in ALL_OTHERS_CLASSIC and fields.get("group_instance_id") is not None
+            )
             if where == EMPTY_CONSUMER_GROUP:
                 self.history.append("after a JoinGroup to an empty consumer group")
 
@@ -242,6 +250,11 @@ class _Player:
         is_turned_away = answer.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
         if step.api_key is ApiKey.JOIN_GROUP and step.fields.get("member_id") and is_turned_away:
             self.history.append("after a member was turned away")
+        if step.api_key is ApiKey.JOIN_GROUP and self._is_downgrading:
+            is_told = step.api_version >= SKIP_ASSIGNMENT_VERSION
+            if answer.error_code == ErrorCode.NONE and not is_told:
+                self.history.append("after a downgrade that cannot tell the leader")
+            self._is_downgrading = False
 
     def case(self, number: int, step: Step) -> str:
         """How the list names an answer."""
