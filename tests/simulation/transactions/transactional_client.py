@@ -121,6 +121,11 @@ class TransactionalClient:
         """Which topic the last batch of a partition was sent to."""
         self._sequences: dict[tuple[str, int], int] = {}
         self._has_unknown = False
+        self._unended: list[ClientTransaction] = []
+        """What it has begun and not heard the end of. To the brokers these are one transaction, if
+        it goes on when told that it is fenced and is not: a coordinator that does not know yet that
+        another has taken its place knows older epochs than the producer's.
+        """
 
     @property
     def pair(self) -> tuple[int, int]:
@@ -169,6 +174,7 @@ class TransactionalClient:
         name = f"{self.transactional_id}/{self.instance}/{self._number}"
         transaction = ClientTransaction(name, self.transactional_id, *self.pair, self.version)
         self.world.data.begun(transaction)
+        self._unended.append(transaction)
         return transaction
 
     async def add(self, transaction: ClientTransaction, places: list[tuple[str, int]]) -> None:
@@ -322,7 +328,10 @@ class TransactionalClient:
 
     async def end(self, transaction: ClientTransaction, *, is_commit: bool) -> None:
         """EndTxn until it is answered. Raises MustAbort (only of a commit), Fenced."""
-        transaction.asked.add(is_commit)
+        own = transaction.producer_id, transaction.producer_epoch
+        for each in self._unended:
+            if (each.producer_id, each.producer_epoch) == own:
+                each.asked.add(is_commit)
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=transaction.producer_id,
@@ -345,10 +354,12 @@ class TransactionalClient:
             if error in ABORTED:
                 if is_commit:
                     raise MustAbort
+                self._unended.clear()
                 return  # there was nothing to be aborted
             if response is None and self.version < 2:
                 self.world.data.excuse(self.transactional_id)
             await self.link.pause()
+        self._unended.clear()
         self.world.guard(lambda: self.world.data.ended(transaction, is_commit=is_commit))
         if self.version >= 2:
             before, self.producer_id = self.pair, response.producer_id
