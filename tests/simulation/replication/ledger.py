@@ -363,7 +363,7 @@ class DataLedger:
         # Who hears late that it leads does not have what others have committed since.
         missing = [batch for batch in missing if truth.in_sync[batch][0] < leader_epoch]
         if missing:
-            self._lose(truth, who, leader_epoch, missing, mirror)
+            self._lose(truth, who, leader_epoch, missing, mirror.end_offset)
 
     def _lose(
         self,
@@ -371,9 +371,8 @@ class DataLedger:
         who: str,
         leader_epoch: int,
         missing: list[Batch],
-        mirror: Mirror,
+        end_offset: int,
     ) -> None:
-        end_offset = mirror.end_offset
         reason = truth.drained.get(leader_epoch)
         for batch in missing:
             holders = [
@@ -393,9 +392,8 @@ class DataLedger:
         self.note(f"lawfully lost: {missing}, {reason}")
         self.counts["lawful_losses"] += 1
         self.counts["lawfully_lost_batches"] += len(missing)
-        # What was deleted may be written anew, if the leader's log ends that early; if it has lost
-        # its first segments alone, the others' logs will begin where it does.
-        truth.deleted_to = max(min(truth.deleted_to, end_offset), mirror.start_offset)
+        # What was deleted may be written anew, if the leader's log ends that early.
+        truth.deleted_to = min(truth.deleted_to, end_offset)
         truth.lost.update(truth.committed.cut(min(missing[0].base_offset, end_offset)))
         truth.lost.update(missing)
         truth.sequences = {}
@@ -441,12 +439,10 @@ class DataLedger:
         new = [batch for batch in ours if batch.base_offset >= known_end]
         if new:
             size = truth.isr_sizes.get(partition_epoch, 0)
-            # A log that has lost its first segment still has what was committed after it.
-            first = next((batch for batch in new if batch not in truth.lost), None)
-            if first is not None and size < least_in_sync:
+            if size < least_in_sync:
                 raise Violation(
                     "min-isr",
-                    f"{who} commits {first} of {truth.name} with {size} in sync of "
+                    f"{who} commits {new[0]} of {truth.name} with {size} in sync of "
                     f"{least_in_sync}, partition epoch {partition_epoch}",
                 )
             self._commit(truth, key, who, leader_epoch, new)

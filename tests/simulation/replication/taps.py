@@ -92,11 +92,13 @@ def _update_high_watermark(original: Callable[..., Any]) -> Callable[..., Any]:
 def _moves_start(original: Callable[..., Any], *, is_asked: bool) -> Callable[..., Any]:
     def moves_start(log: Any, argument: int) -> Any:
         before = log.log_start_offset
-        result = original(log, argument)
         broker = _broker_of(log)
-        if broker is not None and log.log_start_offset != before:
-            broker.start_moved(log, is_asked=is_asked)
-        return result
+        try:
+            return original(log, argument)
+        finally:
+            # Also of a process that dies here: some segments may be gone already.
+            if broker is not None and log.log_start_offset != before:
+                broker.start_moved(log, is_asked=is_asked)
 
     return moves_start
 

@@ -240,6 +240,11 @@ _SEQUENCES: Final[dict[str, tuple[Step, ...]]] = {
         enter(0, "alpha", instance_id="i0"),
         join(1, ALPHA, version=9, group_instance_id="i0"),
     ),
+    "the last static member goes down, and its version cannot be told that it leads": (
+        enter(0, "alpha", instance_id="i0"),
+        join(1, ALPHA, version=8, group_instance_id="i0"),
+        heartbeat(1),
+    ),
     "the last static member goes down beside one that has to revoke": (
         enter(0, "alpha"),
         join(0, ALPHA),
