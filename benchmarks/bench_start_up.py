@@ -55,7 +55,7 @@ def run(effort: Effort) -> Report:
             format_s, _, total_s = _start_once(KafkaNode)
             theirs.append(total_s)
             formatting.append(format_s)
-    imports = [_seconds_of(["-c", "import moldau.broker.foreground"]) for _ in range(effort.rounds)]
+    imports = [_seconds_of(["-c", "import moldau.node.foreground"]) for _ in range(effort.rounds)]
     table = Table(("what, seconds", "minimum / median / maximum"))
     total = Spread.of(ours)
     table.add("Moldau: spawn to first acknowledged produce", total.text())

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signals = StopSignals()
     signals.install()
     try:
-        from moldau.broker.foreground import run_node
+        from moldau.node.foreground import run_node
 
         return run_node(arguments, signals)
     finally:

@@ -23,13 +23,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from moldau.broker.metadata_loader import MetadataLoader
-from moldau.broker.node.quorum_link import LoaderFeed
+from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.cli.metadata_files import read_metadata
 from moldau.config import NodeConfig
-from moldau.metadata.controller.core.controller_core import ControllerCore
-from moldau.metadata.controller.core.settings import ControllerSettings
+from moldau.controller.core.controller_core import ControllerCore
+from moldau.controller.core.settings import ControllerSettings
 from moldau.metadata.image import MetadataImage, Provenance
+from moldau.node.quorum_link import LoaderFeed
 from moldau.raft import (
     METADATA_DIRECTORY,
     CommittedBatch,
@@ -44,7 +44,7 @@ from moldau.raft.log_files import open_log_files
 from moldau.raft.snapshot_files import snapshot_batches, snapshot_path, write_snapshot_file
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
-from moldau.runtime.loop_health import freeze_garbage_collector, pause_garbage_collector
+from moldau.runtime.garbage_collector import freeze_garbage_collector, pause_garbage_collector
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"

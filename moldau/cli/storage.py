@@ -37,7 +37,7 @@ Config = Annotated[
 @app.command("random-uuid")
 def random_uuid() -> None:
     """Print a fresh cluster id."""
-    from moldau.broker.node.formatting import random_cluster_id
+    from moldau.node.formatting import random_cluster_id
 
     typer.echo(random_cluster_id(_random()))
 
@@ -83,7 +83,7 @@ def format_command(
     ] = None,
 ) -> None:
     """Give the node's log directories an identity and the cluster its first metadata."""
-    from moldau.broker.node.formatting import FormatError, FormatPlan, format_storage
+    from moldau.node.formatting import FormatError, FormatPlan, format_storage
 
     if add_scram:
         fail("--add-scram: SCRAM credentials cannot be stored, SASL is not served yet", status=2)
@@ -153,7 +153,7 @@ def _initial_controllers(
     config: NodeConfig, standalone: bool, text: str | None
 ) -> tuple[VoterDescription, ...] | None:
     """As `FormatPlan.from_config` takes them. Raises: FormatError."""
-    from moldau.broker.node.formatting import parse_initial_controllers
+    from moldau.node.formatting import parse_initial_controllers
 
     if standalone:
         return None
@@ -221,7 +221,7 @@ def _cluster_id(
     A fresh one is no use to a node that is not alone: its cluster has an id.
     """
     if text is None:
-        from moldau.broker.node.formatting import random_cluster_id
+        from moldau.node.formatting import random_cluster_id
 
         for path in config.log_directories:
             identity = read_meta_properties(filesystem, path) if os.path.isdir(path) else None

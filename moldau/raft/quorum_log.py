@@ -313,13 +313,19 @@ class QuorumLog:
         )
 
     async def upgrade_kraft_version(self, level: int, *, timeout_ms: int) -> tuple[ErrorCode, str]:
-        """Raise kraft.version: from then on the voters are in the log. Raises: QuorumStopped."""
+        """Raise kraft.version: from then on the voters are in the log.
+
+        A replica that has stopped answers NOT_LEADER_OR_FOLLOWER.
+        """
         core = self._core
-        return await self._change(
-            lambda token: core.upgrade_kraft_version(
-                token, level, self._driver.now_ms(), timeout_ms=timeout_ms
+        try:
+            return await self._change(
+                lambda token: core.upgrade_kraft_version(
+                    token, level, self._driver.now_ms(), timeout_ms=timeout_ms
+                )
             )
-        )
+        except QuorumStopped as problem:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, str(problem)
 
     async def resign(self, preferred: ReplicaKey | None = None) -> tuple[ErrorCode, str]:
         """Lead no longer, in favour of `preferred` if it can. Raises: QuorumStopped."""

@@ -201,7 +201,7 @@ class ClusterLayout:
         Raises:
             LayoutError: a node's configuration or directory does not allow it.
         """
-        from moldau.broker.node.formatting import (
+        from moldau.node.formatting import (
             FormatError,
             FormatPlan,
             format_storage,

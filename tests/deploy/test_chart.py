@@ -12,8 +12,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from moldau.broker.node.formatting import parse_initial_controllers
 from moldau.config import NodeConfig, parse_properties
+from moldau.node.formatting import parse_initial_controllers
 from moldau.raft import VoterDescription
 from tests.deploy.command_lines import CommandLine, in_shell
 from tests.deploy.command_lines import check as check_command

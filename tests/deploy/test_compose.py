@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.node.formatting import parse_initial_controllers
 from moldau.config import NodeConfig
+from moldau.node.formatting import parse_initial_controllers
 from moldau.protocol.types import uuid_from_base64
 from tests.deploy.command_lines import CommandLine, check
 from tests.deploy.files import DEPLOY, ROOT, compose, compose_variables, problems_of

@@ -31,23 +31,23 @@ class Area:
 
 AREAS = {
     "quorum": Area(("moldau/raft/core",), ("tests/unit/raft",)),
-    "partitions": Area(("moldau/broker/partition/core",), ("tests/unit/broker",)),
+    "partitions": Area(("moldau/broker/replica/core",), ("tests/unit/broker",)),
     "coordinators": Area(
         (
             "moldau/broker/coordinator/core",
-            "moldau/broker/expressions/core",
-            "moldau/broker/group/core",
-            "moldau/broker/transaction/core",
+            "moldau/broker/coordinator/expressions/core",
+            "moldau/broker/coordinator/group/core",
+            "moldau/broker/coordinator/transaction/core",
         ),
         (
             "tests/unit/broker/coordinator",
-            "tests/unit/broker/expressions",
-            "tests/unit/broker/group",
-            "tests/unit/broker/transaction",
+            "tests/unit/broker/coordinator/expressions",
+            "tests/unit/broker/coordinator/group",
+            "tests/unit/broker/coordinator/transaction",
         ),
     ),
     "storage": Area(("moldau/storage",), ("tests/storage", "tests/unit/storage")),
-    "controller": Area(("moldau/metadata/controller/core",), ("tests/unit/metadata",)),
+    "controller": Area(("moldau/controller/core",), ("tests/unit/metadata",)),
     "producer": Area(("moldau/client/producer/core",), ("tests/unit/client",), CLIENTS),
     "consumer": Area(("moldau/client/consumer/core",), ("tests/unit/client",), CLIENTS),
     "blocking": Area(("moldau/client/sync",), ("tests/unit/client",), CLIENTS),

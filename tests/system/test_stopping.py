@@ -38,7 +38,7 @@ def test_signals_that_keep_coming_do_not_spoil_an_orderly_stop(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("loaded", ["asyncio", "moldau.broker.node.node", "uvloop"])
+@pytest.mark.parametrize("loaded", ["asyncio", "moldau.node.node", "uvloop"])
 def test_a_stop_while_the_node_still_loads_is_a_clean_one(
     tmp_path: Path, number: signal.Signals, loaded: str
 ) -> None:

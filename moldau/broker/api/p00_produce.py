@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.cluster_view import is_internal_topic
-from moldau.broker.delayed_produce import ProduceOperation
-from moldau.broker.leader_hints import WRONG_LEADER_ERRORS
-from moldau.broker.partition.transactions import transactional_producer
-from moldau.broker.transaction.produce import TransactionalProduce
+from moldau.broker.api.authorizer import Operation, ResourceType
+from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS
+from moldau.broker.coordinator.transaction.produce import TransactionalProduce
+from moldau.broker.lifecycle.cluster_view import is_internal_topic
+from moldau.broker.replica.delayed_produce import ProduceOperation
+from moldau.broker.replica.transactions import transactional_producer
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
     LeaderIdAndEpoch,
@@ -35,10 +35,10 @@ from moldau.protocol.messages.p00_produce import (
 from moldau.protocol.records import BATCH_HEADER_SIZE, LOG_OVERHEAD, Codec
 
 if TYPE_CHECKING:
-    from moldau.broker.partition import Partition
-    from moldau.broker.replica_manager import ReplicaManager
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
+    from moldau.broker.replica import Partition
+    from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.protocol.messages.p00_produce import TopicProduceData
 
 FIRST_BY_TOPIC_ID: Final = 13

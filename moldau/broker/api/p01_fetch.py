@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.delayed_fetch import (
+from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS, LeaderHints
+from moldau.broker.replica.core.values import UNKNOWN_BROKER_EPOCH
+from moldau.broker.replica.delayed_fetch import (
     MAX_READ_AT_ONCE,
     DelayedFetch,
     FetchParameters,
@@ -27,7 +29,7 @@ from moldau.broker.delayed_fetch import (
     is_news,
     total_bytes,
 )
-from moldau.broker.fetch_sessions import (
+from moldau.broker.replica.fetch_sessions import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     INVALID_SESSION_ID,
@@ -37,8 +39,6 @@ from moldau.broker.fetch_sessions import (
     PartitionKey,
     request_partitions,
 )
-from moldau.broker.leader_hints import WRONG_LEADER_ERRORS, LeaderHints
-from moldau.broker.partition.core.values import UNKNOWN_BROKER_EPOCH
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (
     AbortedTransaction,
@@ -52,9 +52,9 @@ from moldau.protocol.messages.p01_fetch import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.partition import FetchRead
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
+    from moldau.broker.replica import FetchRead
 
 FIRST_BY_TOPIC_ID: Final = 13
 FIRST_WITH_SESSIONS: Final = 7

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from moldau.broker.authorizer import Operation
-from moldau.broker.partition_lookup import LedPartition, find_led
+from moldau.broker.api.authorizer import Operation
+from moldau.broker.replica.partition_lookup import LedPartition, find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsPartition,
@@ -28,8 +28,8 @@ from moldau.storage.faults import LogOffline
 from moldau.storage.log_lookup import TimestampSearch
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
     from moldau.runtime.filesystem import Filesystem
 
 LATEST: Final = -1

@@ -13,18 +13,18 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.cluster_view import (
+from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.broker.api.forwarding import forward
+from moldau.broker.api.request_context import RequestContext
+from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.internal_topics import creatable_topic
+from moldau.broker.lifecycle.cluster_view import (
     NO_OPERATIONS_ASKED,
     alive_brokers,
     is_internal_topic,
     metadata_brokers,
     metadata_topic,
 )
-from moldau.broker.coordinator.internal_topics import creatable_topic
-from moldau.broker.forwarding import forward
-from moldau.broker.request_context import RequestContext
-from moldau.broker.services import BrokerServices
 from moldau.metadata.image import BrokerRegistration, MetadataImage
 from moldau.metadata.steps import each_once
 from moldau.protocol.errors import ErrorCode

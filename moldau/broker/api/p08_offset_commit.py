@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import (
@@ -26,8 +26,8 @@ from moldau.protocol.messages.p08_offset_commit import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
     from moldau.metadata.image import TopicImage, TopicsImage
 
 FIRST_TOPIC_ID_VERSION: Final = 10

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.broker.coordinator import Answerable
 from moldau.broker.coordinator.collecting import Collector
-from moldau.broker.group.core.offset_requests import no_offset, refused_fetch
+from moldau.broker.coordinator.group.core.offset_requests import no_offset, refused_fetch
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p09_offset_fetch import (
@@ -31,8 +31,8 @@ from moldau.protocol.messages.p09_offset_fetch import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
 
 FIRST_TOP_LEVEL_ERROR_VERSION: Final = 2
 FIRST_BATCHED_VERSION: Final = 8

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final
 
-from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.api.authorizer import Operation, ResourceType
+from moldau.broker.api.request_context import RequestContext
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.key_partitions import partition_for
-from moldau.broker.request_context import RequestContext
-from moldau.broker.services import BrokerServices
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p10_find_coordinator import (

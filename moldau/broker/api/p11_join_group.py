@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.group.core.classic_answers import join_error
+from moldau.broker.api.authorizer import Operation, ResourceType
+from moldau.broker.coordinator.group.core.classic_answers import join_error
 from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
     from moldau.protocol.messages.p11_join_group import JoinGroupRequest
 
 

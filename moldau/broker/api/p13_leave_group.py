@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p13_leave_group import (
     LeaveGroupResponse,
@@ -19,9 +19,9 @@ from moldau.protocol.messages.p13_leave_group import (
 )
 
 if TYPE_CHECKING:
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
     from moldau.broker.coordinator import Answerable
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
     from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
 
 FIRST_BATCHED_VERSION: Final = 3

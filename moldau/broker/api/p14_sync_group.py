@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
     from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
 
 PROTOCOL_SINCE: Final = 5

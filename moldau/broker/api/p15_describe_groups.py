@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import Operation, ResourceType, authorized_operations
+from moldau.broker.api.authorizer import Operation, ResourceType, authorized_operations
 from moldau.broker.coordinator.collecting import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p15_describe_groups import DescribedGroup, DescribeGroupsResponse
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
     from moldau.protocol.messages.p15_describe_groups import DescribeGroupsRequest
 
 

@@ -26,8 +26,8 @@ from moldau.protocol.messages.p18_api_versions import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
 
 CLIENT_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,254}[a-zA-Z0-9])?\Z")
 ADVERTISED_MIN_VERSION: Final = {ApiKey.PRODUCE: 0}

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.forwarding import forward
-from moldau.broker.request_context import RequestContext
-from moldau.broker.services import BrokerServices
+from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.broker.api.forwarding import forward
+from moldau.broker.api.request_context import RequestContext
+from moldau.broker.api.services import BrokerServices
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (
     CreatableTopic,

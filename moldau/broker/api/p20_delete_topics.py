@@ -6,10 +6,10 @@ whether its id exists. Known gaps: none.
 
 from __future__ import annotations
 
-from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.forwarding import forward
-from moldau.broker.request_context import RequestContext
-from moldau.broker.services import BrokerServices
+from moldau.broker.api.authorizer import Operation, ResourceType
+from moldau.broker.api.forwarding import forward
+from moldau.broker.api.request_context import RequestContext
+from moldau.broker.api.services import BrokerServices
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p20_delete_topics import (
     DeletableTopicResult,

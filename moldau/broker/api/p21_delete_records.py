@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import Operation
-from moldau.broker.cluster_view import is_internal_topic
-from moldau.broker.delayed_delete_records import NO_LOW_WATERMARK, DelayedDeleteRecords
-from moldau.broker.partition_lookup import find_led
+from moldau.broker.api.authorizer import Operation
+from moldau.broker.lifecycle.cluster_view import is_internal_topic
+from moldau.broker.replica.delayed_delete_records import NO_LOW_WATERMARK, DelayedDeleteRecords
+from moldau.broker.replica.partition_lookup import find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsPartitionResult,
@@ -26,9 +26,9 @@ from moldau.protocol.messages.p21_delete_records import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.replica_manager import ReplicaManager
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
+    from moldau.broker.replica.replica_manager import ReplicaManager
 
 HIGH_WATERMARK = -1
 

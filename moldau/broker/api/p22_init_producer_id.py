@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.producer_ids import ProducerIdsUnavailable
-from moldau.broker.transaction.core.answers import InitProducerIdAnswer
-from moldau.broker.transaction.core.init_producer_id import InitProducerId
-from moldau.broker.transaction.core.transaction import ProducerIdAndEpoch
-from moldau.broker.transaction.errors import producer_fenced_error
+from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.broker.coordinator.producer_ids import ProducerIdsUnavailable
+from moldau.broker.coordinator.transaction.core.answers import InitProducerIdAnswer
+from moldau.broker.coordinator.transaction.core.init_producer_id import InitProducerId
+from moldau.broker.coordinator.transaction.core.transaction import ProducerIdAndEpoch
+from moldau.broker.coordinator.transaction.errors import producer_fenced_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p22_init_producer_id import (
     InitProducerIdRequest,
@@ -31,8 +31,8 @@ from moldau.protocol.messages.p22_init_producer_id import (
 from moldau.protocol.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
 
 FIRST_VERSION_WITH_PRODUCER_FENCED = 4
 

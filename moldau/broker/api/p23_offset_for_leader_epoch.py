@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.partition_lookup import find_led
+from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.broker.replica.partition_lookup import find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p23_offset_for_leader_epoch import (
     EpochEndOffset,
@@ -22,8 +22,8 @@ from moldau.protocol.messages.p23_offset_for_leader_epoch import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
 
 
 def handle(

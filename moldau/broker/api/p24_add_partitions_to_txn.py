@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.cluster_view import is_internal_topic
+from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.coordinator.collecting import Collector
-from moldau.broker.transaction.core.transaction import EPOCH_BUMP_VERSION
-from moldau.broker.transaction.errors import producer_fenced_error
+from moldau.broker.coordinator.transaction.core.transaction import EPOCH_BUMP_VERSION
+from moldau.broker.coordinator.transaction.errors import producer_fenced_error
+from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p24_add_partitions_to_txn import (
@@ -32,8 +32,8 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
 from moldau.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
 
 FIRST_BROKER_VERSION = 4
 FIRST_VERSION_WITH_PRODUCER_FENCED = 2

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.transaction.errors import producer_fenced_error
+from moldau.broker.api.authorizer import Operation, ResourceType
+from moldau.broker.coordinator.transaction.errors import producer_fenced_error
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p25_add_offsets_to_txn import (
@@ -20,8 +20,8 @@ from moldau.protocol.messages.p25_add_offsets_to_txn import (
 from moldau.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
 
 FIRST_VERSION_WITH_PRODUCER_FENCED = 2
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.transaction.core.answers import EndTransactionAnswer
-from moldau.broker.transaction.core.transaction import EPOCH_BUMP_VERSION
-from moldau.broker.transaction.errors import producer_fenced_error
+from moldau.broker.api.authorizer import Operation, ResourceType
+from moldau.broker.coordinator.transaction.core.answers import EndTransactionAnswer
+from moldau.broker.coordinator.transaction.core.transaction import EPOCH_BUMP_VERSION
+from moldau.broker.coordinator.transaction.errors import producer_fenced_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest, EndTxnResponse
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
 
 FIRST_VERSION_WITH_PRODUCER_FENCED = 2
 FIRST_VERSION_WITH_EPOCH_BUMP = 5

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.transaction.marker_writer import write_markers
+from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.broker.coordinator.transaction.marker_writer import write_markers
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p27_write_txn_markers import (
     WritableTxnMarkerPartitionResult,
@@ -27,8 +27,8 @@ from moldau.protocol.messages.p27_write_txn_markers import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
 
 
 def handle(

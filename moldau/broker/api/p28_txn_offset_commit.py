@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.partition.transactions import (
+from moldau.broker.api.authorizer import Operation, ResourceType
+from moldau.broker.coordinator.transaction.verification import Support
+from moldau.broker.replica.transactions import (
     NO_SEQUENCE,
     BatchProducer,
     VerificationGuard,
@@ -24,7 +25,6 @@ from moldau.broker.partition.transactions import (
     end_verification,
     holds_transaction,
 )
-from moldau.broker.transaction.verification import Support
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p28_txn_offset_commit import (
@@ -40,10 +40,10 @@ from moldau.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from moldau.broker.group.core.prepared_commit import PreparedCommit
-    from moldau.broker.partition import Partition
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
+    from moldau.broker.coordinator.group.core.prepared_commit import PreparedCommit
+    from moldau.broker.replica import Partition
     from moldau.metadata.steps import Steps
 
 FIRST_WITH_LOAD_ERROR: Final = 2

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
 
-from moldau.broker.authorizer import Operation
-from moldau.broker.config_resources import (
+from moldau.broker.api.authorizer import Operation
+from moldau.broker.api.config_resources import (
     authorized_for,
     known_loggers,
     logger_level,
     problem,
 )
-from moldau.broker.request_context import RequestContext
-from moldau.broker.services import BrokerServices
+from moldau.broker.api.request_context import RequestContext
+from moldau.broker.api.services import BrokerServices
 from moldau.config import (
     ConfigSource,
     ConfigType,

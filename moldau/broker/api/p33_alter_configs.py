@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from moldau.broker.authorizer import Operation
-from moldau.broker.config_resources import (
+from moldau.broker.api.authorizer import Operation
+from moldau.broker.api.config_resources import (
     Problem,
     authorized_for,
     problem,
 )
-from moldau.broker.forwarding import forward
-from moldau.broker.request_context import RequestContext
-from moldau.broker.services import BrokerServices
+from moldau.broker.api.forwarding import forward
+from moldau.broker.api.request_context import RequestContext
+from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p33_alter_configs import (

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.request_context import RequestContext
-from moldau.broker.services import BrokerServices
+from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.broker.api.request_context import RequestContext
+from moldau.broker.api.services import BrokerServices
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p35_describe_log_dirs import (
     DescribeLogDirsPartition,

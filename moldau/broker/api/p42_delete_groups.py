@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.broker.coordinator.collecting import Collector
 from moldau.metadata.steps import each_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
     from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
 
 

@@ -11,8 +11,8 @@ import logging
 from collections import Counter
 from typing import Final
 
-from moldau.broker.authorizer import Operation
-from moldau.broker.config_resources import (
+from moldau.broker.api.authorizer import Operation
+from moldau.broker.api.config_resources import (
     LOG_LEVELS,
     TO_PYTHON_LEVEL,
     Problem,
@@ -20,9 +20,9 @@ from moldau.broker.config_resources import (
     known_loggers,
     problem,
 )
-from moldau.broker.forwarding import forward
-from moldau.broker.request_context import RequestContext
-from moldau.broker.services import BrokerServices
+from moldau.broker.api.forwarding import forward
+from moldau.broker.api.request_context import RequestContext
+from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p44_incremental_alter_configs import (

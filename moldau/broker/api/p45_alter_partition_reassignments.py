@@ -6,10 +6,10 @@ Known gaps: none.
 
 from __future__ import annotations
 
-from moldau.broker.authorizer import Operation
-from moldau.broker.forwarding import forward_whole
-from moldau.broker.request_context import RequestContext
-from moldau.broker.services import BrokerServices
+from moldau.broker.api.authorizer import Operation
+from moldau.broker.api.forwarding import forward_whole
+from moldau.broker.api.request_context import RequestContext
+from moldau.broker.api.services import BrokerServices
 from moldau.protocol.messages.p45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import Operation, ResourceType
+from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequestPartition,
@@ -22,8 +22,8 @@ from moldau.protocol.messages.p47_offset_delete import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
     from moldau.metadata.image import TopicsImage
     from moldau.protocol.messages.p47_offset_delete import OffsetDeleteRequest
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from moldau.broker.request_context import RequestContext
-from moldau.broker.services import BrokerServices
+from moldau.broker.api.request_context import RequestContext
+from moldau.broker.api.services import BrokerServices
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p60_describe_cluster import (
     DescribeClusterBroker,

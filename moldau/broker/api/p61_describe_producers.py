@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import Operation
-from moldau.broker.partition_lookup import LedPartition, find_led
+from moldau.broker.api.authorizer import Operation
+from moldau.broker.replica.partition_lookup import LedPartition, find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p61_describe_producers import (
     DescribeProducersRequest,
@@ -22,8 +22,8 @@ from moldau.protocol.messages.p61_describe_producers import (
 from moldau.protocol.topic_names import is_legal_topic_name
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
 
 
 def handle(

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.transaction.core.answers import DescribeAnswer
+from moldau.broker.api.authorizer import Operation, ResourceType
+from moldau.broker.coordinator.transaction.core.answers import DescribeAnswer
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p65_describe_transactions import (
     DescribeTransactionsRequest,
@@ -21,8 +21,8 @@ from moldau.protocol.messages.p65_describe_transactions import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
 
 
 def handle(

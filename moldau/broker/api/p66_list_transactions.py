@@ -15,10 +15,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.expressions.core.expressions import InvalidExpression, compile_expression
-from moldau.broker.transaction.core.answers import ListAnswer
-from moldau.broker.transaction.core.statuses import STATUS_BY_WORDS
+from moldau.broker.api.authorizer import Operation, ResourceType
+from moldau.broker.coordinator.expressions.core.expressions import (
+    InvalidExpression,
+    compile_expression,
+)
+from moldau.broker.coordinator.transaction.core.answers import ListAnswer
+from moldau.broker.coordinator.transaction.core.statuses import STATUS_BY_WORDS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p66_list_transactions import (
     ListTransactionsRequest,
@@ -28,9 +31,9 @@ from moldau.protocol.messages.p66_list_transactions import (
 from moldau.runtime.slices import LoopSlices
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
-    from moldau.broker.transaction.core.transaction import Transaction
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
+    from moldau.broker.coordinator.transaction.core.transaction import Transaction
 
 
 async def answer(

@@ -18,15 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.group.coordinator import client_of
+from moldau.broker.api.authorizer import Operation, ResourceType
+from moldau.broker.coordinator.group.coordinator import client_of
 from moldau.metadata.features import GROUP_VERSION
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 
 if TYPE_CHECKING:
-    from moldau.broker.request_context import RequestContext
-    from moldau.broker.services import BrokerServices
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
     from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 _MIN_GROUP_VERSION: Final = 1

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from moldau.broker.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.request_context import RequestContext
-from moldau.broker.services import BrokerServices
+from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.broker.api.request_context import RequestContext
+from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p74_list_config_resources import (

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from moldau.broker.authorizer import Operation, ResourceType
-from moldau.broker.cluster_view import alive_brokers, described_partitions, is_internal_topic
-from moldau.broker.request_context import RequestContext
-from moldau.broker.services import BrokerServices
+from moldau.broker.api.authorizer import Operation, ResourceType
+from moldau.broker.api.request_context import RequestContext
+from moldau.broker.api.services import BrokerServices
+from moldau.broker.lifecycle.cluster_view import (
+    alive_brokers,
+    described_partitions,
+    is_internal_topic,
+)
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p75_describe_topic_partitions import (
     Cursor,

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.broker.controller_channel import ControllerChannel, ControllerUnavailable
+from moldau.broker.lifecycle.controller_channel import ControllerChannel, ControllerUnavailable
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from moldau.broker.coordinator.ports import Appended, Piece
-from moldau.broker.partition.partition import ACKS_ALL, ProduceWait
+from moldau.broker.replica.partition import ACKS_ALL, ProduceWait
 from moldau.protocol.errors import ErrorCode
 from moldau.storage.append import AppendOrigin
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator.core.result import Producer
-    from moldau.broker.partition.partition import Partition
-    from moldau.broker.replica_manager import ReplicaManager
+    from moldau.broker.replica.partition import Partition
+    from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.storage.append import AppendResult
     from moldau.storage.log import Log
 

@@ -17,7 +17,7 @@ from moldau.broker.coordinator.runtime import CoordinatorRuntime
 if TYPE_CHECKING:
     from moldau.broker.coordinator.settings import RuntimeSettings
     from moldau.broker.coordinator.shard import Execute
-    from moldau.broker.replica_manager import ReplicaManager
+    from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.protocol.coordinator_records import CoordinatorLog
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Registry

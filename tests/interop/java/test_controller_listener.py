@@ -10,7 +10,7 @@ import pytest
 
 from moldau.protocol.messages.p57_update_features import UpdateFeaturesRequest
 from tests.interop.java.tools import MAIN_CLASSES, JavaTools, Outcome
-from tests.unit.controller_server.quorum_cluster import BROKER, CLIENT, CONTROLLERS, Cluster
+from tests.unit.controller.quorum_cluster import BROKER, CLIENT, CONTROLLERS, Cluster
 from tests.unit.metadata.builders import CLUSTER_ID
 
 pytestmark = [pytest.mark.interop, pytest.mark.java]

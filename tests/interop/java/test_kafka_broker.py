@@ -15,7 +15,7 @@ import pytest
 from moldau.protocol.messages.p57_update_features import UpdateFeaturesRequest
 from tests.interop.java.server import STOP_DEADLINE_S, free_port
 from tests.interop.java.tools import CLASS_PATH, JAVA, MAIN_CLASSES, JavaTools
-from tests.unit.controller_server.quorum_cluster import CLIENT, CONTROLLERS, Cluster
+from tests.unit.controller.quorum_cluster import CLIENT, CONTROLLERS, Cluster
 from tests.unit.metadata.builders import CLUSTER_ID
 
 pytestmark = [pytest.mark.interop, pytest.mark.java]

@@ -10,13 +10,13 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from moldau.broker.controller_channel import ControllerUnavailable
-from moldau.broker.lifecycle import (
+from moldau.broker.lifecycle.broker_lifecycle import (
     BrokerDescription,
     BrokerLifecycle,
     BrokerState,
     RegistrationRefused,
 )
+from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.errors import ErrorCode

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.controller_channel import ControllerUnavailable
+from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p43_elect_leaders as elect
 from moldau.protocol.messages import p44_incremental_alter_configs as configs

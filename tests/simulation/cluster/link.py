@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from moldau.broker.controller_channel import ControllerUnavailable
+from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from moldau.metadata.controller.controller import Controller
-from moldau.metadata.controller.core import cluster_control, producer_id_control
-from moldau.metadata.controller.core.broker_changes import Step
-from moldau.metadata.controller.core.cluster_control import ClusterControl
-from moldau.metadata.controller.core.controller_core import ControllerCore
-from moldau.metadata.controller.turns import Turns
+from moldau.controller.controller import Controller
+from moldau.controller.core import cluster_control, producer_id_control
+from moldau.controller.core.broker_changes import Step
+from moldau.controller.core.cluster_control import ClusterControl
+from moldau.controller.core.controller_core import ControllerCore
+from moldau.controller.turns import Turns
 from moldau.raft.core.effects import Persist
 from moldau.raft.log_store import LogStore
 from moldau.raft.quorum_driver import QuorumDriver
@@ -101,7 +101,7 @@ def producer_ids_twice() -> Undo:
             record.next_producer_id -= 500
         return result
 
-    from moldau.metadata.controller.core import controller_core
+    from moldau.controller.core import controller_core
 
     original = producer_id_control.allocate_producer_ids
     return _replaced(controller_core, "allocate_producer_ids", allocate)

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from moldau.config import NodeConfig
-from moldau.controller_server.apis import ControllerApis
-from moldau.controller_server.descriptions import ClusterDescriptions
-from moldau.controller_server.leadership import leader_address
-from moldau.controller_server.listener import ControllerListener
-from moldau.controller_server.long_work import LongWork
-from moldau.controller_server.quorum_settings import controller_registration
-from moldau.controller_server.registration import ControllerRegistrationManager
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
-from moldau.metadata.controller import (
+from moldau.controller import (
     Controller,
     ControllerCore,
     ControllerSettings,
     SnapshotPolicy,
 )
+from moldau.controller.apis import ControllerApis
+from moldau.controller.descriptions import ClusterDescriptions
+from moldau.controller.listener import ControllerListener
+from moldau.controller.long_work import LongWork
+from moldau.controller.registration import ControllerRegistrationManager
+from moldau.metadata.bootstrap import feature_records, initial_feature_levels
+from moldau.node.leadership import leader_address
+from moldau.node.quorum_settings import controller_registration
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
 from moldau.raft import (
@@ -42,7 +42,7 @@ from moldau.raft import (
 )
 from moldau.raft.request_handler import RaftRequestHandler
 from moldau.runtime.leader_link import LeaderLink
-from moldau.runtime.server import ListenerSpec
+from moldau.server.server import ListenerSpec
 from moldau.storage.faults import DiskFull, LogOffline
 from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
 from tests.simulation.cluster.logs import (

@@ -12,11 +12,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from moldau.broker.controller_channel import NetworkControllerChannel
-from moldau.broker.metadata_loader import MetadataLoader
+from moldau.broker.lifecycle.controller_channel import NetworkControllerChannel
+from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import NodeConfig
-from moldau.controller_server.leadership import leader_address
 from moldau.metadata.image import Provenance
+from moldau.node.leadership import leader_address
 from moldau.raft import QuorumLog
 from tests.simulation.cluster.logs import (
     LISTENER,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from moldau.broker.controller_channel import ControllerUnavailable
+from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest, Listener
 from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest

@@ -8,7 +8,7 @@ import pytest
 
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.runtime.connection import Connection, ConnectionLost, RequestTimedOut
-from moldau.runtime.server import ListenerSpec, Server
+from moldau.server.server import ListenerSpec, Server
 from tests.simulation.cluster.network import Fabric, NetworkSettings
 from tests.simulation.cluster.virtual_loop import Process, VirtualClock, VirtualLoop
 

@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from moldau.broker.controller_channel import ControllerUnavailable
+from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p19_create_topics as create
 from moldau.protocol.messages import p20_delete_topics as delete_topics

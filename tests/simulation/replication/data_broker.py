@@ -12,12 +12,12 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.controller_channel import ControllerUnavailable
-from moldau.broker.lifecycle import BrokerState, RegistrationRefused
-from moldau.broker.node.broker_part import BrokerPart
-from moldau.broker.node.formatting import FormatPlan, format_storage
-from moldau.broker.node.quorum_link import follow_metadata
+from moldau.broker.lifecycle.broker_lifecycle import BrokerState, RegistrationRefused
+from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.config import NodeConfig
+from moldau.node.broker_part import BrokerPart
+from moldau.node.formatting import FormatPlan, format_storage
+from moldau.node.quorum_link import follow_metadata
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p56_alter_partition import AlterPartitionRequest
 from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationRequest

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from moldau.broker.log_opener import LogOpener
-from moldau.broker.partition import Partition, following
-from moldau.broker.partition.core.in_sync_set import InSyncSet
-from moldau.broker.partition.core.replica_state import PartitionCore, ReplicaRole
-from moldau.metadata.controller.core import (
+from moldau.broker.replica import Partition, following
+from moldau.broker.replica.core.in_sync_set import InSyncSet
+from moldau.broker.replica.core.replica_state import PartitionCore, ReplicaRole
+from moldau.broker.replica.log_opener import LogOpener
+from moldau.controller.core import (
     broker_changes,
     cluster_control,
     directory_control,
     isr_control,
     leader_election,
 )
-from moldau.metadata.controller.core.broker_changes import Step
-from moldau.metadata.controller.core.cluster_control import ClusterControl
-from moldau.metadata.controller.core.leader_election import Election, PartitionTarget
+from moldau.controller.core.broker_changes import Step
+from moldau.controller.core.cluster_control import ClusterControl
+from moldau.controller.core.leader_election import Election, PartitionTarget
 from moldau.metadata.image import NO_LEADER
 from moldau.metadata.image.values import LOST_DIRECTORY
 from moldau.protocol.errors import ErrorCode
@@ -260,7 +260,7 @@ def every_start_is_clean() -> Undo:
 
 def any_broker_epoch_joins() -> Undo:
     """Neither leader nor controller looks in which life a follower has fetched."""
-    from moldau.broker.replication.context import BrokerReplicationContext
+    from moldau.broker.replica.replicated_context import BrokerReplicationContext
 
     def is_isr_eligible(self: Any, broker_id: int, broker_epoch: int) -> bool:
         return True

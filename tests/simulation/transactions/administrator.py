@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.controller_channel import ControllerUnavailable
+from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.metadata.features import GROUP_VERSION, TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from moldau.broker.coordinator.group.core import consumer_protocol, migration
+from moldau.broker.coordinator.group.core.classic_group import ClassicGroup, ClassicGroupState
+from moldau.broker.coordinator.group.core.classic_groups import ClassicGroups
+from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
+from moldau.broker.coordinator.group.core.joining_protocols import JoiningProtocols
+from moldau.broker.coordinator.group.core.offset_removal import OffsetRemoval
+from moldau.broker.coordinator.group.core.state import GroupState
 from moldau.broker.coordinator.shard import Shard
-from moldau.broker.group.core import consumer_protocol, migration
-from moldau.broker.group.core.classic_group import ClassicGroup, ClassicGroupState
-from moldau.broker.group.core.classic_groups import ClassicGroups
-from moldau.broker.group.core.consumer_group import ConsumerGroup
-from moldau.broker.group.core.joining_protocols import JoiningProtocols
-from moldau.broker.group.core.offset_removal import OffsetRemoval
-from moldau.broker.group.core.state import GroupState
-from moldau.broker.transaction.core.transaction import ProducerIdAndEpoch, Transaction
-from moldau.metadata.controller.core import topic_changes
+from moldau.broker.coordinator.transaction.core.transaction import ProducerIdAndEpoch, Transaction
+from moldau.controller.core import topic_changes
 from moldau.protocol.errors import ErrorCode
 from tests.simulation.replication.mutations import Undo, _both, _replaced
 

@@ -12,22 +12,22 @@ from typing import Any
 
 from moldau.broker.api import p02_list_offsets as list_offsets
 from moldau.broker.coordinator import loader
+from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
+from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
+from moldau.broker.coordinator.group.core.consumer_update import MemberUpdates
+from moldau.broker.coordinator.group.core.offset_store import OffsetStore
+from moldau.broker.coordinator.group.core.reconciliation import Reconciliation
 from moldau.broker.coordinator.replica_partitions import ReplicaPartition
-from moldau.broker.group.core.classic_group import ClassicGroup
-from moldau.broker.group.core.consumer_group import ConsumerGroup
-from moldau.broker.group.core.consumer_update import MemberUpdates
-from moldau.broker.group.core.offset_store import OffsetStore
-from moldau.broker.group.core.reconciliation import Reconciliation
-from moldau.broker.partition.transactions import NOT_REQUIRED
-from moldau.broker.transaction import marker_sender
-from moldau.broker.transaction.core import (
+from moldau.broker.coordinator.transaction import marker_sender
+from moldau.broker.coordinator.transaction.core import (
     end_transaction,
     init_producer_id,
     partitions,
     transaction,
 )
-from moldau.broker.transaction.core.transaction import Transaction
-from moldau.broker.transaction.produce import TransactionalProduce
+from moldau.broker.coordinator.transaction.core.transaction import Transaction
+from moldau.broker.coordinator.transaction.produce import TransactionalProduce
+from moldau.broker.replica.transactions import NOT_REQUIRED
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.broker.coordinator.settings import RuntimeSettings
 from moldau.broker.coordinator.shard import Shard
-from moldau.broker.transaction.core import init_producer_id
-from moldau.broker.transaction.marker_sender import MarkerSender
+from moldau.broker.coordinator.transaction.core import init_producer_id
+from moldau.broker.coordinator.transaction.marker_sender import MarkerSender
 from moldau.runtime.connection import Connection
 from moldau.storage.cleaner import log_cleaner
 from moldau.storage.log import Log

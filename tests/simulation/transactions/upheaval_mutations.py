@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from moldau.broker.coordinator.core.result import CoordinatorResult
-from moldau.broker.group.core import consumer_heartbeats, offset_requests
-from moldau.broker.group.core.classic_group import ClassicGroup
-from moldau.broker.group.core.classic_join import ClassicJoin
-from moldau.broker.group.core.consumer_group import ConsumerGroup
-from moldau.broker.group.core.offset_removal import OffsetRemoval
-from moldau.broker.transaction.core import init_producer_id
-from moldau.broker.transaction.core.state import TransactionState
+from moldau.broker.coordinator.group.core import consumer_heartbeats, offset_requests
+from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
+from moldau.broker.coordinator.group.core.classic_join import ClassicJoin
+from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
+from moldau.broker.coordinator.group.core.offset_removal import OffsetRemoval
+from moldau.broker.coordinator.transaction.core import init_producer_id
+from moldau.broker.coordinator.transaction.core.state import TransactionState
 from tests.simulation.replication.mutations import Undo, _both, _replaced
 
 SHORT_TIMEOUT_MS = 1_000

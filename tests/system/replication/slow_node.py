@@ -15,8 +15,8 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-import moldau.broker.node.node
-import moldau.controller_server.quorum_node
+import moldau.node.node
+import moldau.node.quorum_node
 from moldau.broker.__main__ import main
 from moldau.runtime.files import Buffer, File, OsFile
 from moldau.runtime.filesystem import OsFilesystem
@@ -113,6 +113,6 @@ class SlowFilesystem(OsFilesystem):
 
 
 if __name__ == "__main__":
-    moldau.broker.node.node.OsFilesystem = SlowFilesystem  # type: ignore[attr-defined]
-    moldau.controller_server.quorum_node.OsFilesystem = SlowFilesystem  # type: ignore[attr-defined]
+    moldau.node.node.OsFilesystem = SlowFilesystem  # type: ignore[attr-defined]
+    moldau.node.quorum_node.OsFilesystem = SlowFilesystem  # type: ignore[attr-defined]
     sys.exit(main())

@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from moldau.broker.__main__ import main
+from moldau.broker.coordinator.group.core.classic_group import ClassicGroup, ClassicGroupState
+from moldau.broker.coordinator.group.core.migration import Migration
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
-from moldau.broker.group.core.classic_group import ClassicGroup, ClassicGroupState
-from moldau.broker.group.core.migration import Migration
-from moldau.broker.partition.partition import Partition
+from moldau.broker.replica.partition import Partition
 from moldau.storage.log import Log
 
 PLANT_VARIABLE: Final = "MOLDAU_TEST_PLANT"

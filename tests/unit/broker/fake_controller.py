@@ -20,8 +20,8 @@ from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.leader_link import LeaderAddress
-from moldau.runtime.request import Request
-from moldau.runtime.server import ListenerSpec, Server
+from moldau.server.request import Request
+from moldau.server.server import ListenerSpec, Server
 
 Answer = Callable[[Message], Message | None]
 

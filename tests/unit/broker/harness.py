@@ -14,18 +14,22 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from moldau.broker.authorizer import AllowAllAuthorizer
-from moldau.broker.background import Background
-from moldau.broker.controller_channel import ControllerUnavailable
+from moldau.broker.api.authorizer import AllowAllAuthorizer
+from moldau.broker.api.request_router import RequestRouter
+from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.coordinators import Coordinators
 from moldau.broker.coordinator.internal_topics import InternalTopics
-from moldau.broker.coordinators import Coordinators
-from moldau.broker.fetch_sessions import FetchSessionCache
-from moldau.broker.partition import FollowerFetch
-from moldau.broker.producer_ids import ProducerIdBlock, ProducerIds, ProducerIdsUnavailable
-from moldau.broker.replica_manager import ReplicaManager
-from moldau.broker.replication.replication import ReplicationPorts
-from moldau.broker.request_router import RequestRouter
-from moldau.broker.services import BrokerServices
+from moldau.broker.coordinator.producer_ids import (
+    ProducerIdBlock,
+    ProducerIds,
+    ProducerIdsUnavailable,
+)
+from moldau.broker.lifecycle.background import Background
+from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
+from moldau.broker.replica import FollowerFetch
+from moldau.broker.replica.fetch_sessions import FetchSessionCache
+from moldau.broker.replica.replica_manager import ReplicaManager
+from moldau.broker.replica.replication import ReplicationPorts
 from moldau.config import BROKER_KEYS, effective_topic_config
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.api_keys import ApiKey

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from moldau.broker.partition.core import (
+from moldau.broker.replica.core import (
     FollowerFetch,
     IsrAnswer,
     IsrChange,

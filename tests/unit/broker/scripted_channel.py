@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from moldau.broker.controller_channel import DEFAULT_TIMEOUT_MS
+from moldau.broker.lifecycle.controller_channel import DEFAULT_TIMEOUT_MS
 from moldau.protocol.schema import Message
 from moldau.testing.waiting import wait_until_async
 

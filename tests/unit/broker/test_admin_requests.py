@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation, ResourceType
 from moldau.broker.api.p03_metadata import PARTITIONS_PER_TURN
-from moldau.broker.authorizer import AllowAllAuthorizer, Operation, ResourceType
-from moldau.broker.controller_channel import (
+from moldau.broker.lifecycle.controller_channel import (
     ControllerAnswer,
     ControllerUnavailable,
     ForwardedClient,

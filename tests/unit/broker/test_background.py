@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from moldau.broker.background import Background
+from moldau.broker.lifecycle.background import Background
 
 
 async def test_failures_are_told_once() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from moldau.broker import controller_channel
-from moldau.broker.controller_channel import (
+from moldau.broker.lifecycle.broker_lifecycle import controller_channel
+from moldau.broker.lifecycle.controller_channel import (
     ControllerUnavailable,
     ForwardedClient,
     NetworkControllerChannel,
 )
-from moldau.broker.node.quorum_link import ControllerRouter, LeaderRelay
+from moldau.node.quorum_link import ControllerRouter, LeaderRelay
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import FORWARDABLE_APIS
 from moldau.protocol.error_responses import error_response

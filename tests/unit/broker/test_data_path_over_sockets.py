@@ -12,7 +12,7 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
-from moldau.runtime.server import ListenerSpec, Server
+from moldau.server.server import ListenerSpec, Server
 from tests.unit.broker.harness import DataPath, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 

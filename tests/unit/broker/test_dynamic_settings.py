@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.metadata_loader import MetadataLoader
-from moldau.broker.node.dynamic_settings import DynamicSettings
+from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import NodeConfig
 from moldau.metadata.image import Provenance
+from moldau.node.dynamic_settings import DynamicSettings
 from moldau.protocol.metadata_records import ConfigRecord
 
 BROKER = 4

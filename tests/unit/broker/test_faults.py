@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from moldau.broker.faults import FaultHandler, Verdict, verdict
+from moldau.node.faults import FaultHandler, Verdict, verdict
 from moldau.runtime.restarts import JOB_KEY
 
 
@@ -31,7 +31,7 @@ def test_the_table(error: BaseException, expected: Verdict) -> None:
 def test_a_stop_is_asked_for_once(caplog: pytest.LogCaptureFixture) -> None:
     reasons: list[str] = []
     handler = FaultHandler(reasons.append)
-    with caplog.at_level(logging.ERROR, "moldau.broker.faults"):
+    with caplog.at_level(logging.ERROR, "moldau.node.faults"):
         handler(ValueError("reported"))
         handler(AssertionError("log end below high watermark"))
         handler(AssertionError("again"))
@@ -49,7 +49,7 @@ def test_failures_of_jobs_are_counted_and_told_with_the_jobs_name(
     counted: list[None] = []
     reasons: list[str] = []
     handler = FaultHandler(reasons.append, lambda: counted.append(None))
-    with caplog.at_level(logging.ERROR, "moldau.broker.faults"):
+    with caplog.at_level(logging.ERROR, "moldau.node.faults"):
         handler.from_loop(None, {"message": "no job's", "exception": KeyError("k")})
         assert not counted
         told = {"message": "flush failed", "exception": KeyError("k"), JOB_KEY: "flush"}

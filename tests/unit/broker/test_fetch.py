@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.authorizer import AllowAllAuthorizer, Operation
-from moldau.broker.delayed_fetch import DelayedFetch
-from moldau.broker.partition import Partition
+from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation
+from moldau.broker.replica import Partition
+from moldau.broker.replica.delayed_fetch import DelayedFetch
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (
     FetchPartition,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.delayed_fetch import DelayedFetch
-from moldau.broker.fetch_sessions import MAX_SESSION_EPOCH, MIN_EVICTION_MS
+from moldau.broker.replica.delayed_fetch import DelayedFetch
+from moldau.broker.replica.fetch_sessions import MAX_SESSION_EPOCH, MIN_EVICTION_MS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsPartition,

@@ -10,14 +10,14 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.node.formatting import (
+from moldau.config import NodeConfig
+from moldau.metadata.bootstrap import initial_feature_levels
+from moldau.node.formatting import (
     FormatError,
     FormatPlan,
     format_storage,
     parse_initial_controllers,
 )
-from moldau.config import NodeConfig
-from moldau.metadata.bootstrap import initial_feature_levels
 from moldau.protocol.types import uuid_to_base64
 from moldau.raft import VoterDescription, VoterEndpoint, VoterSet, read_bootstrap
 from moldau.raft.snapshot_files import BOOTSTRAP_SNAPSHOT, read_snapshot_file, snapshot_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from moldau.broker.http.metrics import prometheus_name, render, snapshot
+from moldau.node.http.metrics import prometheus_name, render, snapshot
 from moldau.runtime.telemetry import Registry
 
 

@@ -7,7 +7,7 @@ import http.client
 
 import pytest
 
-from moldau.broker.http.server import HttpListener
+from moldau.node.http.server import HttpListener
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry import Registry
 

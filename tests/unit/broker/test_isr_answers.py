@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.partition.core import IsrAnswer, PartitionCore, PartitionState
-from moldau.broker.partition.core.replica_state import REFUSAL_PAUSE_MS
+from moldau.broker.replica.core import IsrAnswer, PartitionCore, PartitionState
+from moldau.broker.replica.core.replica_state import REFUSAL_PAUSE_MS
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.test_in_sync_replicas import LAG_MS, committed, expanding, hear, must, wait
 from tests.unit.broker.test_partition_core import LOCAL, fetched, leader, state

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from moldau.broker.partition.core.in_sync_set import InSyncSet
+from moldau.broker.replica.core.in_sync_set import InSyncSet
 from tests.unit.broker.isr_machine import (
     FOLLOWERS,
     LOCAL,

@@ -12,11 +12,12 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker import api, delayed_fetch
+from moldau.broker import api
 from moldau.broker.api import p01_fetch
-from moldau.broker.authorizer import AllowAllAuthorizer, Operation, ResourceType
-from moldau.broker.request_context import RequestContext
-from moldau.broker.request_router import RequestRouter
+from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation, ResourceType
+from moldau.broker.api.request_context import RequestContext
+from moldau.broker.api.request_router import RequestRouter
+from moldau.broker.replica import delayed_fetch
 from moldau.metadata.features import GROUP_VERSION
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import RemoteProtocolError

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.authorizer import AllowAllAuthorizer, Operation
-from moldau.broker.partition import IsrChange, Partition, PartitionState
+from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation
+from moldau.broker.replica import IsrChange, Partition, PartitionState
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import ReplicaState
 from moldau.protocol.messages.p21_delete_records import (
@@ -113,7 +113,7 @@ def fence(broker: DataPath, *, is_fenced: bool = True) -> None:
 async def test_a_follower_catches_up_and_joins(
     broker: DataPath, controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "moldau.broker.partition")
+    caplog.set_level(logging.INFO, "moldau.broker.replica")
     broker.create_topic("t", replicas=(1, 2), isr=(1,))
     await broker.ask(produce({("t", 0): batch(3)}), 12)
     follower = Follower(broker)
@@ -300,7 +300,7 @@ async def test_a_follower_needs_no_leave_to_read_single_topics(tmp_path: Path) -
 async def test_a_silent_follower_leaves_and_what_waited_is_committed(
     broker: DataPath, controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "moldau.broker.partition")
+    caplog.set_level(logging.INFO, "moldau.broker.replica")
     broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
     partition = broker.partition("t")
     Follower(broker).poll({("t", 0): at(0)})
@@ -400,7 +400,7 @@ async def test_a_follower_that_the_controller_took_out_is_asked_where_it_is(
 async def test_a_refused_proposal_is_counted_and_told(
     broker: DataPath, controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "moldau.broker.partition")
+    caplog.set_level(logging.INFO, "moldau.broker.replica")
     broker.create_topic("t", replicas=(1, 2), isr=(1,))
     Follower(broker).poll({("t", 0): at(0)})
     partition, change = controller.take()

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.controller_channel import ControllerUnavailable
-from moldau.broker.lifecycle import (
+from moldau.broker.lifecycle.broker_lifecycle import (
     BrokerDescription,
     BrokerLifecycle,
     BrokerState,
     RegistrationRefused,
 )
-from moldau.broker.registration_tracker import RegistrationTracker
+from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
+from moldau.broker.lifecycle.registration_tracker import RegistrationTracker
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p62_broker_registration import (
@@ -216,7 +216,7 @@ async def running(controller: ScriptedController) -> BrokerLifecycle:
 
 async def test_it_survives_a_time_without_controllers(caplog: pytest.LogCaptureFixture) -> None:
     """The same registration goes on with the next controller; the trouble is told once."""
-    caplog.set_level("INFO", logger="moldau.broker.lifecycle")
+    caplog.set_level("INFO", logger="moldau.broker.lifecycle.broker_lifecycle")
     controller = ScriptedController()
     broker = await running(controller)
     controller.is_reachable = False
@@ -234,7 +234,7 @@ async def test_a_broker_that_was_fenced_asks_to_be_let_in_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its session ran out while it stood still: registration and epoch stay, nothing is reset."""
-    caplog.set_level("INFO", logger="moldau.broker.lifecycle")
+    caplog.set_level("INFO", logger="moldau.broker.lifecycle.broker_lifecycle")
     controller = ScriptedController()
     broker = await running(controller)
     controller.is_fenced = True

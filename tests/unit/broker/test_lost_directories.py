@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.lifecycle import RegistrationRefused
-from moldau.broker.metadata_loader import MetadataLoader
-from moldau.broker.node.broker_part import BrokerPart
+from moldau.broker.lifecycle.broker_lifecycle import RegistrationRefused
+from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import NodeConfig
 from moldau.metadata.image import Provenance
 from moldau.metadata.image.values import (
@@ -20,6 +19,7 @@ from moldau.metadata.image.values import (
     MIGRATING_DIRECTORY,
     UNASSIGNED_DIRECTORY,
 )
+from moldau.node.broker_part import BrokerPart
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p62_broker_registration import (
     BrokerRegistrationRequest,

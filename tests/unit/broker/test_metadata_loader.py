@@ -7,8 +7,8 @@ import uuid
 
 import pytest
 
-from moldau.broker import metadata_loader
-from moldau.broker.metadata_loader import MetadataLoader, TooManyWaiters
+from moldau.broker.lifecycle.broker_lifecycle import metadata_loader
+from moldau.broker.lifecycle.metadata_loader import MetadataLoader, TooManyWaiters
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.metadata_records import (
     AbortTransactionRecord,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.partition.core import (
+from moldau.broker.replica.core import (
     LEGAL_TRANSITIONS,
     RECOVERED,
     FollowerFetch,
@@ -12,7 +12,7 @@ from moldau.broker.partition.core import (
     PartitionState,
     ReplicaRole,
 )
-from moldau.broker.partition.core.replica_state import last_stable_offset
+from moldau.broker.replica.core.replica_state import last_stable_offset
 from moldau.protocol.errors import ErrorCode
 
 LOCAL = 1

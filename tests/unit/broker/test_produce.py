@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.authorizer import AllowAllAuthorizer, Operation
-from moldau.broker.partition import ProduceWait, deferred
+from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation
+from moldau.broker.replica import ProduceWait, deferred
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
     PartitionProduceData,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker import purgatory as purgatory_module
-from moldau.broker.purgatory import DelayedOperation, Purgatory
+from moldau.broker.replica import purgatory as purgatory_module
+from moldau.broker.replica.purgatory import DelayedOperation, Purgatory
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.timers import TimerWheel
 

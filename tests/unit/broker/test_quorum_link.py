@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from moldau.broker import metadata_progress
-from moldau.broker.controller_channel import ControllerUnavailable
-from moldau.broker.metadata_loader import MetadataLoader
-from moldau.broker.node import quorum_link
+from moldau.broker.lifecycle.broker_lifecycle import metadata_progress
+from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
+from moldau.broker.lifecycle.metadata_loader import MetadataLoader
+from moldau.node import quorum_link
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p55_describe_quorum import (
     DescribeQuorumResponse,

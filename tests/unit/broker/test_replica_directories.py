@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.log_opener import MAX_REPLACEMENTS
+from moldau.broker.replica.log_opener import MAX_REPLACEMENTS
 from moldau.metadata.image.values import LOST_DIRECTORY, UNASSIGNED_DIRECTORY
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p56_alter_partition import (

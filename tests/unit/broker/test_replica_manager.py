@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.log_opener import MAX_INLINE_OPENS
+from moldau.broker.replica.log_opener import MAX_INLINE_OPENS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import ConfigRecord, PartitionRecord
 from moldau.runtime.filesystem import OsFilesystem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.partition.core import (
+from moldau.broker.replica.core import (
     RECOVERED,
     FollowerFetch,
     InSyncSet,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from moldau.broker import api, request_router
-from moldau.broker.api import BROKER_APIS, load_handler_module
-from moldau.broker.authorizer import AllowAllAuthorizer
-from moldau.broker.request_router import RequestRouter
+from moldau.broker import api
+from moldau.broker.api import BROKER_APIS, load_handler_module, request_router
+from moldau.broker.api.authorizer import AllowAllAuthorizer
+from moldau.broker.api.request_router import RequestRouter
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p60_describe_cluster import (
@@ -20,8 +20,8 @@ from moldau.protocol.messages.p60_describe_cluster import (
 )
 from moldau.protocol.registry import request_class
 from moldau.runtime.clock import ManualClock
-from moldau.runtime.loop_health import STALL_MS, LoopWatchdog
 from moldau.runtime.telemetry import Registry
+from moldau.server.loop_watchdog import STALL_MS, LoopWatchdog
 from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest, until
 from tests.unit.broker.messages import batch, produce
 

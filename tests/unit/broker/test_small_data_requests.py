@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.authorizer import AllowAllAuthorizer, Operation
+from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsPartition,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.node import start_gate
-from moldau.broker.node.start_gate import StartGate
+from moldau.node import start_gate
+from moldau.node.start_gate import StartGate
 from moldau.protocol.errors import RemoteProtocolError
 from tests.unit.broker.harness import until
 

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from moldau.broker import controller_channel, forwarding, metadata_loader
-from moldau.broker.controller_channel import ControllerAnswer
-from moldau.broker.metadata_loader import MetadataLoader
-from moldau.broker.node import quorum_link
-from moldau.broker.node.node import Node
+from moldau.broker.api import forwarding
+from moldau.broker.lifecycle.broker_lifecycle import controller_channel, metadata_loader
+from moldau.broker.lifecycle.controller_channel import ControllerAnswer
+from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import NodeConfig
 from moldau.metadata.image import MetadataImage
+from moldau.node import quorum_link
+from moldau.node.node import Node
 from moldau.protocol.error_responses import error_codes
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic

@@ -17,8 +17,8 @@ from moldau.protocol.messages.p03_metadata import (
 from moldau.protocol.messages.p18_api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
-from moldau.runtime.request import Request
-from moldau.runtime.server import ListenerSpec, Server
+from moldau.server.request import Request
+from moldau.server.server import ListenerSpec, Server
 
 NODE_ID = 7
 

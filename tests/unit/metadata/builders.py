@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from moldau.config import NodeConfig
+from moldau.controller import ControllerCore, ControllerSettings
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
-from moldau.metadata.controller import ControllerCore, ControllerSettings
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.metadata.image import (
     MetadataDelta,

@@ -11,9 +11,9 @@ import random
 from collections.abc import Sequence
 from uuid import UUID
 
-from moldau.metadata.controller import ControllerCore, ControllerSettings, VersionedRecord
-from moldau.metadata.controller.core.partition_index import PartitionIndex
-from moldau.metadata.controller.core.result import MAX_RECORDS_PER_REQUEST
+from moldau.controller import ControllerCore, ControllerSettings, VersionedRecord
+from moldau.controller.core.partition_index import PartitionIndex
+from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST
 from moldau.metadata.features import (
     broker_registration_change_record_version,
     partition_record_version,

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
-from moldau.metadata.controller import (
+from moldau.controller import (
     ControllerCore,
     ControllerResult,
     ControllerSettings,
     VersionedRecord,
 )
+from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.metadata.image import (
     LOST_DIRECTORY,
     ConfigResourceType,

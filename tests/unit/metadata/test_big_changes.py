@@ -10,13 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
-from moldau.metadata.controller import (
+from moldau.controller import (
     Controller,
     ControllerCore,
     ControllerSettings,
     SnapshotPolicy,
 )
+from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.metadata.image import PartitionRegistration
 from moldau.metadata.steps import at_once
 from moldau.protocol.errors import ErrorCode

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
-from moldau.metadata.controller import (
+from moldau.controller import (
     Controller,
     ControllerCore,
     ControllerSettings,
@@ -21,7 +20,8 @@ from moldau.metadata.controller import (
     RequestFailed,
     SnapshotPolicy,
 )
-from moldau.metadata.controller.controller import LATE_SESSION_CHECK_MS, MAX_WAITING_REQUESTS
+from moldau.controller.controller import LATE_SESSION_CHECK_MS, MAX_WAITING_REQUESTS
+from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from moldau.metadata.controller.core import (
+from moldau.controller.core import (
     assignments,
     broker_changes,
     cluster_control,
@@ -21,9 +21,9 @@ from moldau.metadata.controller.core import (
     partition_index,
     topic_creation,
 )
-from moldau.metadata.controller.core.broker_changes import Step, leaving_step
-from moldau.metadata.controller.core.leader_election import _Transition
-from moldau.metadata.controller.core.state import ControllerState
+from moldau.controller.core.broker_changes import Step, leaving_step
+from moldau.controller.core.leader_election import _Transition
+from moldau.controller.core.state import ControllerState
 from moldau.protocol.errors import ErrorCode
 
 from .controller_checks import Checker, Violation

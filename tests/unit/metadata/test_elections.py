@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.metadata.controller.core import elections
+from moldau.controller.core import elections
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p44_incremental_alter_configs as configs

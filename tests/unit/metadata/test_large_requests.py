@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
-from moldau.metadata.controller import (
+from moldau.controller import (
     Controller,
     ControllerCore,
     ControllerSettings,
     SnapshotPolicy,
 )
-from moldau.metadata.controller.core import feature_control
-from moldau.metadata.controller.core.partition_index import PartitionIndex
-from moldau.metadata.controller.core.result import MAX_MESSAGE_CHARACTERS, Refusal
-from moldau.metadata.controller.turns import SLICE_MS
+from moldau.controller.core import feature_control
+from moldau.controller.core.partition_index import PartitionIndex
+from moldau.controller.core.result import MAX_MESSAGE_CHARACTERS, Refusal
+from moldau.controller.turns import SLICE_MS
+from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (
     CreatableReplicaAssignment,

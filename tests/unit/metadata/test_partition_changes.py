@@ -8,7 +8,7 @@ import json
 from typing import Any
 from uuid import UUID
 
-from moldau.metadata.controller.core.leader_election import (
+from moldau.controller.core.leader_election import (
     Election,
     ElectionRules,
     PartitionTarget,

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from moldau.metadata.controller.core.placement import T, UsableBroker, place_replicas
-from moldau.metadata.controller.core.result import Refusal
+from moldau.controller.core.placement import T, UsableBroker, place_replicas
+from moldau.controller.core.result import Refusal
 from moldau.metadata.steps import at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest

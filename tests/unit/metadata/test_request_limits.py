@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from moldau.metadata.controller.core import (
+from moldau.controller.core import (
     configuration_control,
     eligible_leaders,
     reassignments,

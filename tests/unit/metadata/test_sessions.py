@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from moldau.config import ConfigError
-from moldau.metadata.controller.core.client_resource_configs import validate_client_metrics_config
-from moldau.metadata.controller.core.heartbeats import BrokerHeartbeats
+from moldau.controller.core.client_resource_configs import validate_client_metrics_config
+from moldau.controller.core.heartbeats import BrokerHeartbeats
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.metadata_records import RegisterBrokerRecord
 

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from moldau.metadata.controller.core.placement import UsableBroker, place_replicas
-from moldau.metadata.controller.core.result import Refusal
+from moldau.controller.core.placement import UsableBroker, place_replicas
+from moldau.controller.core.result import Refusal
 from moldau.metadata.image import ConfigResourceType
 from moldau.metadata.steps import at_once
 from moldau.protocol.errors import ErrorCode

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from moldau.metadata.controller.turns import SLICE_MS, Turns
+from moldau.controller.turns import SLICE_MS, Turns
 from moldau.metadata.steps import Steps
 
 from .builders import BusyClock

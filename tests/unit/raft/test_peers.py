@@ -42,8 +42,8 @@ from moldau.raft.core.messages import (
 from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.network import AsyncioNetwork
-from moldau.runtime.request import Request
-from moldau.runtime.server import ListenerSpec, Server
+from moldau.server.request import Request
+from moldau.server.server import ListenerSpec, Server
 from moldau.testing.waiting import wait_until_async
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 

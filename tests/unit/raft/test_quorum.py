@@ -348,6 +348,17 @@ async def test_configured_voters() -> None:
         await quorum.converged("a", "b")
 
 
+async def test_a_stopped_replica_does_not_answer_for_kraft_version() -> None:
+    async with Quorum(1, seed=12) as quorum:
+        leader = await quorum.leader()
+        running = leader.running
+        closing = asyncio.ensure_future(running.close())
+        await quorum.until(closing.done)
+        error, words = await running.upgrade_kraft_version(1, timeout_ms=10_000)
+        assert error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert words
+
+
 async def test_damaged_records_are_refused_and_fetched_again() -> None:
     async with Quorum(1, 2, 3, seed=13) as quorum:
         leader = await quorum.leader()

@@ -9,8 +9,8 @@ import pytest
 import uvloop
 
 from moldau.protocol.framing import ReceiveMemory
-from moldau.runtime.request import Request
-from moldau.runtime.server import ListenerSpec, Server
+from moldau.server.request import Request
+from moldau.server.server import ListenerSpec, Server
 from moldau.testing.waiting import wait_until_async
 
 

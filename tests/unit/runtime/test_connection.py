@@ -39,8 +39,8 @@ from moldau.runtime.connection import (
     UnsupportedByPeer,
 )
 from moldau.runtime.network import AsyncioNetwork
-from moldau.runtime.request import Request
-from moldau.runtime.server import Server
+from moldau.server.request import Request
+from moldau.server.server import Server
 
 from .conftest import Harness, until
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from moldau.runtime.clock import ManualClock
-from moldau.runtime.loop_health import (
+from moldau.runtime.telemetry import Histogram, Registry
+from moldau.server.loop_watchdog import (
     CLIENT_ID_LENGTH,
     LAG_PROBE_INTERVAL_MS,
     NO_REQUEST,
     STALL_MS,
     LoopWatchdog,
 )
-from moldau.runtime.request import Request
-from moldau.runtime.telemetry import Histogram, Registry
+from moldau.server.request import Request
 
 from .conftest import Harness, response
 

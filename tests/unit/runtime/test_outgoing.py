@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from moldau.runtime import outgoing
 from moldau.runtime.files import FileRegion
 from moldau.runtime.filesystem import File, OsFilesystem
-from moldau.runtime.request import Request
-from moldau.runtime.server import ServerLimits
+from moldau.server import outgoing
+from moldau.server.request import Request
+from moldau.server.server import ServerLimits
 
 from .conftest import Harness, response, until
 

@@ -19,7 +19,7 @@ from moldau.runtime.authentication.errors import AuthenticationError
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.connection import Connection, ConnectionLost
 from moldau.runtime.network import AsyncioNetwork
-from moldau.runtime.request import Request
+from moldau.server.request import Request
 
 from .conftest import Harness
 

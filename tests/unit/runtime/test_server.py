@@ -24,14 +24,14 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponseTopic,
 )
 from moldau.runtime.clock import ManualClock
-from moldau.runtime.request import (
+from moldau.server.request import (
     LARGE_BODY_BYTES,
     LARGE_ELEMENT_COUNT,
     LARGE_PART_COUNT,
     Request,
 )
-from moldau.runtime.server import ListenerSpec, Server, ServerLimits
-from moldau.runtime.server_connection import (
+from moldau.server.server import ListenerSpec, Server, ServerLimits
+from moldau.server.server_connection import (
     MAX_HELD_BYTES,
     MAX_HELD_REQUESTS,
     MAX_IN_FLIGHT_REQUESTS,

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from moldau.protocol.framing import CHUNK_BYTES, ReceiveMemory
-from moldau.runtime import outgoing
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import OsFilesystem
-from moldau.runtime.request import Request
-from moldau.runtime.server import ServerLimits
-from moldau.runtime.server_connection import (
+from moldau.server import outgoing
+from moldau.server.request import Request
+from moldau.server.server import ServerLimits
+from moldau.server.server_connection import (
     MAX_IN_FLIGHT_REQUESTS,
     MIN_READ_BYTES,
     TURN_MS,

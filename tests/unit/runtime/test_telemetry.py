@@ -9,10 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from moldau.runtime.clock import ManualClock
-from moldau.runtime.loop_health import (
-    GC_THRESHOLDS,
-    freeze_garbage_collector,
-)
+from moldau.runtime.garbage_collector import GC_THRESHOLDS, freeze_garbage_collector
 from moldau.runtime.telemetry import (
     Histogram,
     RateLimitedLog,

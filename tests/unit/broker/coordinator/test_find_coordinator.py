@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.controller_channel import ControllerUnavailable
 from moldau.broker.coordinator.internal_topics import RETRY_AFTER_MS, creatable_topic
 from moldau.broker.coordinator.key_partitions import partition_for
+from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.config import BROKER_KEYS
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode

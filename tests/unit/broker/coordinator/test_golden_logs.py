@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from moldau.broker.transaction.core.statuses import TransactionStatus
+from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus
 from moldau.protocol.records import iter_batches
+from tests.unit.broker.coordinator.group.harness import Groups
 from tests.unit.broker.coordinator.harness import MemoryPartition
-from tests.unit.broker.group.harness import Groups
-from tests.unit.broker.transaction.bench import Bench
+from tests.unit.broker.coordinator.transaction.bench import Bench
 
 GOLDEN = Path(__file__).parent / "golden"
 TOPIC = "grouped"

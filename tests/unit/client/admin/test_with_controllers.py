@@ -10,7 +10,7 @@ import pytest
 
 from moldau.client import Admin, BrokerError, FeatureUpdate, KafkaError, QuorumEndpoint, UpgradeType
 from moldau.config import NodeConfig
-from moldau.controller_server import QuorumNode
+from moldau.node.quorum_node import QuorumNode
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.meta_properties import MetaProperties, read_meta_properties
 from moldau.testing import wait_until_async

@@ -1,0 +1,66 @@
+"""Where to go instead: the leader and its address in an error response (KIP-951).
+
+Owns the choice of endpoints for the listener a client came in through. Must not build messages of
+one API in particular. Invariant: a node is listed once, and only if the client's listener
+reaches it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from moldau.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from moldau.broker.replica.replica_manager import LeaderHint, ReplicaManager
+
+WRONG_LEADER_ERRORS: Final = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
+)
+"""The errors that come with a hint."""
+
+
+class NodeEndpointLike(Protocol):
+    """The NodeEndpoint struct of one response."""
+
+    def __init__(self, *, node_id: int, host: str, port: int, rack: str | None) -> None: ...
+
+
+NodeEndpointT = TypeVar("NodeEndpointT", bound=NodeEndpointLike)
+
+
+class LeaderHints:
+    """Collects what one response says about other leaders."""
+
+    __slots__ = ("_leader_ids", "_listener_name", "_manager")
+
+    def __init__(self, manager: ReplicaManager, listener_name: str) -> None:
+        self._manager = manager
+        self._listener_name = listener_name
+        self._leader_ids: dict[int, None] = {}
+
+    def leader(self, topic: str, partition_index: int) -> LeaderHint:
+        """Who leads the partition; remembered for `endpoints`."""
+        hint = self._manager.leader_hint(topic, partition_index)
+        if hint.leader_id >= 0:
+            self._leader_ids[hint.leader_id] = None
+        return hint
+
+    def endpoints(self, endpoint_class: type[NodeEndpointT]) -> list[NodeEndpointT]:
+        """The addresses of the leaders named so far."""
+        brokers = self._manager.image.cluster.brokers
+        found = []
+        for leader_id in self._leader_ids:
+            registration = brokers.get(leader_id)
+            if registration is None or self._listener_name not in registration.listeners:
+                continue
+            endpoint = registration.listeners[self._listener_name]
+            found.append(
+                endpoint_class(
+                    node_id=leader_id,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    rack=registration.rack,
+                )
+            )
+        return found

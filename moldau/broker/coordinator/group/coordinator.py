@@ -1,0 +1,368 @@
+"""The group coordinator of a broker: from requests to state machines and back.
+
+Owns the runtime of `__consumer_offsets`, what requests over several groups or partitions add up to,
+and what is answered when a partition cannot be asked. Must not decide about groups (`core` does)
+or permissions (the handlers do). Invariant: every request gets one answer, sooner or later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from moldau.broker.coordinator import (
+    Answerable,
+    CallbackReply,
+    CoordinatorRuntime,
+    RuntimeSettings,
+)
+from moldau.broker.coordinator.collecting import Collector
+from moldau.broker.coordinator.group.core.classic_answers import join_error
+from moldau.broker.coordinator.group.core.consumer_settings import ConsumerGroupSettings
+from moldau.broker.coordinator.group.core.context import ClientInfo
+from moldau.broker.coordinator.group.core.joining_protocols import JoiningProtocols
+from moldau.broker.coordinator.group.core.offset_requests import refused_fetch
+from moldau.broker.coordinator.group.core.prepared_commit import (
+    CommitLimits,
+    PreparedCommit,
+    prepare_commit,
+    prepare_transactional,
+)
+from moldau.broker.coordinator.group.core.regular_expressions import ResolveRegularExpressions
+from moldau.broker.coordinator.group.core.settings import GroupSettings
+from moldau.broker.coordinator.group.core.state import GroupState
+from moldau.broker.coordinator.group.metrics import GroupMetrics
+from moldau.broker.coordinator.group.regular_expression_resolver import RegularExpressionResolver
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p12_heartbeat import HeartbeatResponse
+from moldau.protocol.messages.p13_leave_group import LeaveGroupResponse
+from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
+from moldau.protocol.messages.p15_describe_groups import DescribedGroup
+from moldau.protocol.messages.p47_offset_delete import OffsetDeleteResponse
+
+if TYPE_CHECKING:
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.api.services import BrokerServices
+    from moldau.broker.coordinator import CoordinatorRuntimes
+    from moldau.broker.coordinator.core.result import CoordinatorResult
+    from moldau.metadata.image import MetadataDelta, MetadataImage
+    from moldau.metadata.steps import Steps
+    from moldau.protocol.messages.p08_offset_commit import OffsetCommitRequest
+    from moldau.protocol.messages.p09_offset_fetch import OffsetFetchRequestGroup
+    from moldau.protocol.messages.p11_join_group import JoinGroupRequest
+    from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
+    from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberResponse
+    from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
+    from moldau.protocol.messages.p28_txn_offset_commit import (
+        TxnOffsetCommitRequest,
+        TxnOffsetCommitResponse,
+    )
+    from moldau.protocol.messages.p47_offset_delete import OffsetDeleteRequest
+
+Operation = Callable[[GroupState, float], "CoordinatorResult"]
+
+_FOLLOWED: Final = frozenset({"topics_delta", "configs_delta", "features_delta"})
+
+
+class GroupCoordinator:
+    """Answers the requests of groups; belongs to the data loop."""
+
+    def __init__(self, services: BrokerServices, runtimes: CoordinatorRuntimes) -> None:
+        self._services = services
+        self._settings = GroupSettings.from_config(services.node_config)
+        self._consumer_settings = ConsumerGroupSettings.from_config(
+            services.node_config, services.broker_id
+        )
+        self.runtime: CoordinatorRuntime[GroupState] = runtimes.make(
+            CONSUMER_OFFSETS,
+            self._make_state,
+            execute=self._execute,
+            settings=RuntimeSettings.for_groups(services.node_config),
+        )
+        self.metrics = GroupMetrics(services.registry, self.runtime.states)
+        self.regular_expressions = RegularExpressionResolver(services, self.runtime)
+        self._deleted_while_loading: dict[int, frozenset[str]] = {}
+
+    def _make_state(self, partition_index: int) -> GroupState:
+        return GroupState(
+            partition_index,
+            settings=self._settings,
+            consumer_settings=self._consumer_settings,
+            metadata=lambda: self._services.metadata.image,
+            random_id=self._random_id,
+            count=self.metrics.count,
+            deleted_topics=partial(
+                self._deleted_while_loading.pop, partition_index, frozenset[str]()
+            ),
+        )
+
+    def _random_id(self) -> str:
+        return str(UUID(int=self._services.random.getrandbits(128), version=4))
+
+    def _execute(self, partition_index: int, command: Any) -> None:
+        assert isinstance(command, ResolveRegularExpressions), f"nobody carries out {command!r}"
+        self.regular_expressions.start(partition_index, command)
+
+    def partition_of(self, group_id: str) -> int | None:
+        """The partition of `__consumer_offsets` that a group is kept in; None without the topic."""
+        return self.runtime.partition_of(group_id)
+
+    # -- the cluster -----------------------------------------------------------------------------
+
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Load and unload partitions, and tell the loaded ones what they follow."""
+        self.runtime.on_metadata_update(delta, image)
+        if not delta.touched & _FOLLOWED:
+            return
+        deleted = frozenset(topic.name for topic in delta.topics_delta.deleted.values())
+        for partition_index in range(self.runtime.partition_count):
+            self._tell(partition_index, delta, image, deleted)
+
+    def _tell(
+        self,
+        partition_index: int,
+        delta: MetadataDelta,
+        image: MetadataImage,
+        deleted: frozenset[str],
+    ) -> None:
+        error = self.runtime.call(
+            partition_index,
+            lambda state, now_ms: state.on_metadata_update(delta, image, now_ms),
+            passes_limit=True,
+        )
+        if error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            self._deleted_while_loading.pop(partition_index, None)
+        elif deleted:
+            known = self._deleted_while_loading.get(partition_index, frozenset())
+            self._deleted_while_loading[partition_index] = known | deleted
+
+    async def close(self) -> None:
+        """Send everybody who waits to another coordinator."""
+        await self.runtime.close()
+
+    # -- asking one group ------------------------------------------------------------------------
+
+    def ask(
+        self,
+        group_id: str,
+        reply_to: Answerable,
+        operation: Operation,
+        on_error: Callable[[ErrorCode], Any],
+        *,
+        passes_limit: bool = False,
+    ) -> None:
+        """Have a group's state machine answer `reply_to`, or answer why it cannot be asked.
+
+        Args:
+            passes_limit: for membership: a member that cannot get through in time is expelled.
+        """
+        error = self.runtime.call(group_id, operation, passes_limit=passes_limit)
+        if error is not ErrorCode.NONE:
+            reply_to.respond(on_error(error))
+
+    def join_group(self, context: RequestContext, request: JoinGroupRequest) -> Iterator[None]:
+        """Answer JoinGroup: a step for each protocol, and then one that joins."""
+        protocols = yield from JoiningProtocols.of(request)
+        version = context.api_version
+        client = client_of(context)
+        self.ask(
+            request.group_id,
+            context,
+            lambda state, now_ms: state.join_group(
+                request, protocols, version, client, context, now_ms
+            ),
+            lambda error: join_error(error, request.member_id, version),
+            passes_limit=True,
+        )
+        _release_if_waiting(context)
+
+    def sync_group(self, context: RequestContext, request: SyncGroupRequest) -> None:
+        """Answer SyncGroup."""
+        self.ask(
+            request.group_id,
+            context,
+            lambda state, now_ms: state.sync_group(request, context, now_ms),
+            lambda error: SyncGroupResponse(error_code=error),
+            passes_limit=True,
+        )
+        _release_if_waiting(context)
+
+    def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> None:
+        """Answer Heartbeat. While the group is being loaded everybody in it is fine."""
+        self.ask(
+            request.group_id,
+            context,
+            lambda state, now_ms: state.heartbeat(request, context, now_ms),
+            lambda error: HeartbeatResponse(
+                error_code=ErrorCode.NONE
+                if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                else error
+            ),
+            passes_limit=True,
+        )
+
+    def leave_group(
+        self,
+        context: RequestContext,
+        request: LeaveGroupRequest,
+        reply_to: Answerable,
+        answers: list[MemberResponse],
+    ) -> None:
+        """Answer LeaveGroup, `request` and answer in the form of version 3 and later.
+
+        Args:
+            answers: one for each member of the request, with its names.
+        """
+        self.ask(
+            request.group_id,
+            reply_to,
+            lambda state, now_ms: state.leave_group(request, reply_to, now_ms, answers),
+            lambda error: LeaveGroupResponse(error_code=error),
+            passes_limit=True,
+        )
+        context.hold_if_waiting()
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, context: RequestContext, request: OffsetCommitRequest, reply_to: Answerable
+    ) -> Iterator[None]:
+        """Answer OffsetCommit; the topics in `request` exist and have names and ids. A step for
+        each partition, and then one that commits them.
+        """
+        version = context.api_version
+        limits = self._commit_limits(request.group_id)
+        prepared = yield from prepare_commit(request, limits, self._services.clock.now_ms())
+        self.ask(
+            request.group_id,
+            reply_to,
+            lambda state, _now_ms: state.offset_requests.commit(
+                request, prepared, version, reply_to
+            ),
+            prepared.refused,
+        )
+        context.hold_if_waiting()
+
+    def prepare_transactional(self, request: TxnOffsetCommitRequest) -> Steps[PreparedCommit]:
+        """What `txn_offset_commit` stores; a step for each partition."""
+        limits = self._commit_limits(request.group_id)
+        return prepare_transactional(request, limits, self._services.clock.now_ms())
+
+    def _commit_limits(self, group_id: str) -> CommitLimits:
+        return CommitLimits(
+            self._settings.max_metadata_bytes, self.runtime.max_batch_bytes(group_id)
+        )
+
+    def txn_offset_commit(
+        self,
+        request: TxnOffsetCommitRequest,
+        prepared: PreparedCommit,
+        done: Callable[[TxnOffsetCommitResponse], None],
+        api_version: int = 5,
+    ) -> None:
+        """Store offsets as part of a transaction that has been verified.
+
+        Args:
+            prepared: by `prepare_transactional`.
+            done: called exactly once, now or later.
+        """
+        reply_to = CallbackReply(done)
+        self.ask(
+            request.group_id,
+            reply_to,
+            lambda state, _now_ms: state.offset_requests.commit_transactional(
+                request, prepared, api_version, reply_to
+            ),
+            prepared.refused,
+        )
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequestGroup, reply_to: Answerable, *, require_stable: bool
+    ) -> None:
+        """Answer OffsetFetchResponseGroup, or the steps that make it."""
+        is_confirmed = self._services.is_confirmed()
+        self.ask(
+            request.group_id,
+            reply_to,
+            lambda state, _now_ms: state.offset_requests.fetch(
+                request, reply_to, require_stable=require_stable, is_confirmed=is_confirmed
+            ),
+            partial(refused_fetch, request),
+        )
+
+    def delete_offsets(self, request: OffsetDeleteRequest, reply_to: Answerable) -> None:
+        """Answer OffsetDelete."""
+        self.ask(
+            request.group_id,
+            reply_to,
+            lambda state, _now_ms: state.offset_requests.delete(request, reply_to),
+            lambda error: OffsetDeleteResponse(error_code=error),
+        )
+
+    # -- administration --------------------------------------------------------------------------
+
+    def describe_group(self, group_id: str, api_version: int, reply_to: Answerable) -> None:
+        """Answer DescribedGroup."""
+        self.ask(
+            group_id,
+            reply_to,
+            lambda state, _now_ms: state.group_requests.describe(group_id, api_version, reply_to),
+            lambda error: DescribedGroup(group_id=group_id, error_code=error, error_message=None),
+        )
+
+    def delete_group(self, group_id: str, reply_to: Answerable) -> None:
+        """Answer an ErrorCode."""
+        self.ask(
+            group_id,
+            reply_to,
+            lambda state, _now_ms: state.group_requests.delete(group_id, reply_to),
+            lambda error: error,
+        )
+
+    def list_groups(
+        self,
+        states: frozenset[str],
+        types: frozenset[str],
+        done: Callable[[ErrorCode, list[Any]], None],
+    ) -> None:
+        """Tell `done` the groups of all partitions led here, each a ListedGroup; or, while some of
+        them are not known yet, why.
+        """
+
+        def ended(parts: list[Any]) -> None:
+            listed: list[Any] = []
+            for part in parts:
+                if not isinstance(part, ErrorCode):
+                    listed += part
+                elif part is not ErrorCode.NOT_COORDINATOR:
+                    done(part, [])
+                    return
+            done(ErrorCode.NONE, listed)
+
+        collector = Collector(ended)
+        for partition_index in range(self.runtime.partition_count):
+            part = collector.part()
+
+            def operation(
+                state: GroupState, _now_ms: float, part: CallbackReply = part
+            ) -> CoordinatorResult:
+                return state.group_requests.list(states, types, part)
+
+            error = self.runtime.call(partition_index, operation)
+            if error is not ErrorCode.NONE:
+                part.respond(error)
+        collector.all_asked()
+
+
+def client_of(context: RequestContext) -> ClientInfo:
+    """Who sent a request, as groups keep it."""
+    return ClientInfo(context.client_id or "", f"/{context.client_host}")
+
+
+def _release_if_waiting(context: RequestContext) -> None:
+    """Give the request's bytes back if its answer comes later: when other members have come."""
+    if not context.is_answered:
+        context.request.release_body()

@@ -1,0 +1,202 @@
+"""The `uniform` assignor: every member gets equally many partitions, and keeps what it had.
+
+Owns: the sticky, balanced assignment, for groups whose members all want the same topics and for
+those that do not. Must not: look at racks. Invariants: with equal subscriptions no two members
+differ by more than one partition, and no partition moves that need not; with different ones no
+single partition can be moved from one member to another and make the two more equal (unless the
+rounds are over).
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final
+from uuid import UUID
+
+from moldau.broker.coordinator.group.core.assignors.spec import GroupSpec
+from moldau.broker.coordinator.group.core.consumer_member import Assignment
+
+_MAX_ROUNDS: Final = 16
+"""How often all topics are gone through to balance them; moves get fewer with each."""
+
+
+def assign_uniform(spec: GroupSpec) -> dict[str, Assignment]:
+    """Assign every partition that a member wants."""
+    if not spec.members:
+        return {}
+    if spec.is_homogeneous:
+        return _Homogeneous(spec).assign()
+    return _Heterogeneous(spec).assign()
+
+
+class _Kept:
+    """Which partitions have an owner from before, each only once."""
+
+    def __init__(self, partition_counts: dict[UUID, int]) -> None:
+        self.taken = {topic_id: bytearray(count) for topic_id, count in partition_counts.items()}
+
+    def keep(self, topic_ids: frozenset[UUID], target: Assignment) -> list[tuple[UUID, int]]:
+        """What a member may keep of `target`, in order; marks it."""
+        kept = []
+        for topic_id in sorted(topic_ids.intersection(target)):
+            flags = self.taken[topic_id]
+            for index in sorted(target[topic_id]):
+                if index < len(flags) and not flags[index]:
+                    flags[index] = 1
+                    kept.append((topic_id, index))
+        return kept
+
+    def release(self, partition: tuple[UUID, int]) -> None:
+        self.taken[partition[0]][partition[1]] = 0
+
+    def free(self, topic_id: UUID) -> list[int]:
+        """The partitions of a topic that nobody has."""
+        return [index for index, flag in enumerate(self.taken[topic_id]) if not flag]
+
+
+class _Homogeneous:
+    """All members want the same topics."""
+
+    def __init__(self, spec: GroupSpec) -> None:
+        self._spec = spec
+        self._topic_ids = next(iter(spec.members.values())).topic_ids
+        counts = {topic_id: spec.partition_counts[topic_id] for topic_id in self._topic_ids}
+        self._quota, self._extra_count = divmod(sum(counts.values()), len(spec.members))
+        self._kept = _Kept(counts)
+
+    def assign(self) -> dict[str, Assignment]:
+        owned: dict[str, list[tuple[UUID, int]]] = {}
+        short: list[str] = []
+        for member_id in sorted(self._spec.members):
+            kept = self._kept.keep(self._topic_ids, self._spec.members[member_id].target)
+            limit = self._quota
+            if len(kept) > limit and self._extra_count:
+                limit += 1
+                self._extra_count -= 1
+            for partition in kept[limit:]:
+                self._kept.release(partition)
+            owned[member_id] = kept[:limit]
+            if len(kept) <= self._quota:
+                short.append(member_id)
+        self._deal(owned, short)
+        return {member_id: _by_topic(partitions) for member_id, partitions in owned.items()}
+
+    def _deal(self, owned: dict[str, list[tuple[UUID, int]]], short: list[str]) -> None:
+        """Give what is left, one by one in turn, so that the partitions of a topic spread."""
+        needs = []
+        # Who needs most comes first, so that the ones with one more are spread over all of them.
+        for member_id in sorted(short, key=lambda each: len(owned[each])):
+            need = self._quota - len(owned[member_id])
+            if self._extra_count:
+                need += 1
+                self._extra_count -= 1
+            if need:
+                needs.append([need, member_id])
+        free = [
+            (topic_id, index)
+            for topic_id in sorted(self._topic_ids)
+            for index in self._kept.free(topic_id)
+        ]
+        turn = 0
+        for partition in free:
+            turn %= len(needs)
+            entry = needs[turn]
+            owned[entry[1]].append(partition)  # type: ignore[index]
+            entry[0] -= 1  # type: ignore[operator]
+            if entry[0]:
+                turn += 1
+            else:
+                del needs[turn]
+
+
+class _Heterogeneous:
+    """Members want different topics."""
+
+    def __init__(self, spec: GroupSpec) -> None:
+        self._spec = spec
+        self._kept = _Kept(dict(spec.partition_counts))
+        self._owned: dict[str, dict[UUID, set[int]]] = {}
+        self._load: dict[str, int] = {}
+        self._subscribers: dict[UUID, list[str]] = {}
+        for member_id in sorted(spec.members):
+            member = spec.members[member_id]
+            own: dict[UUID, set[int]] = {}
+            kept = self._kept.keep(member.topic_ids, member.target)
+            for topic_id, index in kept:
+                own.setdefault(topic_id, set()).add(index)
+            self._owned[member_id] = own
+            self._load[member_id] = len(kept)
+            for topic_id in member.topic_ids:
+                self._subscribers.setdefault(topic_id, []).append(member_id)
+
+    def assign(self) -> dict[str, Assignment]:
+        # Topics that few want come first: who could have nothing else gets them.
+        topic_ids = sorted(self._subscribers, key=lambda each: (len(self._subscribers[each]), each))
+        for topic_id in topic_ids:
+            self._give_free(topic_id)
+        for _ in range(_MAX_ROUNDS):
+            if not any([self._balance(topic_id) for topic_id in topic_ids]):
+                break
+        return {
+            member_id: {topic_id: frozenset(parts) for topic_id, parts in own.items() if parts}
+            for member_id, own in self._owned.items()
+        }
+
+    def _give_free(self, topic_id: UUID) -> None:
+        free = self._kept.free(topic_id)
+        if not free:
+            return
+        heap = [(self._load[member_id], member_id) for member_id in self._subscribers[topic_id]]
+        heapify(heap)
+        for index in free:
+            load, member_id = heap[0]
+            self._owned[member_id].setdefault(topic_id, set()).add(index)
+            self._load[member_id] = load + 1
+            heapreplace(heap, (load + 1, member_id))
+
+    def _balance(self, topic_id: UUID) -> bool:
+        """Move partitions of one topic from those who have most to those who have least.
+
+        Entries of both heaps may be older than the loads; such are put right when they come up.
+        """
+        subscribers = self._subscribers[topic_id]
+        light = [(self._load[member_id], member_id) for member_id in subscribers]
+        heavy = [
+            (-self._load[member_id], member_id)
+            for member_id in subscribers
+            if self._owned[member_id].get(topic_id)
+        ]
+        heapify(light)
+        heapify(heavy)
+        has_moved = False
+        while heavy:
+            load, giver = -heavy[0][0], heavy[0][1]
+            if load != self._load[giver]:
+                heapreplace(heavy, (-self._load[giver], giver))
+                continue
+            least, taker = light[0]
+            if least != self._load[taker]:
+                heapreplace(light, (self._load[taker], taker))
+                continue
+            if load - least < 2:
+                break
+            partitions = self._owned[giver][topic_id]
+            index = max(partitions)
+            partitions.discard(index)
+            if not self._owned[taker].get(topic_id):
+                self._owned[taker][topic_id] = set()
+                heappush(heavy, (-(least + 1), taker))
+            self._owned[taker][topic_id].add(index)
+            self._load[giver] -= 1
+            self._load[taker] += 1
+            has_moved = True
+            if not partitions:
+                heappop(heavy)
+        return has_moved
+
+
+def _by_topic(partitions: list[tuple[UUID, int]]) -> Assignment:
+    topics: dict[UUID, list[int]] = {}
+    for topic_id, index in partitions:
+        topics.setdefault(topic_id, []).append(index)
+    return {topic_id: frozenset(indexes) for topic_id, indexes in topics.items()}

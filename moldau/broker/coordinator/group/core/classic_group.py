@@ -1,0 +1,462 @@
+"""A group of the classic protocol: its members, its generation and the state it is in.
+
+Owns: the group as a value with its legal transitions, and the questions that other parts of the
+coordinator ask any kind of group. Must not: answer requests or set timers (`classic_rebalance` and
+its neighbours do). Invariants: one leader, who is a member, while there are members; the count of
+waiting members and the supported protocols agree with the members; a state is only left for one
+that `_TRANSITIONS` allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from operator import itemgetter
+from typing import Any, Final
+
+from moldau.broker.coordinator.core.result import CoordinatorRecord, ReplyTo
+from moldau.broker.coordinator.group.core.records import group_tombstone
+from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+
+NO_GENERATION: Final = -1
+UNKNOWN_MEMBER: Final = ""
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+_VERSION_BYTES: Final = 2
+
+Protocols = Sequence[tuple[str, bytes]]
+_NAME: Final = itemgetter(0)
+
+
+class ClassicGroupState(Enum):
+    """Where a classic group stands; the values are what clients are told."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+_TRANSITIONS: Final = {
+    ClassicGroupState.EMPTY: {ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.DEAD},
+    ClassicGroupState.PREPARING_REBALANCE: {
+        ClassicGroupState.COMPLETING_REBALANCE,
+        ClassicGroupState.EMPTY,
+        ClassicGroupState.DEAD,
+    },
+    ClassicGroupState.COMPLETING_REBALANCE: {
+        ClassicGroupState.STABLE,
+        ClassicGroupState.PREPARING_REBALANCE,
+        ClassicGroupState.DEAD,
+    },
+    ClassicGroupState.STABLE: {ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.DEAD},
+    ClassicGroupState.DEAD: set(),
+}
+
+
+class ClassicMember:
+    """One member. Times are milliseconds. `join_reply_to` and `sync_reply_to` are set while a
+    request of it waits; `is_new` until its first rebalance has ended.
+
+    `assignment` is what the last generation with an assignment gave it. A rebalance keeps it: until
+    the member has heard of the next one it may read those partitions.
+    """
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "group_instance_id",
+        "is_new",
+        "join_api_version",
+        "join_reply_to",
+        "member_id",
+        "protocol_names",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "sync_reply_to",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: Protocols,
+    ) -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols
+        self.protocol_names = frozenset(map(_NAME, protocols))
+        self.assignment = b""
+        self.is_new = False
+        self.join_reply_to: ReplyTo = None
+        self.join_api_version = 0
+        self.sync_reply_to: ReplyTo = None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it keeps its place over restarts (KIP-345)."""
+        return self.group_instance_id is not None
+
+    def metadata(self, protocol_name: str) -> bytes:
+        """What it said about itself for that protocol."""
+        for name, metadata in self.protocols:
+            if name == protocol_name:
+                return metadata
+        return b""
+
+
+class ClassicGroup:
+    """A group of the classic protocol (KIP-62, KIP-345, KIP-394).
+
+    Transitions: Empty → PreparingRebalance → CompletingRebalance → Stable; back to
+    PreparingRebalance from both of those; from PreparingRebalance to Empty when nobody is left;
+    Dead from everywhere, and for good.
+    """
+
+    kind: Final = "classic"
+
+    def __init__(self, group_id: str, now_ms: float) -> None:
+        self.group_id = group_id
+        self.state = ClassicGroupState.EMPTY
+        self.previous_state = ClassicGroupState.EMPTY
+        self.state_timestamp_ms = int(now_ms)
+        self.protocol_type = ""
+        self.protocol_name: str | None = None
+        self.generation_id = 0
+        self.leader_id: str | None = None
+        self.members: dict[str, ClassicMember] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending_members: set[str] = set()
+        """Ids given out to members that have not come back with them yet (KIP-394)."""
+        self.pending_sync: set[str] = set()
+        """Members that have not yet asked for their assignment in this generation."""
+        self.subscribed_topics: frozenset[str] | None = None
+        self.is_persisted = False
+        self.new_member_added = False
+        self.initial_delay_left_ms = 0
+        self._waiting_to_join = 0
+        self._common_protocols: frozenset[str] | None = None
+        """What all members support; None if it has to be found out."""
+
+    # -- what every kind of group answers --------------------------------------------------------
+
+    @property
+    def state_name(self) -> str:
+        """The state as clients are told."""
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the group has no members."""
+        return self.state is ClassicGroupState.EMPTY
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it never had members: it exists for its offsets alone."""
+        return not self.protocol_type and self.is_empty and not self.pending_members
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing speaks for keeping it, but perhaps offsets. Once it has had a generation
+        it is kept for a while: the next one must have another number.
+        """
+        is_known = self.is_persisted or self.generation_id > 0
+        return self.is_empty and not self.pending_members and not is_known
+
+    @property
+    def uses_consumer_protocol(self) -> bool:
+        """Whether its members are consumers, whose subscriptions can be read."""
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    def validate_offset_commit(
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_or_member_epoch: int,
+        *,
+        is_transactional: bool,
+        api_version: int,
+    ) -> ErrorCode:
+        """Whether this member may commit now. Without member id and generation (an admin client, or
+        a consumer that manages itself) only an empty group's offsets may be set, but a transaction
+        of old may set any.
+        """
+        del api_version
+        if self.state is ClassicGroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        generation = generation_or_member_epoch
+        if generation < 0 and self.is_empty:
+            return ErrorCode.NONE
+        if generation >= 0 or member_id != UNKNOWN_MEMBER or group_instance_id is not None:
+            error = self.validate_member(member_id, group_instance_id)
+            if error is not ErrorCode.NONE:
+                return error
+            if generation != self.generation_id:
+                return ErrorCode.ILLEGAL_GENERATION
+        elif not is_transactional:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if not is_transactional and self.state is ClassicGroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def partition_commit_error(
+        self,
+        member_id: str,
+        generation_or_member_epoch: int,
+        topic_id: Any,
+        topic_name: str,
+        partition_index: int,
+        *,
+        is_transactional: bool,
+    ) -> ErrorCode:
+        """Classic members may commit for every partition."""
+        del member_id, generation_or_member_epoch, topic_id, topic_name, partition_index
+        del is_transactional
+        return ErrorCode.NONE
+
+    def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Everybody may read a classic group's offsets."""
+        del member_id, member_epoch
+        if self.state is ClassicGroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.NONE
+
+    def validate_offset_delete(self) -> ErrorCode:
+        """Offsets may go while the group is empty; those of consumers also topic by topic."""
+        if self.state is ClassicGroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if self.is_empty or self.uses_consumer_protocol:
+            return ErrorCode.NONE
+        return ErrorCode.NON_EMPTY_GROUP
+
+    def validate_delete(self) -> ErrorCode:
+        """Only an empty group may be deleted."""
+        if self.state is ClassicGroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.NONE if self.is_empty else ErrorCode.NON_EMPTY_GROUP
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member wants that topic; unreadable subscriptions want every topic."""
+        if self.subscribed_topics is None:
+            return self.uses_consumer_protocol and not self.is_empty
+        return topic in self.subscribed_topics
+
+    def expiration_base_ms(self, commit_timestamp_ms: float) -> float | None:
+        """From when on an offset's retention counts; None while it does not expire (KIP-211)."""
+        if not self.protocol_type:
+            return commit_timestamp_ms
+        if self.is_empty:
+            return self.state_timestamp_ms if self.state_timestamp_ms >= 0 else commit_timestamp_ms
+        if (
+            self.uses_consumer_protocol
+            and self.subscribed_topics is not None
+            and self.state is ClassicGroupState.STABLE
+        ):
+            return commit_timestamp_ms
+        return None
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        """What removes the group from the log."""
+        return [group_tombstone(self.group_id)]
+
+    # -- members ---------------------------------------------------------------------------------
+
+    def validate_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """Whether there is such a member, and it is still the one with that instance id."""
+        if group_instance_id is not None:
+            current = self.static_members.get(group_instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        if member_id not in self.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE
+
+    def supports(self, protocol_type: str, protocol_names: Iterable[str]) -> bool:
+        """Whether somebody with these protocols could be a member."""
+        names = list(protocol_names)
+        if self.is_empty:
+            return bool(protocol_type) and bool(names)
+        if protocol_type != self.protocol_type:
+            return False
+        return bool(names) if not self.members else not self.common_protocols.isdisjoint(names)
+
+    @property
+    def common_protocols(self) -> frozenset[str]:
+        """The protocols that all members support, none without members."""
+        common = self._common_protocols
+        if common is None:
+            names = [member.protocol_names for member in self.members.values()]
+            common = names[0].intersection(*names[1:]) if names else frozenset()
+            self._common_protocols = common
+        return common
+
+    def add(self, member: ClassicMember, protocol_type: str) -> None:
+        """A new member; the first one leads."""
+        assert member.member_id not in self.members
+        if not self.members:
+            self.protocol_type = protocol_type
+        self.members[member.member_id] = member
+        self.pending_members.discard(member.member_id)
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        common = self._common_protocols
+        if common is not None:
+            is_first = len(self.members) == 1
+            names = member.protocol_names
+            self._common_protocols = names if is_first else common & names
+
+    def remove(self, member: ClassicMember) -> None:
+        """A member less; its requests must have been answered."""
+        assert member.join_reply_to is None
+        assert member.sync_reply_to is None
+        del self.members[member.member_id]
+        self.pending_sync.discard(member.member_id)
+        self._common_protocols = None
+        instance_id = member.group_instance_id
+        if instance_id is not None and self.static_members.get(instance_id) == member.member_id:
+            del self.static_members[instance_id]
+        if self.leader_id == member.member_id:
+            self.leader_id = next(iter(self.members), None)
+
+    def rename(self, member: ClassicMember, new_member_id: str) -> None:
+        """A static member has come back: it is the same one with a new id (KIP-345)."""
+        old_member_id = member.member_id
+        assert member.group_instance_id is not None
+        del self.members[old_member_id]
+        member.member_id = new_member_id
+        self.members[new_member_id] = member
+        self.static_members[member.group_instance_id] = new_member_id
+        if self.leader_id == old_member_id:
+            self.leader_id = new_member_id
+        if old_member_id in self.pending_sync:
+            self.pending_sync.remove(old_member_id)
+            self.pending_sync.add(new_member_id)
+
+    def update(
+        self,
+        member: ClassicMember,
+        protocols: Protocols,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+    ) -> None:
+        """What a member says when it joins again."""
+        names = frozenset(map(_NAME, protocols))
+        if names != member.protocol_names:
+            self._common_protocols = None
+        member.protocol_names = names
+        member.protocols = protocols
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def wait_for_join(self, member: ClassicMember, reply_to: ReplyTo, api_version: int) -> None:
+        """The member waits for the next generation."""
+        if member.join_reply_to is None:
+            self._waiting_to_join += 1
+        member.join_reply_to = reply_to
+        member.join_api_version = api_version
+
+    def take_join_reply(self, member: ClassicMember) -> ReplyTo:
+        """Who waits for the member's JoinGroup to be answered; nobody does from now on."""
+        reply_to = member.join_reply_to
+        if reply_to is not None:
+            member.join_reply_to = None
+            self._waiting_to_join -= 1
+        return reply_to
+
+    @property
+    def waiting_to_join_count(self) -> int:
+        """Members that wait for the next generation."""
+        return self._waiting_to_join
+
+    @property
+    def has_everybody_joined(self) -> bool:
+        """Whether all members, those too that only have an id yet, wait for the generation."""
+        return self._waiting_to_join == len(self.members) and not self.pending_members
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long the slowest member may take to join again."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def elect_joined_leader(self) -> bool:
+        """Have a leader who has joined again; False when nobody has."""
+        leader = self.members.get(self.leader_id or "")
+        if leader is not None and leader.join_reply_to is not None:
+            return True
+        for member in self.members.values():
+            if member.join_reply_to is not None:
+                self.leader_id = member.member_id
+                return True
+        return False
+
+    # -- generations -----------------------------------------------------------------------------
+
+    def transition_to(self, state: ClassicGroupState, now_ms: float) -> None:
+        """Enter another state."""
+        assert state in _TRANSITIONS[self.state], f"{self.group_id}: {self.state} → {state}"
+        self.previous_state = self.state
+        self.state = state
+        self.state_timestamp_ms = int(now_ms)
+
+    def begin_generation(self, now_ms: float) -> None:
+        """The members there are make the next generation."""
+        self.generation_id += 1
+        self.pending_sync.clear()
+        self.new_member_added = False
+        if self.members:
+            self.protocol_name = self.select_protocol()
+            self.transition_to(ClassicGroupState.COMPLETING_REBALANCE, now_ms)
+        else:
+            self.protocol_name = None
+            self.leader_id = None
+            self.transition_to(ClassicGroupState.EMPTY, now_ms)
+        self.read_subscriptions()
+
+    def select_protocol(self) -> str:
+        """The protocol that most members like best among those all of them support."""
+        candidates = self.common_protocols
+        assert candidates, f"{self.group_id}: members without a common protocol"
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            choice = next(name for name, _ in member.protocols if name in candidates)
+            votes[choice] = votes.get(choice, 0) + 1
+        return max(votes, key=votes.__getitem__)
+
+    def read_subscriptions(self) -> None:
+        """Find out which topics the members want, None if that cannot be told."""
+        self.subscribed_topics = None
+        if not self.uses_consumer_protocol:
+            return
+        topics: set[str] = set()
+        if self.members:
+            if self.protocol_name is None:
+                return
+            for member in self.members.values():
+                try:
+                    topics |= _subscribed_topics(member.metadata(self.protocol_name))
+                except RemoteProtocolError:
+                    return
+        self.subscribed_topics = frozenset(topics)
+
+
+def _subscribed_topics(metadata: bytes) -> set[str]:
+    if len(metadata) < _VERSION_BYTES:
+        raise RemoteProtocolError("a subscription without version")
+    # Every later version begins with what version 0 says.
+    subscription, _end = ConsumerProtocolSubscription.decode(metadata, 0, _VERSION_BYTES)
+    return set(subscription.topics)

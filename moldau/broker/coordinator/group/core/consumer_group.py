@@ -1,0 +1,473 @@
+"""A consumer group (KIP-848): what its records say, and what follows from them.
+
+Owns: members, epochs, target assignment, resolved regular expressions, and the counts and indexes
+that can be computed from them. Must not: decide anything about members, or write records other
+than its own end. Invariant: while records are replayed as they are written, no partition has two
+owners; `take_stock` puts right what a log read during compaction shows for a moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from moldau.broker.coordinator.core.result import CoordinatorRecord
+from moldau.broker.coordinator.group.core.consumer_member import (
+    NOTHING,
+    Assignment,
+    ConsumerGroupMember,
+    MemberState,
+    OwnedPartitions,
+)
+from moldau.broker.coordinator.group.core.consumer_records import (
+    group_epoch_tombstone,
+    member_tombstones,
+    partition_metadata_tombstone,
+    regular_expression_tombstone,
+    target_epoch_tombstone,
+)
+from moldau.broker.coordinator.group.core.context import CONSUMER_PROTOCOL_TYPE
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import ZERO_UUID
+
+_MIN_OFFSET_COMMIT_VERSION: Final = 9
+"""The first version of OffsetCommit that members of the new protocol may use."""
+
+
+class ResolvedRegularExpression(NamedTuple):
+    """The topics an expression stands for.
+
+    Attributes:
+        metadata_offset: the offset of the metadata in which they were looked up.
+        timestamp_ms: when that was.
+    """
+
+    topic_names: frozenset[str]
+    metadata_offset: int
+    timestamp_ms: int
+
+
+def _no_topics(_name: str) -> UUID | None:
+    return None
+
+
+class ConsumerGroup:
+    """One group. States: Empty, Assigning, Reconciling, Stable; they follow from the records.
+
+    Args:
+        topic_index: ids of the groups subscribed to a topic, by its name; shared by the partition's
+            groups, and kept up to date.
+        topic_id_of: the id of the topic of a name, None when there is none.
+    """
+
+    kind: Final = "consumer"
+    protocol_type: Final = CONSUMER_PROTOCOL_TYPE
+
+    def __init__(
+        self,
+        group_id: str,
+        topic_index: dict[str, set[str]],
+        topic_id_of: Callable[[str], UUID | None] = _no_topics,
+    ) -> None:
+        self.group_id = group_id
+        self.group_epoch = 0
+        self.metadata_hash = 0
+        self.assignment_epoch = 0
+        self.assignment_timestamp_ms = 0
+        self.members: dict[str, ConsumerGroupMember] = {}
+        self.static_members: dict[str, str] = {}
+        self.targets: dict[str, Assignment] = {}
+        self.resolved: dict[str, ResolvedRegularExpression] = {}
+        self.has_partition_metadata_record = False
+        self.owners: dict[UUID, dict[int, str]] = {}
+        self.regex_counts: Counter[str] = Counter()
+        self.assignor_counts: Counter[str] = Counter()
+        self.classic_protocol_counts: Counter[str] = Counter()
+        self.classic_member_count = 0
+        self._is_refresh_requested = True
+        self._refreshed_epoch = 0
+        self._topic_counts: Counter[str] = Counter()
+        self._topic_index = topic_index
+        self._topic_id_of = topic_id_of
+
+    # What follows from the records
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        return not self.members
+
+    @property
+    def state_name(self) -> str:
+        """The state in Kafka's words."""
+        if not self.members:
+            return "Empty"
+        if self.group_epoch > self.assignment_epoch:
+            return "Assigning"
+        for member in self.members.values():
+            if not member.is_reconciled_to(self.assignment_epoch):
+                return "Reconciling"
+        return "Stable"
+
+    @property
+    def needs_metadata_refresh(self) -> bool:
+        """Whether subscribed topics may have changed since the hash was last computed, or what was
+        written then has been lost.
+        """
+        return self._is_refresh_requested or self.group_epoch < self._refreshed_epoch
+
+    def request_metadata_refresh(self) -> None:
+        """A subscribed topic has changed."""
+        self._is_refresh_requested = True
+
+    def metadata_refreshed(self, group_epoch: int) -> None:
+        """The hash has been computed; with it the group is to get this epoch."""
+        self._is_refresh_requested = False
+        self._refreshed_epoch = group_epoch
+
+    @property
+    def subscribed_topic_names(self) -> Iterable[str]:
+        """Every topic that members are subscribed to, by name or by expression."""
+        return self._topic_counts.keys()
+
+    @property
+    def last_resolution(self) -> ResolvedRegularExpression | None:
+        """Any resolved expression: all of a group's are resolved at once."""
+        return next(iter(self.resolved.values()), None)
+
+    def static_member(self, instance_id: str) -> ConsumerGroupMember | None:
+        """The member that has an instance id."""
+        member_id = self.static_members.get(instance_id)
+        return None if member_id is None else self.members[member_id]
+
+    def target_of(self, member: ConsumerGroupMember) -> Assignment:
+        """What a member, or the one whose instance id it takes over, shall own."""
+        member_id = member.member_id
+        if member.instance_id is not None:
+            member_id = self.static_members.get(member.instance_id, member_id)
+        return self.targets.get(member_id, NOTHING)
+
+    def owner_of(self, topic_id: UUID, partition: int) -> str | None:
+        """Who owns a partition, or has yet to give it back."""
+        return self.owners.get(topic_id, {}).get(partition)
+
+    def preferred_assignor(
+        self, old: ConsumerGroupMember | None = None, new: ConsumerGroupMember | None = None
+    ) -> str | None:
+        """The assignor that most members ask for, as if `old` had become `new`."""
+        counts = self.assignor_counts
+        if old is not None or new is not None:
+            counts = Counter(counts)
+            _count(counts, None if old is None else old.server_assignor, -1)
+            _count(counts, None if new is None else new.server_assignor, 1)
+        return max(counts, key=lambda name: (counts[name], name), default=None)
+
+    def subscribed_after(
+        self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
+    ) -> set[str]:
+        """The subscribed topics as if `old` had become `new`, expressions as resolved so far."""
+        return self.subscribed_without([] if old is None else [old], new)
+
+    def subscribed_without(
+        self, removed: Iterable[ConsumerGroupMember], added: ConsumerGroupMember | None = None
+    ) -> set[str]:
+        """The subscribed topics as if some members had left, and one had come."""
+        names: Counter[str] = Counter()
+        regexes: Counter[str] = Counter()
+        for member in removed:
+            names.subtract(member.subscribed_topic_names)
+            regexes.subtract(filter(None, [member.subscribed_topic_regex]))
+        if added is not None:
+            names.update(added.subscribed_topic_names)
+            regexes.update(filter(None, [added.subscribed_topic_regex]))
+        for expression, change in regexes.items():
+            before = self.regex_counts[expression]
+            if expression in self.resolved and (before > 0) != (before + change > 0):
+                for name in self.resolved[expression].topic_names:
+                    names[name] += 1 if before == 0 else -1
+        subscribed = set(self._topic_counts)
+        for name, change in names.items():
+            if self._topic_counts[name] + change > 0:
+                subscribed.add(name)
+            else:
+                subscribed.discard(name)
+        return subscribed
+
+    def supports_classic_protocols(self, names: Iterable[str]) -> bool:
+        """Whether a member with these protocols can join: one that all classic members have."""
+        names = list(names)
+        if not self.classic_member_count:
+            return bool(names)
+        return any(
+            self.classic_protocol_counts[name] == self.classic_member_count for name in names
+        )
+
+    def all_use_classic_protocol_without(self, leaving: Iterable[ConsumerGroupMember]) -> bool:
+        """Whether only members of the classic protocol are left when some have gone."""
+        leaving = list(leaving)
+        classic = self.classic_member_count - sum(each.uses_classic_protocol for each in leaving)
+        return classic == len(self.members) - len(leaving)
+
+    def waits_for_unreleased(self, member: ConsumerGroupMember) -> bool:
+        """Whether a partition that `member` shall have is still with somebody else."""
+        if member.state is not MemberState.UNRELEASED_PARTITIONS:
+            return False
+        for topic_id, partitions in self.targets.get(member.member_id, NOTHING).items():
+            assigned = member.assigned.get(topic_id, {})
+            for index in partitions:
+                if index not in assigned and self.owner_of(topic_id, index) is not None:
+                    return True
+        return False
+
+    # What offsets and deletion ask (the face that both kinds of group have)
+
+    def validate_offset_commit(
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_or_member_epoch: int,
+        *,
+        is_transactional: bool,
+        api_version: int,
+    ) -> ErrorCode:
+        """Whether a member may commit offsets; an older epoch than the member's is looked at per
+        partition (`partition_commit_error`, KIP-1251).
+        """
+        if generation_or_member_epoch < 0 and not self.members:
+            return ErrorCode.NONE
+        if (
+            is_transactional
+            and generation_or_member_epoch == -1
+            and not member_id
+            and group_instance_id is None
+        ):
+            # A transactional producer that does not say which member it works for.
+            return ErrorCode.NONE
+        member = self.members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if (
+            not is_transactional
+            and not member.uses_classic_protocol
+            and api_version < _MIN_OFFSET_COMMIT_VERSION
+        ):
+            return ErrorCode.UNSUPPORTED_VERSION
+        if generation_or_member_epoch > member.member_epoch:
+            return _stale(member)
+        return ErrorCode.NONE
+
+    def partition_commit_error(
+        self,
+        member_id: str,
+        generation_or_member_epoch: int,
+        topic_id: UUID,
+        topic_name: str,
+        partition_index: int,
+        *,
+        is_transactional: bool,
+    ) -> ErrorCode:
+        """Whether a commit counts for one partition: under an older epoch only if the member has
+        had it since before that epoch, or in it; in a transaction never if it is another's.
+
+        Args:
+            topic_id: all zeros when the request has only the name.
+        """
+        member = self.members.get(member_id)
+        if member is None:
+            return ErrorCode.NONE
+        is_current = generation_or_member_epoch == member.member_epoch
+        if is_current and not is_transactional:
+            return ErrorCode.NONE
+        found = self._topic_id_of(topic_name) if topic_id == ZERO_UUID else topic_id
+        epoch = None if found is None else member.epoch_of(found, partition_index)
+        if is_current:
+            # Its own epoch says nothing: a member may have heard of that before it has stopped
+            # with what it lost on the way there.
+            owner = None if found is None else self.owner_of(found, partition_index)
+            return ErrorCode.NONE if owner in (None, member_id) else _stale(member)
+        if epoch is None or generation_or_member_epoch < epoch:
+            return _stale(member)
+        return ErrorCode.NONE
+
+    def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Whether a member may read offsets; without a member it is an administrator's request."""
+        if member_id is None and member_epoch < 0:
+            return ErrorCode.NONE
+        member = self.members.get(member_id or "")
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member_epoch == member.member_epoch else _stale(member)
+
+    def validate_offset_delete(self) -> ErrorCode:
+        """Offsets may be deleted, but for subscribed topics."""
+        return ErrorCode.NONE
+
+    def validate_delete(self) -> ErrorCode:
+        """Whether the group may be deleted."""
+        return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether any member is."""
+        return topic in self._topic_counts
+
+    def expiration_base_ms(self, commit_timestamp_ms: float) -> float | None:
+        """From when the retention of an offset counts."""
+        return commit_timestamp_ms
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        """The records that end the group with all its members."""
+        records = [
+            record
+            for member_id in self.members
+            for record in member_tombstones(self.group_id, member_id)
+        ]
+        records.append(target_epoch_tombstone(self.group_id))
+        records += [regular_expression_tombstone(self.group_id, each) for each in self.resolved]
+        records.append(partition_metadata_tombstone(self.group_id))
+        records.append(group_epoch_tombstone(self.group_id))
+        return records
+
+    # What records change
+
+    def update_member(self, member: ConsumerGroupMember, *, is_live: bool = True) -> None:
+        """Put in a member, or what is new about it."""
+        old = self.members.get(member.member_id)
+        if old is not None:
+            self._disown(old)
+            if _told(old) != _told(member):
+                self._count_member(old, -1)
+                self._count_member(member, 1)
+        else:
+            self._count_member(member, 1)
+        self.members[member.member_id] = member
+        self._own(member.assigned, member, is_live=is_live)
+        self._own(member.pending_revocation, member, is_live=is_live)
+
+    def remove_member(self, member_id: str) -> None:
+        """Take out a member, if it is there."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._disown(member)
+            self._count_member(member, -1)
+
+    def set_resolved(self, expression: str, resolved: ResolvedRegularExpression | None) -> None:
+        """Set, or with None forget, which topics an expression stands for."""
+        old = self.resolved.get(expression)
+        is_used = self.regex_counts[expression] > 0
+        if resolved is None:
+            self.resolved.pop(expression, None)
+        else:
+            self.resolved[expression] = resolved
+        if is_used:
+            new_names = frozenset() if resolved is None else resolved.topic_names
+            old_names = frozenset() if old is None else old.topic_names
+            for name in new_names - old_names:
+                self._count_topic(name, 1)
+            for name in old_names - new_names:
+                self._count_topic(name, -1)
+
+    def take_stock(self) -> None:
+        """After loading: who owns what, from the members as they are now. Should two say they own
+        the same partition, the one of the newer epoch does.
+        """
+        self.owners = {}
+        for member in sorted(self.members.values(), key=lambda each: each.member_epoch):
+            self._own(member.assigned, member, is_live=False)
+            self._own(member.pending_revocation, member, is_live=False)
+
+    def forget_subscriptions(self) -> None:
+        """The group goes: take it out of the shared index."""
+        for name in list(self._topic_counts):
+            self._count_topic(name, -self._topic_counts[name])
+
+    def _own(self, owned: OwnedPartitions, member: ConsumerGroupMember, *, is_live: bool) -> None:
+        for topic_id, partitions in owned.items():
+            owners = self.owners.setdefault(topic_id, {})
+            for index in partitions:
+                previous = owners.get(index)
+                if is_live and previous is not None:
+                    raise AssertionError(
+                        f"{topic_id}-{index} of group {self.group_id} goes to {member.member_id}, "
+                        f"but {previous} still owns it"
+                    )
+                owners[index] = member.member_id
+
+    def _disown(self, member: ConsumerGroupMember) -> None:
+        for owned in (member.assigned, member.pending_revocation):
+            for topic_id, partitions in owned.items():
+                owners = self.owners.get(topic_id)
+                if owners is None:
+                    continue
+                for index in partitions:
+                    if owners.get(index) == member.member_id:
+                        del owners[index]
+                if not owners:
+                    del self.owners[topic_id]
+
+    def _count_member(self, member: ConsumerGroupMember, change: int) -> None:
+        instance_id = member.instance_id
+        if instance_id is not None:
+            if change > 0:
+                self.static_members[instance_id] = member.member_id
+            elif self.static_members.get(instance_id) == member.member_id:
+                del self.static_members[instance_id]
+        _count(self.assignor_counts, member.server_assignor, change)
+        if member.classic is not None:
+            self.classic_member_count += change
+            for name in {name for name, _metadata in member.classic.protocols}:
+                _count(self.classic_protocol_counts, name, change)
+        for topic in member.subscribed_topic_names:
+            self._count_topic(topic, change)
+        expression = member.subscribed_topic_regex
+        if expression:
+            was_used = self.regex_counts[expression] > 0
+            _count(self.regex_counts, expression, change)
+            is_used = self.regex_counts[expression] > 0
+            if was_used != is_used and expression in self.resolved:
+                for topic in self.resolved[expression].topic_names:
+                    self._count_topic(topic, change)
+
+    def _count_topic(self, name: str, change: int) -> None:
+        before = self._topic_counts[name]
+        _count(self._topic_counts, name, change)
+        if before + change <= 0:
+            subscribed = self._topic_index.get(name)
+            if subscribed is not None:
+                subscribed.discard(self.group_id)
+                if not subscribed:
+                    del self._topic_index[name]
+        elif before <= 0:
+            self._topic_index.setdefault(name, set()).add(self.group_id)
+
+
+def _told(member: ConsumerGroupMember) -> tuple[object, ...]:
+    """What counts and indexes depend on."""
+    return (
+        member.instance_id,
+        member.subscribed_topic_names,
+        member.subscribed_topic_regex,
+        member.server_assignor,
+        member.classic,
+    )
+
+
+def _count(counts: Counter[str], name: str | None, change: int) -> None:
+    if name:
+        value = counts[name] + change
+        if value > 0:
+            counts[name] = value
+        else:
+            del counts[name]
+
+
+def _stale(member: ConsumerGroupMember) -> ErrorCode:
+    if member.uses_classic_protocol:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.STALE_MEMBER_EPOCH
+
+
+def owned_by_topic(owned: OwnedPartitions) -> Mapping[UUID, frozenset[int]]:
+    """The partitions without their epochs."""
+    return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}

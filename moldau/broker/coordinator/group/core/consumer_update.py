@@ -1,0 +1,217 @@
+"""What a change of one member leads to in its consumer group.
+
+Owns: the way from a member as it was and as it tells of itself now to the records of the group's
+next epoch, of the target assignment and of what the member owns then. Both protocols go this way:
+ConsumerGroupHeartbeat and, in a group that is being migrated, JoinGroup.
+Must not: change the group (replay does), or answer. Invariant: the group's epoch grows with every
+change of subscriptions, topics or members, and the target assignment is never ahead of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from moldau.broker.coordinator.core.result import CancelTimer, CoordinatorRecord, SetTimer
+from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
+from moldau.broker.coordinator.group.core.consumer_member import (
+    Assignment,
+    ConsumerGroupMember,
+    MemberState,
+)
+from moldau.broker.coordinator.group.core.consumer_records import (
+    current_assignment_record,
+    group_epoch_record,
+    member_record,
+    member_tombstones,
+    partition_metadata_tombstone,
+    target_record,
+)
+from moldau.broker.coordinator.group.core.context import ClientInfo, ConsumerTimer, GroupContext
+from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
+from moldau.broker.coordinator.group.core.reconciliation import Reconciliation
+from moldau.broker.coordinator.group.core.regular_expressions import Change, RegularExpressions
+from moldau.broker.coordinator.group.core.target_assignment import compute_target
+
+FIRST_EPOCH: Final = 1
+"""Of a new group."""
+
+
+@dataclass(slots=True)
+class MemberUpdate:
+    """One member's change, from what it was to what it is when the records are replayed.
+
+    Attributes:
+        old: the member as the group has it, or, of a static member that takes over a place, as the
+            records so far make it; a new member has epoch 0 and owns nothing.
+        new: as it tells of itself now.
+        replaced_id: the id of the member whose place it takes.
+        owned: the partitions it says it has; None: it does not say.
+    """
+
+    group: ConsumerGroup
+    old: ConsumerGroupMember
+    new: ConsumerGroupMember
+    client: ClientInfo
+    now_ms: float
+    owned: Mapping[UUID, frozenset[int]] | None
+    replaced_id: str | None = None
+    records: list[CoordinatorRecord] = field(default_factory=list)
+    timers: list[SetTimer | CancelTimer] = field(default_factory=list)
+    commands: list[Any] = field(default_factory=list)
+    group_epoch: int = 0
+    has_subscription_changed: bool = False
+
+
+class MemberUpdates:
+    """Carries out `MemberUpdate`s for the groups of one coordinator partition."""
+
+    def __init__(
+        self, context: GroupContext, topic_hashes: TopicHashes, expressions: RegularExpressions
+    ) -> None:
+        self._context = context
+        self._topic_hashes = topic_hashes
+        self._expressions = expressions
+
+    def tell(self, update: MemberUpdate) -> None:
+        """Write what the member told, and the group's new epoch if that means one.
+
+        Raises:
+            Refusal: INVALID_REGULAR_EXPRESSION.
+        """
+        group, old, new = update.group, update.old, update.new
+        is_known = old.member_id in group.members or update.replaced_id is not None
+        changed = False
+        if new is not old or not is_known:
+            update.records.append(member_record(group.group_id, new))
+            changed = new.subscribed_topic_names != old.subscribed_topic_names
+        plan = self._expressions.plan(group, old, new, update.client, update.now_ms)
+        update.records += plan.records
+        if plan.command is not None:
+            update.commands.append(plan.command)
+        update.has_subscription_changed = changed or plan.change is not Change.NONE
+        update.group_epoch = group.group_epoch
+        needs_epoch = changed or plan.change is Change.UPDATED_AND_RESOLVED
+        if update.has_subscription_changed or group.needs_metadata_refresh or not is_known:
+            self._refresh_epoch(update, needs_epoch=needs_epoch)
+
+    def refresh_epoch(self, update: MemberUpdate) -> None:
+        """Look whether the subscribed topics have changed; for a member that told nothing new."""
+        update.group_epoch = update.group.group_epoch
+        if update.group.needs_metadata_refresh:
+            self._refresh_epoch(update, needs_epoch=False)
+
+    def _refresh_epoch(self, update: MemberUpdate, *, needs_epoch: bool) -> None:
+        group = update.group
+        is_member = update.old.member_id in group.members
+        old = update.old if is_member else group.members.get(update.replaced_id or "")
+        names = group.subscribed_after(old, update.new)
+        metadata_hash = self._topic_hashes.of_group(names, self._context.metadata())
+        # A member that wants nothing (yet) is in a new group from its first epoch on; a member that
+        # subscribes to something makes the next one, as in Apache Kafka 4.x.
+        update.group_epoch = group.group_epoch or FIRST_EPOCH
+        if needs_epoch or metadata_hash != group.metadata_hash:
+            update.group_epoch += 1
+        if update.group_epoch > group.group_epoch:
+            update.records.append(
+                group_epoch_record(group.group_id, update.group_epoch, metadata_hash)
+            )
+            self._context.count("consumer-group-rebalance")
+        group.metadata_refreshed(update.group_epoch)
+        if group.has_partition_metadata_record:
+            update.records.append(partition_metadata_tombstone(group.group_id))
+
+    def refresh_target(self, update: MemberUpdate) -> tuple[int, Assignment]:
+        """The target assignment for the member and its epoch: a new one, if the group's epoch is
+        newer and the last one was computed long enough ago (`consumer.assignment.interval.ms`).
+        """
+        group = update.group
+        times = self._context.consumer_settings.of_group(
+            self._context.metadata().configs, group.group_id
+        )
+        age_ms = update.now_ms - group.assignment_timestamp_ms
+        # Below zero: the wall clock was set back since, here or from one coordinator to the next.
+        is_due = not 0 <= age_ms < times.assignment_interval_ms
+        if group.assignment_epoch >= update.group_epoch or not is_due:
+            return group.assignment_epoch, group.target_of(update.new)
+        members = dict(group.members)
+        if update.replaced_id is not None:
+            del members[update.replaced_id]
+        members[update.new.member_id] = update.new
+        replaced = group.members.get(update.replaced_id or "") or group.members.get(
+            update.old.member_id
+        )
+        assignor = group.preferred_assignor(replaced, update.new)
+        settings = self._context.consumer_settings
+        target = compute_target(
+            group,
+            members,
+            group_epoch=update.group_epoch,
+            image=self._context.metadata(),
+            assignor_name=assignor if assignor in settings.assignors else settings.assignors[0],
+            now_ms=update.now_ms,
+        )
+        update.records += target.records
+        return update.group_epoch, target.targets[update.new.member_id]
+
+    def reconcile(self, update: MemberUpdate, target_epoch: int, target: Assignment) -> None:
+        """Let the member take its next step toward the target; `update.new` is it afterwards.
+
+        Raises:
+            Refusal: FENCED_MEMBER_EPOCH.
+        """
+        group, member = update.group, update.new
+        if not update.has_subscription_changed and member.is_reconciled_to(target_epoch):
+            return
+        own_ids = (None, member.member_id, update.replaced_id)
+        step = Reconciliation(
+            target_epoch=target_epoch,
+            target=target,
+            is_subscribed=self._subscription(group, member),
+            has_subscription_changed=update.has_subscription_changed,
+            is_released=lambda topic_id, index: group.owner_of(topic_id, index) in own_ids,
+            owned=update.owned,
+        )
+        after = step.next_step(member)
+        if after is member:
+            return
+        update.new = after
+        update.records.append(current_assignment_record(group.group_id, after))
+        if after.uses_classic_protocol:
+            return
+        key = ConsumerTimer("rebalance", group.group_id, after.member_id)
+        if after.state is MemberState.UNREVOKED_PARTITIONS:
+            update.timers.append(SetTimer(key, after.rebalance_timeout_ms))
+        else:
+            update.timers.append(CancelTimer(key))
+
+    def _subscription(
+        self, group: ConsumerGroup, member: ConsumerGroupMember
+    ) -> Callable[[UUID], bool]:
+        """Whether a member wants a topic; an expression may stand for very many of them."""
+        topics = self._context.metadata().topics.topics_by_id
+        names = member.subscribed_topic_names
+        matched = frozenset[str]()
+        if member.subscribed_topic_regex and member.subscribed_topic_regex in group.resolved:
+            matched = group.resolved[member.subscribed_topic_regex].topic_names
+
+        def is_subscribed(topic_id: UUID) -> bool:
+            topic = topics.get(topic_id)
+            return topic is not None and (topic.name in names or topic.name in matched)
+
+        return is_subscribed
+
+
+def replacement_records(
+    group: ConsumerGroup, old_member_id: str, new: ConsumerGroupMember
+) -> list[CoordinatorRecord]:
+    """A static member comes back under a new id: the old one ends, the new one has its place."""
+    target = group.targets.get(old_member_id, {})
+    return [
+        *member_tombstones(group.group_id, old_member_id),
+        member_record(group.group_id, new),
+        target_record(group.group_id, new.member_id, target),
+        current_assignment_record(group.group_id, new),
+    ]

@@ -1,0 +1,248 @@
+"""Offsets that go without a client asking for each: expired ones, and those of deleted topics.
+
+Owns: which offsets and groups are removed, and in which portions. Must not: read a clock.
+Invariant: one portion looks at a bounded number of offsets and writes a bounded number of records,
+so that neither the loop nor a batch is taken up by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from moldau.broker.coordinator.core.portion import Portion
+from moldau.broker.coordinator.core.result import (
+    CancelTimer,
+    CoordinatorRecord,
+    CoordinatorResult,
+    SetTimer,
+    is_refused,
+)
+from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
+from moldau.broker.coordinator.group.core.records import NO_EXPIRY, offset_tombstone
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
+from moldau.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from moldau.broker.coordinator.group.core.offset_store import (
+        OffsetStore,
+        PartitionKey,
+        StoredOffset,
+    )
+    from moldau.broker.coordinator.group.core.settings import GroupSettings
+
+MAX_RECORDS_AT_ONCE: Final = 1000
+MAX_OFFSETS_AT_ONCE: Final = 5000
+PAUSE_MS: Final = 10.0
+"""Between two portions of one round."""
+RETRY_MS: Final = 500.0
+"""The pause before offsets of deleted topics that could not be removed are tried again."""
+
+
+class OffsetsTimer(NamedTuple):
+    """The key of the timer of expiry, and of the one for what deleted topics left."""
+
+    kind: str = "offsets expiry"
+
+
+DELETED_TOPICS: Final = OffsetsTimer("deleted topics")
+
+
+class _Deleted(NamedTuple):
+    """An offset of a deleted topic, and where the log ended then: what lies behind is of a topic
+    that was made since under the same name.
+    """
+
+    key: PartitionKey
+    end_offset: int
+
+
+class OffsetRemoval:
+    """Removes offsets, and groups that nothing is left of.
+
+    Args:
+        discard: forgets a group of which the log knows nothing.
+        count: counts events for the metrics.
+    """
+
+    def __init__(
+        self,
+        groups: dict[str, Any],
+        offsets: OffsetStore,
+        settings: GroupSettings,
+        discard: Callable[[ClassicGroup], None],
+        count: Callable[[str, int], None],
+    ) -> None:
+        self._groups = groups
+        self._offsets = offsets
+        self._settings = settings
+        self._discard = discard
+        self._count = count
+        self._left: list[tuple[str, int | None]] = []
+        """Groups that this round of expiry has still to look at; how many offsets one had when a
+        portion was full before all of its expired ones were in it."""
+        self._deleted: list[_Deleted] = []
+
+    # -- expiry ----------------------------------------------------------------------------------
+
+    def loaded(self) -> CoordinatorResult:
+        """Begin to look for expired offsets from time to time."""
+        return CoordinatorResult(timers=[self._next_round()])
+
+    def on_timer(self, key: OffsetsTimer, now_ms: float) -> CoordinatorResult:
+        """Look at the next groups, of a new round if the last one is over; or try again to remove
+        what deleted topics left.
+        """
+        if key == DELETED_TOPICS:
+            return self._remove_deleted()
+        if not self._left:
+            self._left = [(group_id, None) for group_id in self._groups]
+        portion = _new_portion()
+        looked_at = 0
+        while self._left and looked_at < MAX_OFFSETS_AT_ONCE and not portion.is_full:
+            looked_at += 1 + self._expire(*self._left.pop(), portion, now_ms)
+        timer = SetTimer(OffsetsTimer(), PAUSE_MS) if self._left else self._next_round()
+
+        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+            del now_ms
+            if not is_refused(error):
+                return CoordinatorResult()
+            # What could not be written is found again in the next round.
+            self._left.clear()
+            return CoordinatorResult(timers=[self._next_round()])
+
+        return CoordinatorResult(
+            records=portion.records,
+            is_atomic=False,
+            timers=[timer],
+            after=after if portion.records else None,
+        )
+
+    def _next_round(self) -> SetTimer:
+        return SetTimer(OffsetsTimer(), self._settings.offsets_check_interval_ms)
+
+    def _expire(
+        self, group_id: str, before_count: int | None, portion: Portion, now_ms: float
+    ) -> int:
+        """Tombstones for what has expired of a group, perhaps the group too. Returns how many
+        offsets were looked at; a group with more than the portion can hold is done bit by bit, as
+        long as that makes it less.
+        """
+        group = self._groups.get(group_id)
+        if group is None:
+            return 0
+        looked_at = 0
+        expired: list[tuple[str, int]] = []
+        is_anything_left = self._offsets.has_open_transactions(group_id)
+        for topic, partitions in self._offsets.topics(group_id).items():
+            looked_at += len(partitions)
+            if group.is_subscribed_to(topic):
+                is_anything_left = True
+                continue
+            for partition, stored in partitions.items():
+                if self._has_expired(group, topic, partition, stored, now_ms):
+                    expired.append((topic, partition))
+                else:
+                    is_anything_left = True
+        if before_count is not None and looked_at >= before_count:
+            return looked_at
+        for number, (topic, partition) in enumerate(expired):
+            if portion.is_full:
+                self._count("offset-expiration", number)
+                self._left.append((group_id, looked_at))
+                return looked_at
+            portion.add(offset_tombstone(group_id, topic, partition))
+        self._count("offset-expiration", len(expired))
+        if not is_anything_left and group.is_empty:
+            self._remove_group(group, portion)
+        return looked_at
+
+    def _remove_group(self, group: Any, portion: Portion) -> None:
+        if not isinstance(group, ClassicGroup):
+            portion.add(*group.tombstones())
+        elif group.pending_members:
+            return  # they are about to come back with the ids they were given
+        elif group.is_persisted or self._offsets.has_any(group.group_id):
+            portion.add(*group.tombstones())
+        else:
+            self._discard(group)
+
+    def _has_expired(
+        self, group: Any, topic: str, partition: int, stored: StoredOffset, now_ms: float
+    ) -> bool:
+        if self._offsets.is_pending(group.group_id, topic, partition):
+            return False
+        base_ms = group.expiration_base_ms(stored.commit_timestamp_ms)
+        if base_ms is None:
+            return False
+        if stored.expire_timestamp_ms != NO_EXPIRY:
+            return bool(now_ms >= stored.expire_timestamp_ms)
+        return bool(now_ms - base_ms >= self._settings.offsets_retention_ms)
+
+    # -- deleted topics and groups ---------------------------------------------------------------
+
+    def topics_deleted(self, topics: frozenset[str], end_offset: int) -> CoordinatorResult:
+        """Remove all offsets of topics that are no more, portion by portion, however often that
+        takes.
+
+        Args:
+            end_offset: where the log ends now.
+        """
+        self._deleted += [_Deleted(key, end_offset) for key in self._offsets.partitions_of(topics)]
+        return self._remove_deleted()
+
+    def remove_outlived(self, keys: Iterable[PartitionKey]) -> CoordinatorResult:
+        """Remove the offsets that are committed now for these, but nothing newer."""
+        for key in keys:
+            stored = self._offsets.get(*key)
+            if stored is not None:
+                self._deleted.append(_Deleted(key, stored.log_offset + 1))
+        return self._remove_deleted()
+
+    def _remove_deleted(self) -> CoordinatorResult:
+        portion = _new_portion()
+        taken: list[_Deleted] = []
+        waiting: list[_Deleted] = []
+        while self._deleted and not portion.is_full:
+            each = self._deleted.pop()
+            if self._offsets.newest_log_offset(each.key) < each.end_offset:
+                taken.append(each)
+                portion.add(offset_tombstone(*each.key))
+            elif self._offsets.is_pending(*each.key):
+                waiting.append(each)  # a tombstone would take the open transaction's offset too
+        self._deleted = waiting + self._deleted
+        if not portion.records:
+            return CoordinatorResult(timers=self._deleted_again())
+
+        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+            del now_ms
+            if is_refused(error):
+                self._deleted += taken
+                return CoordinatorResult(timers=self._deleted_again())
+            return self._remove_deleted()
+
+        return CoordinatorResult(records=portion.records, is_atomic=False, after=after)
+
+    def _deleted_again(self) -> list[SetTimer | CancelTimer]:
+        return [SetTimer(DELETED_TOPICS, RETRY_MS)] if self._deleted else []
+
+    def next_tombstones(
+        self, group_id: str, max_count: int = MAX_RECORDS_AT_ONCE
+    ) -> list[CoordinatorRecord]:
+        """The next portion of tombstones for all offsets of a group; none when there are none."""
+        portion = Portion(CONSUMER_OFFSETS, max_count)
+        for topic, partitions in self._offsets.topics(group_id).items():
+            for partition in partitions:
+                if portion.is_full:
+                    return portion.records
+                portion.add(offset_tombstone(group_id, topic, partition))
+        for key in self._offsets.pending_partitions(group_id):
+            if portion.is_full:
+                break
+            if self._offsets.get(*key) is None:
+                portion.add(offset_tombstone(*key))
+        return portion.records
+
+
+def _new_portion() -> Portion:
+    return Portion(CONSUMER_OFFSETS, MAX_RECORDS_AT_ONCE)

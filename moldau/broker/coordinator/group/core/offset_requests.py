@@ -1,0 +1,383 @@
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
+
+Owns: what these requests mean for a group and its offsets. Must not: know topics beyond what the
+requests say; who may see which topic is decided before. Invariant: an offset is answered as
+committed, or read, only when the record behind it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from moldau.broker.coordinator.core.result import (
+    CoordinatorRecord,
+    CoordinatorResult,
+    Producer,
+    ReplyTo,
+)
+from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
+from moldau.broker.coordinator.group.core.errors import (
+    group_write_error,
+    offset_read_error,
+    offset_write_error,
+)
+from moldau.broker.coordinator.group.core.offset_store import OffsetStore, StoredOffset
+from moldau.broker.coordinator.group.core.prepared_commit import (
+    PreparedCommit,
+    is_metadata_too_large,
+)
+from moldau.broker.coordinator.group.core.records import offset_tombstone
+from moldau.metadata.steps import Steps, at_once
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+)
+from moldau.protocol.messages.p09_offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from moldau.protocol.messages.p28_txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+)
+from moldau.protocol.messages.p47_offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from moldau.protocol.types import ZERO_UUID
+
+if TYPE_CHECKING:
+    from moldau.broker.coordinator.group.core.classic_groups import ClassicGroups
+    from moldau.broker.coordinator.group.core.settings import GroupSettings
+
+FIRST_GROUP_NOT_FOUND_VERSION: Final = 9
+"""OffsetCommit says from this version on that there is no such group; before, that the generation
+is unknown."""
+
+MAX_READ_AT_ONCE: Final = 1000
+"""Of more partitions the answer is made in steps."""
+
+NO_OFFSET: Final = -1
+NO_PARTITION: Final = -1
+
+
+class OffsetRequests:
+    """What clients do with committed offsets."""
+
+    def __init__(
+        self,
+        groups: dict[str, Any],
+        offsets: OffsetStore,
+        classic: ClassicGroups,
+        settings: GroupSettings,
+        count: Callable[[str, int], None],
+    ) -> None:
+        self._groups = groups
+        self._offsets = offsets
+        self._classic = classic
+        self._settings = settings
+        self._count = count
+
+    # -- commit ----------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        request: OffsetCommitRequest,
+        prepared: PreparedCommit,
+        api_version: int,
+        reply_to: ReplyTo,
+    ) -> CoordinatorResult:
+        """Store offsets of topics that exist; `request.topics` have names and, if known, ids."""
+        error = self._commit_error(request, api_version)
+        if error is not ErrorCode.NONE:
+            return CoordinatorResult.reply(reply_to, prepared.refused(error))
+        if prepared.is_too_large:
+            return _too_large(prepared, reply_to)
+        self._count("offset-commit", len(prepared.records))
+        result = CoordinatorResult.reply_when_committed(
+            reply_to,
+            prepared.response,
+            on_error=lambda error: prepared.refused(offset_write_error(error)),
+            records=prepared.records,
+        )
+        group = self._classic.get(request.group_id)
+        if group is not None:
+            self._classic.note_commit(group, request.member_id, result)
+        return result
+
+    def commit_transactional(
+        self,
+        request: TxnOffsetCommitRequest,
+        prepared: PreparedCommit,
+        api_version: int,
+        reply_to: ReplyTo,
+    ) -> CoordinatorResult:
+        """Store offsets that count when the producer's transaction commits."""
+        error = self._transactional_error(request, api_version)
+        if error is not ErrorCode.NONE:
+            return CoordinatorResult.reply(reply_to, prepared.refused(error))
+        if prepared.is_too_large:
+            return _too_large(prepared, reply_to)
+        self._count("offset-commit", len(prepared.records))
+        producer = Producer(request.producer_id, request.producer_epoch)
+        return CoordinatorResult.reply_when_committed(
+            reply_to,
+            prepared.response,
+            on_error=lambda error: prepared.refused(offset_write_error(error)),
+            records=prepared.records,
+            producer=producer if prepared.records else None,
+        )
+
+    def _is_metadata_too_large(
+        self, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
+    ) -> bool:
+        return is_metadata_too_large(asked, self._settings.max_metadata_bytes)
+
+    def _commit_error(self, request: OffsetCommitRequest, api_version: int) -> ErrorCode:
+        group = self._groups.get(request.group_id)
+        epoch = request.generation_id_or_member_epoch
+        if group is None:
+            if epoch < 0:
+                return ErrorCode.NONE  # replay makes a group for these offsets alone
+            if api_version >= FIRST_GROUP_NOT_FOUND_VERSION:
+                return ErrorCode.GROUP_ID_NOT_FOUND
+            return ErrorCode.ILLEGAL_GENERATION
+        error: ErrorCode = group.validate_offset_commit(
+            request.member_id,
+            request.group_instance_id,
+            epoch,
+            is_transactional=False,
+            api_version=api_version,
+        )
+        if error is not ErrorCode.NONE or isinstance(group, ClassicGroup):
+            return error
+        for topic in request.topics:
+            for asked in topic.partitions:
+                if self._is_metadata_too_large(asked):
+                    continue  # not stored, whichever epoch it is from
+                error = group.partition_commit_error(
+                    request.member_id,
+                    epoch,
+                    topic.topic_id,
+                    topic.name,
+                    asked.partition_index,
+                    is_transactional=False,
+                )
+                if error is not ErrorCode.NONE:
+                    return error
+        return ErrorCode.NONE
+
+    def _transactional_error(self, request: TxnOffsetCommitRequest, api_version: int) -> ErrorCode:
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        group = self._groups.get(request.group_id)
+        generation = request.generation_id
+        if group is None:
+            return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        error: ErrorCode = group.validate_offset_commit(
+            request.member_id,
+            request.group_instance_id,
+            generation,
+            is_transactional=True,
+            api_version=api_version,
+        )
+        if error is ErrorCode.NONE and not isinstance(group, ClassicGroup):
+            for topic in request.topics:
+                for asked in topic.partitions:
+                    if self._is_metadata_too_large(asked):
+                        continue
+                    error = error or group.partition_commit_error(
+                        request.member_id,
+                        generation,
+                        ZERO_UUID,
+                        topic.name,
+                        asked.partition_index,
+                        is_transactional=True,
+                    )
+        # This API's clients do not know the new protocol's code.
+        return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
+
+    # -- fetch -----------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        request: OffsetFetchRequestGroup,
+        reply_to: ReplyTo,
+        *,
+        require_stable: bool,
+        is_confirmed: bool = True,
+    ) -> CoordinatorResult:
+        """Read offsets: those asked for, or all when `topics` is None. Answers
+        OffsetFetchResponseGroup, or if there are very many of them the steps that make it of what
+        is stored now; an open transaction makes an offset UNSTABLE_OFFSET_COMMIT where
+        `require_stable` asks for it (KIP-447).
+
+        Not `is_confirmed`, this may be a former coordinator that does not know it yet:
+
+        1. it is cut off from the controllers, which put another in its place;
+        2. a transaction commits offsets there;
+        3. a client that still comes here would be told the offsets before it.
+
+        So a record that says nothing is written first, and the answer waits for its commit, which a
+        former leader does not reach.
+        """
+        group = self._groups.get(request.group_id)
+        error = ErrorCode.NONE
+        if group is not None:
+            error = group.validate_offset_fetch(request.member_id, request.member_epoch)
+        if error not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+            return CoordinatorResult.reply(reply_to, refused_fetch(request, error))
+        return CoordinatorResult.reply_when_committed(
+            reply_to,
+            self._read(request, require_stable=require_stable),
+            on_error=lambda error: refused_fetch(request, offset_read_error(error)),
+            records=[] if is_confirmed else [offset_tombstone("", "", NO_PARTITION)],
+        )
+
+    def _read(
+        self, request: OffsetFetchRequestGroup, *, require_stable: bool
+    ) -> OffsetFetchResponseGroup | Steps[OffsetFetchResponseGroup]:
+        group_id = request.group_id
+        stored = self._offsets.topics(group_id)
+        checks_pending = require_stable and self._offsets.has_open_transactions(group_id)
+        if not _is_large(request, stored):
+            is_pending = partial(self._offsets.is_pending, group_id) if checks_pending else None
+            return at_once(_answer_steps(group_id, _asked(request, stored), stored, is_pending))
+        # It may change while the answer is made.
+        names = stored if request.topics is None else {each.name for each in request.topics}
+        stored = {name: dict(found) for name, found in stored.items() if name in names}
+        unstable = set(self._offsets.pending_partitions(group_id)) if checks_pending else set()
+        return _answer_steps(
+            group_id,
+            _asked(request, stored),
+            stored,
+            lambda topic, index: (group_id, topic, index) in unstable,
+        )
+
+    # -- delete ----------------------------------------------------------------------------------
+
+    def delete(self, request: OffsetDeleteRequest, reply_to: ReplyTo) -> CoordinatorResult:
+        """Remove offsets of topics that no member is subscribed to (KIP-496)."""
+        group = self._groups.get(request.group_id)
+        error = ErrorCode.GROUP_ID_NOT_FOUND
+        if not request.group_id:
+            error = ErrorCode.INVALID_GROUP_ID
+        elif group is not None:
+            error = group.validate_offset_delete()
+        if error is not ErrorCode.NONE:
+            return CoordinatorResult.reply(reply_to, OffsetDeleteResponse(error_code=error))
+        assert group is not None
+        records: list[CoordinatorRecord] = []
+        response = OffsetDeleteResponse(topics=[])
+        for topic in request.topics:
+            told = ErrorCode.NONE
+            if group.is_subscribed_to(topic.name):
+                told = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            answered = OffsetDeleteResponseTopic(name=topic.name, partitions=[])
+            response.topics.append(answered)
+            for asked in topic.partitions:
+                partition = asked.partition_index
+                answered.partitions.append(
+                    OffsetDeleteResponsePartition(partition_index=partition, error_code=told)
+                )
+                if told is ErrorCode.NONE and self._is_there(
+                    request.group_id, topic.name, partition
+                ):
+                    records.append(offset_tombstone(request.group_id, topic.name, partition))
+        self._count("offset-deletion", len(records))
+        return CoordinatorResult.reply_when_committed(
+            reply_to,
+            response,
+            on_error=lambda error: OffsetDeleteResponse(error_code=group_write_error(error)),
+            records=records,
+        )
+
+    def _is_there(self, group_id: str, topic: str, partition: int) -> bool:
+        store = self._offsets
+        return store.get(group_id, topic, partition) is not None or store.is_pending(
+            group_id, topic, partition
+        )
+
+
+def _too_large(prepared: PreparedCommit, reply_to: ReplyTo) -> CoordinatorResult:
+    error = offset_write_error(ErrorCode.MESSAGE_TOO_LARGE)
+    return CoordinatorResult.reply(reply_to, prepared.refused(error))
+
+
+def _is_of_another_topic(stored_id: UUID, asked_id: UUID) -> bool:
+    """Whether the offset belongs to a topic of the same name that has been deleted since."""
+    return ZERO_UUID not in (stored_id, asked_id) and stored_id != asked_id
+
+
+Stored = Mapping[str, Mapping[int, StoredOffset]]
+
+
+def _asked(
+    request: OffsetFetchRequestGroup, stored: Stored
+) -> Iterator[tuple[str, UUID, Iterable[int]]]:
+    """Topic by topic, of which partitions an answer is made."""
+    if request.topics is None:
+        return ((name, ZERO_UUID, list(found)) for name, found in stored.items())
+    return ((each.name, each.topic_id, each.partition_indexes) for each in request.topics)
+
+
+def _is_large(request: OffsetFetchRequestGroup, stored: Stored) -> bool:
+    parts = stored.values() if request.topics is None else request.topics
+    if len(parts) > MAX_READ_AT_ONCE:
+        return True
+    if request.topics is None:
+        return sum(map(len, stored.values())) > MAX_READ_AT_ONCE
+    return sum(len(topic.partition_indexes) for topic in request.topics) > MAX_READ_AT_ONCE
+
+
+def _answer_steps(
+    group_id: str,
+    asked: Iterator[tuple[str, UUID, Iterable[int]]],
+    stored: Stored,
+    is_pending: Callable[[str, int], bool] | None,
+) -> Steps[OffsetFetchResponseGroup]:
+    response = OffsetFetchResponseGroup(group_id=group_id, topics=[])
+    for name, topic_id, indexes in asked:
+        answered = OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[])
+        response.topics.append(answered)
+        found = stored.get(name, {})
+        for index in indexes:
+            offset = found.get(index)
+            if is_pending is not None and is_pending(name, index):
+                slot = no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            elif offset is None or _is_of_another_topic(offset.topic_id, topic_id):
+                slot = no_offset(index)
+            else:
+                slot = OffsetFetchResponsePartitions(
+                    partition_index=index,
+                    committed_offset=offset.offset,
+                    committed_leader_epoch=offset.leader_epoch,
+                    metadata=offset.metadata,
+                )
+            answered.partitions.append(slot)
+            yield
+    return response
+
+
+def no_offset(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
+    """What is said about a partition without a committed offset."""
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=NO_OFFSET,
+        committed_leader_epoch=NO_OFFSET,
+        metadata="",
+        error_code=error,
+    )
+
+
+def refused_fetch(request: OffsetFetchRequestGroup, error: ErrorCode) -> OffsetFetchResponseGroup:
+    """The error for the whole group."""
+    return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error, topics=[])

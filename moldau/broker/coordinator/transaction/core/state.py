@@ -1,0 +1,558 @@
+"""The transactional ids of one partition of `__transaction_state`.
+
+Owns the ids as the log has them, what is remembered beside it (whose markers are being sent, who
+came back), and what becomes of requests, timers and marker answers. The rules themselves are in
+`init_producer_id`, `partitions` and `end_transaction`. Must not know messages, brokers or clocks.
+
+Invariants: an id changes only in `replay`; an outcome is in the log and committed before the first
+marker is sent, and every marker is committed before the log says that the transaction is complete;
+nobody is told anything of the log that might yet be lost (`CoordinatorResult.after`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable
+from typing import Final, Protocol
+
+from moldau.broker.coordinator.core.portion import Portion
+from moldau.broker.coordinator.core.result import (
+    CoordinatorRecord,
+    CoordinatorResult,
+    Producer,
+    Reply,
+    ReplyTo,
+    SetTimer,
+)
+from moldau.broker.coordinator.transaction.core import end_transaction, init_producer_id, partitions
+from moldau.broker.coordinator.transaction.core.answers import (
+    DescribeAnswer,
+    EndTransactionAnswer,
+    InitProducerIdAnswer,
+    ListAnswer,
+    PartitionsAnswer,
+)
+from moldau.broker.coordinator.transaction.core.init_producer_id import InitProducerId, Recovery
+from moldau.broker.coordinator.transaction.core.markers import SendMarkers
+from moldau.broker.coordinator.transaction.core.settings import TransactionSettings
+from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus
+from moldau.broker.coordinator.transaction.core.transaction import (
+    EPOCH_BUMP_VERSION,
+    NO_PRODUCER_ID,
+    ProducerIdAndEpoch,
+    Transaction,
+    from_record,
+    record_key,
+    record_value,
+    value_version,
+)
+from moldau.protocol.coordinator_records import TRANSACTION_STATE
+from moldau.protocol.coordinator_records.transaction_log import (
+    TransactionLogKey,
+    TransactionLogValue,
+)
+from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.types import TopicPartition
+
+ABORT_TIMER: Final = "abort-timed-out"
+EXPIRY_TIMER: Final = "expire-ids"
+COMPLETE_TIMER: Final = "complete"
+
+MAX_ABORTS_AT_ONCE: Final = 50
+"""Timed-out transactions that are aborted in one turn."""
+
+MAX_EXPIRIES_AT_ONCE: Final = 500
+"""Ids that are forgotten in one turn."""
+
+COMPLETE_RETRY_MS: Final = 500
+"""The pause before a record that could not be appended is tried again."""
+
+_WRITE_ERRORS: Final = {
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+class SpareProducerIds(Protocol):
+    """Producer ids at hand."""
+
+    @property
+    def spare(self) -> int:
+        """One that nobody has, -1 if there is none at hand."""
+
+    def use(self) -> None:
+        """The spare one is somebody's now."""
+
+
+class TransactionState:
+    """Implements `CoordinatorState`.
+
+    Args:
+        transaction_version: the finalized `transaction.version` as it is now.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: TransactionSettings,
+        producer_ids: SpareProducerIds,
+        transaction_version: Callable[[], int],
+    ) -> None:
+        self._settings = settings
+        self._producer_ids = producer_ids
+        self._transaction_version = transaction_version
+        self.transactions: dict[str, Transaction] = {}
+        self._open: dict[str, float] = {}
+        """The ids whose transaction is ONGOING, and how long at least each has been so here, in
+        milliseconds: the wall clock alone does not tell once it was set back.
+        """
+        self._recoveries: dict[str, Recovery] = {}
+        self._sending: dict[str, SendMarkers] = {}
+        self._to_abort: list[str] = []
+        """Open transactions that this round has still to look at, the last one first."""
+        self._to_expire: list[str] = []
+
+    @property
+    def prepared_count(self) -> int:
+        """Transactions whose markers are being written."""
+        return len(self._sending)
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def replay(
+        self, record: CoordinatorRecord, record_offset: int, producer: Producer | None
+    ) -> None:
+        """As the port says.
+
+        Raises:
+            RemoteProtocolError: the record is none that this log may have.
+        """
+        del record_offset, producer
+        key, value = record.key, record.value
+        if not isinstance(key, TransactionLogKey):
+            raise RemoteProtocolError(f"{type(key).__name__} in the log of transactions")
+        transactional_id = key.transactional_id
+        open_ms = self._open.pop(transactional_id, -self._settings.abort_interval_ms)
+        if value is None:
+            self.transactions.pop(transactional_id, None)
+            self._recoveries.pop(transactional_id, None)
+            self._stop_sending(transactional_id)
+            return
+        assert isinstance(value, TransactionLogValue)
+        transaction = self.transactions[transactional_id] = from_record(key, value)
+        if transaction.status is TransactionStatus.ONGOING:
+            self._open[transactional_id] = open_ms
+        if not transaction.status.is_prepared:
+            self._stop_sending(transactional_id)
+
+    def replay_end_marker(self, producer: Producer, *, is_commit: bool) -> None:
+        """This log has no transactions of its own."""
+
+    def keys(self) -> Iterable[str]:
+        """As the port says."""
+        return self.transactions
+
+    def loaded(self, now_ms: float) -> CoordinatorResult:
+        """Go on with every transaction whose outcome is settled."""
+        del now_ms
+        prepared = [
+            transaction.transactional_id
+            for transaction in self.transactions.values()
+            if transaction.status.is_prepared
+        ]
+        result = self._when_committed(lambda now_ms: self._send_markers(prepared, now_ms))
+        result.timers = [
+            SetTimer(ABORT_TIMER, self._settings.abort_interval_ms),
+            SetTimer(EXPIRY_TIMER, self._settings.expiry_interval_ms),
+        ]
+        return result
+
+    def unloaded(self) -> list[Reply]:
+        """Nobody waits in here: who is to be answered waits for a commit, outside."""
+        for transactional_id in list(self._sending):
+            self._stop_sending(transactional_id)
+        return []
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def init_producer_id(
+        self, request: InitProducerId, reply_to: ReplyTo, now_ms: float
+    ) -> CoordinatorResult:
+        """Answer with an InitProducerIdAnswer."""
+        transactional_id = request.transactional_id
+        server_version = self._transaction_version()
+        error = init_producer_id.refusal(request, self._settings, server_version)
+        if error is not ErrorCode.NONE:
+            return CoordinatorResult.reply(reply_to, InitProducerIdAnswer(error))
+        decision = init_producer_id.decide(
+            request,
+            self.transactions.get(transactional_id),
+            recovery=self._recoveries.get(transactional_id),
+            spare_producer_id=self._producer_ids.spare,
+            server_version=server_version,
+            now_ms=now_ms,
+        )
+        if isinstance(decision, ErrorCode):
+            return self._refuse(reply_to, InitProducerIdAnswer(decision), InitProducerIdAnswer)
+        if decision.used_producer_id:
+            self._producer_ids.use()
+        # Before the append: if that fails the id is not what it says, and it means nothing.
+        self._remember(transactional_id, decision.recovery)
+        if decision.answer is None:
+            return self._write(
+                decision.transaction,
+                reply_to,
+                InitProducerIdAnswer(ErrorCode.CONCURRENT_TRANSACTIONS),
+                InitProducerIdAnswer,
+                then=lambda now_ms: self._send_markers([transactional_id], now_ms),
+            )
+        answer = InitProducerIdAnswer(ErrorCode.NONE, decision.answer, decision.ongoing)
+        return self._write(decision.transaction, reply_to, answer, InitProducerIdAnswer)
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        added: Collection[TopicPartition],
+        reply_to: ReplyTo,
+        now_ms: float,
+        *,
+        client_version: int,
+    ) -> CoordinatorResult:
+        """Answer with a PartitionsAnswer.
+
+        Args:
+            client_version: the transaction version of who asks: 2 for AddPartitionsToTxn v4+.
+        """
+
+        def failed(error: ErrorCode) -> PartitionsAnswer:
+            return PartitionsAnswer.of(added, error)
+
+        if not transactional_id:
+            return CoordinatorResult.reply(reply_to, failed(ErrorCode.INVALID_REQUEST))
+        decision = partitions.add(
+            self.transactions.get(transactional_id),
+            producer,
+            added,
+            client_version=client_version,
+            now_ms=now_ms,
+        )
+        if isinstance(decision, ErrorCode):
+            return self._refuse(reply_to, failed(decision), failed)
+        return self._write(decision, reply_to, failed(ErrorCode.NONE), failed)
+
+    def verify_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        verified: Collection[TopicPartition],
+        reply_to: ReplyTo,
+        now_ms: float,
+    ) -> CoordinatorResult:
+        """Answer with a PartitionsAnswer; nothing is written."""
+        del now_ms
+
+        def failed(error: ErrorCode) -> PartitionsAnswer:
+            return PartitionsAnswer.of(verified, error)
+
+        if not transactional_id:
+            return CoordinatorResult.reply(reply_to, failed(ErrorCode.INVALID_REQUEST))
+        errors = partitions.verify(self.transactions.get(transactional_id), producer, verified)
+        return self._refuse(reply_to, PartitionsAnswer(errors), failed)
+
+    def end_transaction(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        reply_to: ReplyTo,
+        now_ms: float,
+        *,
+        is_commit: bool,
+        client_version: int,
+    ) -> CoordinatorResult:
+        """Answer with an EndTransactionAnswer as soon as the outcome is committed; the markers
+        follow.
+
+        Args:
+            client_version: 2 for EndTxn v5, which has the epoch bumped; 0 below.
+        """
+        if not transactional_id:
+            return CoordinatorResult.reply(
+                reply_to, EndTransactionAnswer(ErrorCode.INVALID_REQUEST)
+            )
+        decision = end_transaction.decide(
+            self.transactions.get(transactional_id),
+            producer,
+            is_commit=is_commit,
+            client_version=client_version,
+            spare_producer_id=self._producer_ids.spare,
+            now_ms=now_ms,
+        )
+        if isinstance(decision, ErrorCode):
+            return self._refuse(reply_to, EndTransactionAnswer(decision), EndTransactionAnswer)
+        if isinstance(decision, end_transaction.EndedBefore):
+            answer = EndTransactionAnswer(ErrorCode.NONE, decision.producer)
+            return self._refuse(reply_to, answer, EndTransactionAnswer)
+        if decision.used_producer_id:
+            self._producer_ids.use()
+        return self._write(
+            decision.transaction,
+            reply_to,
+            EndTransactionAnswer(ErrorCode.NONE, decision.transaction.producer_after_end),
+            EndTransactionAnswer,
+            then=lambda now_ms: self._send_markers([transactional_id], now_ms),
+        )
+
+    def describe(
+        self, transactional_id: str, reply_to: ReplyTo, now_ms: float
+    ) -> CoordinatorResult:
+        """Answer with a DescribeAnswer."""
+        del now_ms
+        transaction = self.transactions.get(transactional_id)
+        error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transaction is None else ErrorCode.NONE
+        return self._refuse(reply_to, DescribeAnswer(error, transaction), DescribeAnswer)
+
+    def list_transactions(
+        self, wanted: Callable[[Transaction], bool], reply_to: ReplyTo, now_ms: float
+    ) -> CoordinatorResult:
+        """Answer with a ListAnswer of all that are `wanted`."""
+        del now_ms
+        found = [each for each in self.transactions.values() if wanted(each)]
+        return self._refuse(
+            reply_to, ListAnswer(ErrorCode.NONE, found), lambda error: ListAnswer(error, [])
+        )
+
+    # -- markers ---------------------------------------------------------------------------------
+
+    def markers_written(
+        self, sent: SendMarkers, written: Iterable[TopicPartition], now_ms: float
+    ) -> CoordinatorResult:
+        """Their leaders have committed the markers, or there is nothing any more to be marked.
+
+        Args:
+            sent: the command, the very object.
+        """
+        if self._sending.get(sent.transactional_id) is not sent or not sent.written(written):
+            return CoordinatorResult()
+        return self._complete(sent, now_ms)
+
+    def _send_markers(self, transactional_ids: Iterable[str], now_ms: float) -> CoordinatorResult:
+        """Their outcome is committed: tell the partitions."""
+        result = CoordinatorResult()
+        for transactional_id in transactional_ids:
+            transaction = self.transactions.get(transactional_id)
+            if (
+                transaction is None
+                or not transaction.status.is_prepared
+                or transactional_id in self._sending
+            ):
+                continue
+            command = self._sending[transactional_id] = SendMarkers(transaction)
+            if command.remaining:
+                result.commands.append(command)
+            else:
+                result.timers.append(SetTimer((COMPLETE_TIMER, transactional_id), 0))
+        if len(result.timers) == 1 and not result.commands:
+            # The usual case of an empty transaction needs no timer.
+            return self._complete(command, now_ms)
+        return result
+
+    def _complete(self, sent: SendMarkers, now_ms: float) -> CoordinatorResult:
+        transactional_id = sent.transactional_id
+        transaction = self.transactions[transactional_id]
+        result = CoordinatorResult(records=[self._record(transaction.completed(now_ms))])
+
+        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+            del now_ms
+            if self._sending.get(transactional_id) is not sent:
+                return CoordinatorResult()  # it is in the log, committed or not
+            return CoordinatorResult(
+                timers=[SetTimer((COMPLETE_TIMER, transactional_id), COMPLETE_RETRY_MS)]
+            )
+
+        result.after = after
+        return result
+
+    # -- timers ----------------------------------------------------------------------------------
+
+    def on_timer(self, key: Hashable, now_ms: float) -> CoordinatorResult:
+        """As the port says."""
+        if key == ABORT_TIMER:
+            return self._abort_timed_out(now_ms)
+        if key == EXPIRY_TIMER:
+            return self._expire(now_ms)
+        assert isinstance(key, tuple)
+        assert key[0] == COMPLETE_TIMER
+        sent = self._sending.get(key[1])
+        if sent is None or sent.remaining:
+            return CoordinatorResult()
+        return self._complete(sent, now_ms)
+
+    def _abort_timed_out(self, now_ms: float) -> CoordinatorResult:
+        """Abort what has had its time, so that its producer can write no more. One round looks at
+        every open transaction once, so that one that cannot be aborted holds up no other.
+        """
+        if not self._to_abort:
+            for transactional_id in self._open:
+                self._open[transactional_id] += self._settings.abort_interval_ms
+            self._to_abort = list(reversed(self._open))
+        server_version = self._transaction_version()
+        portion = Portion(TRANSACTION_STATE, MAX_ABORTS_AT_ONCE)
+        ids: list[str] = []
+        while self._to_abort and not portion.is_full:
+            transactional_id = self._to_abort.pop()
+            transaction = self.transactions.get(transactional_id)
+            open_ms = self._open.get(transactional_id, 0.0)
+            if transaction is None or not transaction.is_timed_out(now_ms, open_ms):
+                continue
+            spare = self._producer_ids.spare
+            uses_spare = transaction.needs_producer_id_to_end and (
+                transaction.is_kept or server_version >= EPOCH_BUMP_VERSION
+            )
+            if uses_spare and spare == NO_PRODUCER_ID:
+                continue  # the next round will have one
+            fenced = transaction.fenced(
+                server_version=server_version, spare_producer_id=spare, now_ms=now_ms
+            )
+            portion.add(self._record(fenced))
+            ids.append(transactional_id)
+            if uses_spare:
+                self._producer_ids.use()
+                # Others come first in the next round: the record may not fit, and there may be no
+                # second spare producer id in a round.
+                self._open[transactional_id] = self._open.pop(transactional_id)
+
+        next_round = SetTimer(ABORT_TIMER, self._settings.abort_interval_ms)
+        again = SetTimer(ABORT_TIMER, 0) if self._to_abort else next_round
+
+        def then(now_ms: float) -> CoordinatorResult:
+            return self._send_markers(ids, now_ms)
+
+        def failed(error: ErrorCode) -> CoordinatorResult:
+            del error
+            self._to_abort.clear()
+            # As far as they are written. The next round writes the others, and waits for that.
+            written = [each for each in ids if self.transactions[each].status.is_prepared]
+            result = self._when_committed(lambda now_ms: self._send_markers(written, now_ms))
+            result.timers.append(next_round)
+            return result
+
+        return self._write_portion(portion, again, then, failed)
+
+    def _expire(self, now_ms: float) -> CoordinatorResult:
+        """Forget ids without a transaction for `expiration_ms`; one round looks at each id once."""
+        latest_ms = now_ms - self._settings.expiration_ms
+        if not self._to_expire:
+            self._to_expire = [
+                transactional_id
+                for transactional_id, transaction in self.transactions.items()
+                if transaction.is_unused_since(latest_ms)
+            ]
+        portion = Portion(TRANSACTION_STATE, MAX_EXPIRIES_AT_ONCE)
+        while self._to_expire and not portion.is_full:
+            transaction = self.transactions.get(self._to_expire.pop())
+            if transaction is not None and transaction.is_unused_since(latest_ms):
+                portion.add(CoordinatorRecord(record_key(transaction.transactional_id), None))
+
+        next_round = SetTimer(EXPIRY_TIMER, self._settings.expiry_interval_ms)
+        again = SetTimer(EXPIRY_TIMER, 0) if self._to_expire else next_round
+
+        def failed(error: ErrorCode) -> CoordinatorResult:
+            del error
+            self._to_expire.clear()
+            return CoordinatorResult(timers=[next_round])
+
+        return self._write_portion(portion, again, lambda _: CoordinatorResult(), failed)
+
+    # -- inner workings --------------------------------------------------------------------------
+
+    def _stop_sending(self, transactional_id: str) -> None:
+        command = self._sending.pop(transactional_id, None)
+        if command is not None:
+            command.is_cancelled = True
+
+    def _remember(self, transactional_id: str, recovery: Recovery | None) -> None:
+        if recovery is None:
+            self._recoveries.pop(transactional_id, None)
+        else:
+            self._recoveries[transactional_id] = recovery
+
+    def _record(self, transaction: Transaction) -> CoordinatorRecord:
+        version = value_version(transaction, self._transaction_version())
+        return CoordinatorRecord(
+            record_key(transaction.transactional_id), record_value(transaction, version), version
+        )
+
+    def _refuse(
+        self,
+        reply_to: ReplyTo,
+        answer: tuple[object, ...],
+        failed: Callable[[ErrorCode], tuple[object, ...]],
+    ) -> CoordinatorResult:
+        """An answer without a change; it waits for the commit of what it is about."""
+        return CoordinatorResult.reply_when_committed(
+            reply_to, answer, on_error=lambda error: failed(_told(error))
+        )
+
+    def _write(
+        self,
+        transaction: Transaction,
+        reply_to: ReplyTo,
+        answer: tuple[object, ...],
+        failed: Callable[[ErrorCode], tuple[object, ...]],
+        then: Callable[[float], CoordinatorResult] | None = None,
+    ) -> CoordinatorResult:
+        """Write the id's record, answer when that is committed, and do what comes then."""
+
+        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+            if error is not ErrorCode.NONE:
+                result = CoordinatorResult()
+                if then is not None and error is ErrorCode.REQUEST_TIMED_OUT:
+                    # It is in the log, and so it will go on; only the client waits no longer.
+                    result = self._when_committed(then)
+                result.replies.append(Reply(reply_to, failed(_told(error))))
+                return result
+            result = CoordinatorResult() if then is None else then(now_ms)
+            result.replies.append(Reply(reply_to, answer))
+            return result
+
+        return CoordinatorResult(records=[self._record(transaction)], after=after)
+
+    def _write_portion(
+        self,
+        portion: Portion,
+        again: SetTimer,
+        then: Callable[[float], CoordinatorResult],
+        failed: Callable[[ErrorCode], CoordinatorResult],
+    ) -> CoordinatorResult:
+        """Write what can be written of it, and look for more when `again` says."""
+        result = CoordinatorResult()
+        if portion.records:
+            result = self._when_committed(then, records=portion.records, failed=failed)
+            result.is_atomic = False
+        result.timers.append(again)
+        return result
+
+    def _when_committed(
+        self,
+        then: Callable[[float], CoordinatorResult],
+        *,
+        records: list[CoordinatorRecord] | None = None,
+        failed: Callable[[ErrorCode], CoordinatorResult] | None = None,
+    ) -> CoordinatorResult:
+        """Do `then` as soon as everything is committed, however long that takes; `failed` if the
+        records could not be appended.
+        """
+
+        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+            if error is ErrorCode.NONE:
+                return then(now_ms)
+            if error is ErrorCode.REQUEST_TIMED_OUT:
+                return self._when_committed(then)
+            return CoordinatorResult() if failed is None else failed(error)
+
+        return CoordinatorResult(records=records or [], after=after)
+
+
+def _told(error: ErrorCode) -> ErrorCode:
+    """What a client is told of a write that failed."""
+    return _WRITE_ERRORS.get(error, error)

@@ -1,0 +1,374 @@
+"""One transactional id: what its last log record says, and the record that each change makes.
+
+Owns the fields, the rules by which producer ids and epochs go on, and the way to and from the log
+record (type 0 of `__transaction_state`). Must not know requests or errors. Invariants: a transition
+that `statuses` does not allow is not made; the pair (producer id, epoch) that a client is to use
+never returns to one that was used before.
+
+Which pair is whose:
+
+- `producer_id`, `producer_epoch` are those of the transaction in the partitions' logs, and from
+  PREPARE_* on those of its markers.
+- `next_producer_id`, `next_producer_epoch`: while ONGOING, the pair of whoever has taken a prepared
+  transaction over (KIP-939), with the other pair kept for the markers; in PREPARE_*, the pair with
+  which the client goes on. Without the epoch (-1) it is 0: the epoch was used up (KIP-890).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus, is_legal
+from moldau.protocol.coordinator_records.transaction_log import (
+    PartitionsSchema,
+    TransactionLogKey,
+    TransactionLogValue,
+)
+from moldau.protocol.errors import RemoteProtocolError
+from moldau.protocol.types import TopicPartition
+
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_TIMESTAMP: Final = -1
+
+LAST_EPOCH: Final = 2**15 - 1
+"""Left for the markers that fence the last client; there is none above."""
+
+LAST_CLIENT_EPOCH: Final = LAST_EPOCH - 1
+"""The last epoch a client gets."""
+
+NO_TIMEOUT_MS: Final = 2**31 - 1
+"""The timeout that marks transactions of a two-phase commit: they end only when told to."""
+
+EPOCH_BUMP_VERSION: Final = 2
+"""From this `transaction.version` on every transaction has an epoch of its own (KIP-890)."""
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """Who a producer is, as it says and is told."""
+
+    producer_id: int
+    producer_epoch: int
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the epoch cannot be raised for the client any more."""
+        return self.producer_epoch >= LAST_CLIENT_EPOCH
+
+    @property
+    def is_of_markers(self) -> bool:
+        """Whether no client was ever given this epoch."""
+        return self.producer_epoch > LAST_CLIENT_EPOCH
+
+
+NO_PRODUCER: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transactional id. Changes make a new object; `statuses` has the legal transitions.
+
+    Attributes:
+        timeout_ms: after which an open transaction is aborted; NO_TIMEOUT_MS for never.
+        start_ms: when the transaction began, in milliseconds since 1970; -1 without one.
+        last_update_ms: when the last record was written, in milliseconds since 1970.
+        previous_producer_id: the one of the record before, or the one that the client used last.
+        client_version: the `transaction.version` that the last change was made by.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    status: TransactionStatus
+    timeout_ms: int
+    last_update_ms: int
+    start_ms: int = NO_TIMESTAMP
+    partitions: frozenset[TopicPartition] = frozenset()
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    next_producer_epoch: int = NO_PRODUCER_EPOCH
+    client_version: int = 0
+
+    # -- who is who ------------------------------------------------------------------------------
+
+    @property
+    def own_producer(self) -> ProducerIdAndEpoch:
+        """The pair in the partitions' logs."""
+        return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether somebody has taken the open transaction over, to end it (KIP-939)."""
+        return (
+            self.status is TransactionStatus.ONGOING
+            and self.next_producer_epoch != NO_PRODUCER_EPOCH
+        )
+
+    @property
+    def client_producer(self) -> ProducerIdAndEpoch:
+        """The pair that the client has to use now."""
+        if self.is_kept:
+            return ProducerIdAndEpoch(self.next_producer_id, self.next_producer_epoch)
+        return self.own_producer
+
+    @property
+    def producer_after_end(self) -> ProducerIdAndEpoch:
+        """In PREPARE_*: the pair that the client goes on with, once it is complete."""
+        if self.next_producer_id == NO_PRODUCER_ID:
+            return self.own_producer
+        return ProducerIdAndEpoch(self.next_producer_id, max(self.next_producer_epoch, 0))
+
+    @property
+    def ended_by(self) -> ProducerIdAndEpoch | None:
+        """In COMPLETE_*: the pair that the client used when it ended the transaction, if ending
+        gave it another one: an EndTxn of that pair is a repetition (KIP-890).
+        """
+        if self.client_version < EPOCH_BUMP_VERSION or self.status not in _COMPLETE:
+            return None
+        if self.producer_epoch > 0:
+            return ProducerIdAndEpoch(self.producer_id, self.producer_epoch - 1)
+        return ProducerIdAndEpoch(self.previous_producer_id, LAST_CLIENT_EPOCH)
+
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether an outside coordinator decides: it must never be timed out (KIP-939)."""
+        return self.timeout_ms == NO_TIMEOUT_MS
+
+    def is_timed_out(self, now_ms: float, open_ms: float) -> bool:
+        """Whether the open transaction has had its time.
+
+        Args:
+            open_ms: for how long it has been seen open, by a clock that is never set.
+        """
+        return (
+            self.status is TransactionStatus.ONGOING
+            and not self.is_two_phase
+            and (self.start_ms + self.timeout_ms < now_ms or self.timeout_ms < open_ms)
+        )
+
+    def is_unused_since(self, latest_ms: float) -> bool:
+        """Whether the id is without a transaction, and was so at `latest_ms` already."""
+        return self.status.is_at_rest and self.last_update_ms <= latest_ms
+
+    # -- changes ---------------------------------------------------------------------------------
+
+    def initialized(
+        self, producer: ProducerIdAndEpoch, timeout_ms: int, now_ms: float
+    ) -> Transaction:
+        """A producer has come, or come back, and has no transaction yet."""
+        return self._moved(
+            TransactionStatus.EMPTY,
+            now_ms,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            timeout_ms=timeout_ms,
+            start_ms=NO_TIMESTAMP,
+            partitions=frozenset(),
+            next_producer_id=NO_PRODUCER_ID,
+            next_producer_epoch=NO_PRODUCER_EPOCH,
+        )
+
+    def kept_for(self, producer: ProducerIdAndEpoch, timeout_ms: int, now_ms: float) -> Transaction:
+        """Whoever uses `producer` from now on may end the open transaction, and nothing else."""
+        return self._moved(
+            TransactionStatus.ONGOING,
+            now_ms,
+            # An outside coordinator may have said "commit" already: nothing may abort it.
+            timeout_ms=NO_TIMEOUT_MS if self.is_two_phase else timeout_ms,
+            next_producer_id=producer.producer_id,
+            next_producer_epoch=producer.producer_epoch,
+        )
+
+    def with_partitions(
+        self, partitions: Iterable[TopicPartition], client_version: int, now_ms: float
+    ) -> Transaction:
+        """The transaction begins with these, or gets these too."""
+        is_open = self.status is TransactionStatus.ONGOING
+        return self._moved(
+            TransactionStatus.ONGOING,
+            now_ms,
+            start_ms=self.start_ms if is_open else int(now_ms),
+            partitions=self.partitions.union(partitions) if is_open else frozenset(partitions),
+            client_version=client_version,
+        )
+
+    @property
+    def needs_producer_id_to_end(self) -> bool:
+        """Whether `prepared` with an epoch bump uses up the client's epochs."""
+        return self.client_producer.is_exhausted
+
+    def prepared(
+        self, *, is_commit: bool, client_version: int, spare_producer_id: int, now_ms: float
+    ) -> Transaction:
+        """The outcome is settled.
+
+        A transaction of LAST_EPOCH, which only another coordinator can have let begin, ends in that
+        epoch: its markers are of the version that takes one which is not higher.
+
+        Args:
+            client_version: from EPOCH_BUMP_VERSION on the client goes on with another pair.
+            spare_producer_id: used if `needs_producer_id_to_end`.
+        """
+        bumps = client_version >= EPOCH_BUMP_VERSION
+        raises_epoch = bumps and self.producer_epoch < LAST_EPOCH
+        next_producer = NO_PRODUCER
+        previous_producer_id = self.producer_id
+        client = self.client_producer
+        if bumps and client.is_exhausted:
+            assert spare_producer_id != NO_PRODUCER_ID
+            next_producer = ProducerIdAndEpoch(
+                spare_producer_id, 0 if self.is_kept else NO_PRODUCER_EPOCH
+            )
+            previous_producer_id = client.producer_id
+        elif self.is_kept:
+            assert bumps, "only the epoch bump tells a kept transaction's end from the next one's"
+            # Raised once more: an EndTxn of the one who took it over that is still on its way must
+            # not end what comes next.
+            next_producer = ProducerIdAndEpoch(client.producer_id, client.producer_epoch + 1)
+        has_one = self.status is TransactionStatus.ONGOING
+        return self._moved(
+            TransactionStatus.PREPARE_COMMIT if is_commit else TransactionStatus.PREPARE_ABORT,
+            now_ms,
+            producer_epoch=self.producer_epoch + raises_epoch,
+            start_ms=self.start_ms if has_one else int(now_ms),
+            previous_producer_id=previous_producer_id,
+            next_producer_id=next_producer.producer_id,
+            next_producer_epoch=next_producer.producer_epoch,
+            client_version=client_version if raises_epoch or not bumps else EPOCH_BUMP_VERSION - 1,
+        )
+
+    def fenced(self, *, server_version: int, spare_producer_id: int, now_ms: float) -> Transaction:
+        """The open transaction is aborted and whoever wrote it can write no more.
+
+        Args:
+            server_version: the finalized `transaction.version`.
+        """
+        aborted = self.prepared(
+            is_commit=False,
+            client_version=EPOCH_BUMP_VERSION if self.is_kept else server_version,
+            spare_producer_id=spare_producer_id,
+            now_ms=now_ms,
+        )
+        if aborted.client_version >= EPOCH_BUMP_VERSION:
+            return aborted
+        producer_epoch = min(self.producer_epoch + 1, LAST_EPOCH)
+        return replace(aborted, producer_epoch=producer_epoch, client_version=0)
+
+    def completed(self, now_ms: float) -> Transaction:
+        """Every partition has its marker."""
+        is_commit = self.status is TransactionStatus.PREPARE_COMMIT
+        producer = self.producer_after_end
+        has_changed = producer.producer_id != self.producer_id
+        return self._moved(
+            TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT,
+            now_ms,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            partitions=frozenset(),
+            previous_producer_id=self.previous_producer_id if has_changed else self.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+            next_producer_epoch=NO_PRODUCER_EPOCH,
+        )
+
+    def _moved(self, status: TransactionStatus, now_ms: float, **changes: object) -> Transaction:
+        assert is_legal(self.status, status), f"{self.status.words} to {status.words}"
+        changes.setdefault("previous_producer_id", self.producer_id)
+        changed = replace(self, status=status, last_update_ms=int(now_ms), **changes)  # type: ignore[arg-type]
+        assert 0 <= changed.producer_epoch <= LAST_EPOCH
+        return changed
+
+
+_COMPLETE: Final = frozenset({TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT})
+
+
+def new_transaction(
+    transactional_id: str, producer_id: int, timeout_ms: int, now_ms: float
+) -> Transaction:
+    """An id that was never heard of, with its first producer."""
+    return Transaction(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=0,
+        status=TransactionStatus.EMPTY,
+        timeout_ms=timeout_ms,
+        last_update_ms=int(now_ms),
+        previous_producer_id=producer_id,
+    )
+
+
+# -- the log ---------------------------------------------------------------------------------------
+
+
+def record_key(transactional_id: str) -> TransactionLogKey:
+    """The key of everything about an id."""
+    return TransactionLogKey(transactional_id=transactional_id)
+
+
+def record_value(transaction: Transaction, version: int) -> TransactionLogValue:
+    """What the log says of an id, in that version."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in sorted(transaction.partitions):
+        by_topic.setdefault(topic, []).append(index)
+    schemas = [
+        PartitionsSchema(topic=topic, partition_ids=indexes) for topic, indexes in by_topic.items()
+    ]
+    value = TransactionLogValue(
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=transaction.status,
+        transaction_partitions=(None if transaction.status is TransactionStatus.EMPTY else schemas),
+        transaction_last_update_timestamp_ms=transaction.last_update_ms,
+        transaction_start_timestamp_ms=transaction.start_ms,
+    )
+    if version >= 1:
+        value.previous_producer_id = transaction.previous_producer_id
+        value.next_producer_id = transaction.next_producer_id
+        value.next_producer_epoch = transaction.next_producer_epoch
+        value.client_transaction_version = transaction.client_version
+    return value
+
+
+def value_version(transaction: Transaction, server_version: int) -> int:
+    """The version its record is written in: the one with tagged fields from `transaction.version` 1
+    on, or when what it says needs them.
+    """
+    return int(
+        server_version >= 1
+        or transaction.client_version >= EPOCH_BUMP_VERSION
+        or transaction.next_producer_id != NO_PRODUCER_ID
+    )
+
+
+def from_record(key: TransactionLogKey, value: TransactionLogValue) -> Transaction:
+    """The id as the log says.
+
+    Raises:
+        RemoteProtocolError: a state that there is none of; nothing can be made of the log then.
+    """
+    try:
+        status = TransactionStatus(value.transaction_status)
+    except ValueError:
+        raise RemoteProtocolError(
+            f"{key.transactional_id!r} is in state {value.transaction_status}, which there is not"
+        ) from None
+    return Transaction(
+        transactional_id=key.transactional_id,
+        producer_id=value.producer_id,
+        producer_epoch=value.producer_epoch,
+        status=status,
+        timeout_ms=value.transaction_timeout_ms,
+        last_update_ms=value.transaction_last_update_timestamp_ms,
+        start_ms=value.transaction_start_timestamp_ms,
+        partitions=frozenset(
+            TopicPartition(topic.topic, index)
+            for topic in value.transaction_partitions or ()
+            for index in topic.partition_ids
+        ),
+        previous_producer_id=value.previous_producer_id,
+        next_producer_id=value.next_producer_id,
+        next_producer_epoch=value.next_producer_epoch,
+        client_version=value.client_transaction_version,
+    )

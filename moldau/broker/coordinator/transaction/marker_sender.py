@@ -1,0 +1,355 @@
+"""Takes the markers that end transactions to the partitions' leaders, until each has said done.
+
+Owns which marker waits for which broker, the requests under way, and the repetition. Must not know
+the state of transactions, nor write markers itself. Invariants: a marker is with exactly one
+destination, or waits for its partition to have a leader; nothing is sent for a transaction that is
+complete or whose coordinator has lost the partition (`SendMarkers.is_cancelled`): late, it might
+end the producer's next transaction; a partition that is gone counts as done.
+
+A marker whose answer was lost is sent again: leaders take the second one for what it is (the epoch
+tells from transaction version 2 on; below, a repeated marker ends nothing that is open).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from moldau.protocol.errors import ErrorCode, LocalProtocolError
+from moldau.protocol.messages.p27_write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from moldau.protocol.types import TopicPartition
+from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
+
+if TYPE_CHECKING:
+    from moldau.broker.coordinator.transaction.core.markers import SendMarkers
+    from moldau.metadata.image import MetadataImage
+    from moldau.runtime.clock import Clock
+    from moldau.runtime.network import Network
+    from moldau.runtime.telemetry.metrics import Registry
+    from moldau.runtime.timers import TimerWheel
+
+logger = logging.getLogger("moldau.broker.transactions")
+
+METRIC_PREFIX: Final = "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name="
+
+RETRY_MS: Final = 100
+"""The pause before a marker that was not written is sent again."""
+
+MAX_IN_FLIGHT: Final = 4
+"""Requests under way to one broker: one partition that takes its time does not hold up all."""
+
+MAX_PARTITIONS_PER_REQUEST: Final = 5_000
+
+NO_LEADER: Final = -1
+
+FENCED_ERRORS: Final = frozenset(
+    {ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
+)
+"""The partition has heard of a newer coordinator, or a newer producer: it is not ours to end."""
+
+DONE_ERRORS: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+"""Nothing more can be done at that partition."""
+
+
+class Marker(NamedTuple):
+    """One marker for one partition."""
+
+    coordinator_partition: int
+    command: SendMarkers
+    partition: TopicPartition
+
+
+WriteMarkers = Callable[[WriteTxnMarkersRequest, Callable[[WriteTxnMarkersResponse], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerPorts:
+    """The broker around the sender.
+
+    Attributes:
+        image: the metadata as it is now.
+        coordinator_epoch: of a partition of `__transaction_state`, -1 when it is not led here.
+        write_here: writes the markers of partitions that this broker leads.
+        written: told which partitions of a command are done.
+        start: runs a coroutine whose failure is told to the node.
+        request_timeout_ms: after which a broker that owes an answer is given up.
+    """
+
+    broker_id: int
+    listener_name: str
+    image: Callable[[], MetadataImage]
+    coordinator_epoch: Callable[[int], int]
+    write_here: WriteMarkers
+    written: Callable[[int, SendMarkers, list[TopicPartition]], None]
+    start: Callable[[Coroutine[Any, Any, None], str], object]
+    timers: TimerWheel
+    clock: Clock
+    registry: Registry
+    network: Network | None
+    request_timeout_ms: int
+
+
+class _Destination:
+    """The markers for one broker: they wait in a queue, or are in a request under way."""
+
+    __slots__ = ("broker_id", "in_flight", "link", "queue")
+
+    def __init__(self, broker_id: int, link: LeaderLink | None) -> None:
+        self.broker_id = broker_id
+        self.link = link
+        self.queue: dict[Marker, None] = {}
+        self.in_flight = 0
+
+
+class MarkerSender:
+    """Belongs to the data loop. Nothing is sent within a call: the next turn of the loop does."""
+
+    def __init__(self, ports: MarkerPorts) -> None:
+        self._ports = ports
+        self._destinations: dict[int, _Destination] = {}
+        self._leaderless: dict[Marker, None] = {}
+        self._waiting_count = 0
+        self._is_due = False
+        self._is_closed = False
+        ports.registry.gauge(
+            METRIC_PREFIX + "UnknownDestinationQueueSize", lambda: len(self._leaderless)
+        )
+
+    @property
+    def unsent_count(self) -> int:
+        """Markers that wait for a leader or in a queue."""
+        return len(self._leaderless) + sum(len(each.queue) for each in self._destinations.values())
+
+    def send(self, coordinator_partition: int, command: SendMarkers) -> None:
+        """Take over a command."""
+        self._route(
+            Marker(coordinator_partition, command, partition)
+            for partition in sorted(command.remaining)
+        )
+
+    def on_metadata_update(self) -> None:
+        """Leaders may have changed: those who wait for one may have it now."""
+        if self._leaderless:
+            waiting, self._leaderless = self._leaderless, {}
+            self._route(waiting)
+
+    async def close(self) -> None:
+        """Send no more; what is under way may still be served."""
+        self._is_closed = True
+        self._leaderless.clear()
+        for destination in self._destinations.values():
+            destination.queue.clear()
+            if destination.link is not None:
+                await destination.link.close()
+
+    # -- where to --------------------------------------------------------------------------------
+
+    def _route(self, markers: Iterable[Marker]) -> None:
+        """Put each into the queue of its partition's leader."""
+        if self._is_closed:
+            return
+        image = self._ports.image()
+        gone: list[Marker] = []
+        for marker in markers:
+            if marker.command.is_cancelled or marker.partition not in marker.command.remaining:
+                continue
+            leader = _leader(image, marker.partition)
+            if leader is None:
+                gone.append(marker)
+            elif leader != self._ports.broker_id and self._address(image, leader) is None:
+                self._leaderless[marker] = None
+            else:
+                self._destination(leader).queue[marker] = None
+        for marker in gone:
+            logger.info(
+                "%s is gone: the transaction of %r ends without it",
+                marker.partition,
+                marker.command.transactional_id,
+            )
+        self._send_soon()
+        self._tell_written(gone)
+
+    def _address(self, image: MetadataImage, broker_id: int) -> LeaderAddress | None:
+        registration = image.cluster.brokers.get(broker_id)
+        if registration is None or registration.fenced:
+            return None
+        listener = registration.listeners.get(self._ports.listener_name)
+        return None if listener is None else LeaderAddress(broker_id, listener.host, listener.port)
+
+    def _destination(self, broker_id: int) -> _Destination:
+        destination = self._destinations.get(broker_id)
+        if destination is None:
+            link = None
+            if broker_id != self._ports.broker_id:
+                link = LeaderLink(
+                    client_id=f"broker-{self._ports.broker_id}-txn-marker-sender",
+                    network=self._ports.network,
+                    clock=self._ports.clock,
+                    request_timeout_ms=self._ports.request_timeout_ms,
+                )
+            destination = self._destinations[broker_id] = _Destination(broker_id, link)
+        return destination
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def _send_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._send_due)
+
+    def _send_due(self) -> None:
+        self._is_due = False
+        for destination in list(self._destinations.values()):
+            while destination.queue and destination.in_flight < MAX_IN_FLIGHT:
+                self._send_to(destination)
+
+    def _send_to(self, destination: _Destination) -> None:
+        """One request with what waits for that broker, unless there is nothing left of it."""
+        image = self._ports.image()
+        taken: list[Marker] = []
+        elsewhere: list[Marker] = []
+        while destination.queue and len(taken) < MAX_PARTITIONS_PER_REQUEST:
+            marker = next(iter(destination.queue))
+            del destination.queue[marker]
+            if _leader(image, marker.partition) != destination.broker_id:
+                elsewhere.append(marker)
+            elif (
+                not marker.command.is_cancelled
+                and self._ports.coordinator_epoch(marker.coordinator_partition) >= 0
+            ):
+                taken.append(marker)
+        if elsewhere:
+            self._route(elsewhere)
+        if not taken:
+            return
+        request = self._request(taken)
+        destination.in_flight += 1
+        if destination.link is None:
+            self._ports.write_here(
+                request, lambda response: self._answered(destination, taken, response)
+            )
+            return
+        address = self._address(image, destination.broker_id)
+        if address is None:
+            self._answered(destination, taken, None)
+            return
+        self._ports.start(
+            self._send_request(destination, destination.link, address, request, taken),
+            f"markers for broker {destination.broker_id}",
+        )
+
+    def _request(self, markers: list[Marker]) -> WriteTxnMarkersRequest:
+        by_command: dict[tuple[int, SendMarkers], dict[str, list[int]]] = {}
+        for marker in markers:
+            topics = by_command.setdefault((marker.coordinator_partition, marker.command), {})
+            topics.setdefault(marker.partition.topic, []).append(marker.partition.partition)
+        return WriteTxnMarkersRequest(
+            markers=[
+                WritableTxnMarker(
+                    producer_id=command.producer.producer_id,
+                    producer_epoch=command.producer.producer_epoch,
+                    transaction_result=command.is_commit,
+                    topics=[
+                        WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+                        for topic, indexes in topics.items()
+                    ],
+                    coordinator_epoch=self._ports.coordinator_epoch(coordinator_partition),
+                    transaction_version=command.transaction_version,
+                )
+                for (coordinator_partition, command), topics in by_command.items()
+            ]
+        )
+
+    async def _send_request(
+        self,
+        destination: _Destination,
+        link: LeaderLink,
+        address: LeaderAddress,
+        request: WriteTxnMarkersRequest,
+        markers: list[Marker],
+    ) -> None:
+        response = None
+        try:
+            response = await link.send(address, request, timeout_ms=self._ports.request_timeout_ms)
+        except LINK_ERRORS as problem:
+            logger.debug("no answer about markers from %s: %s", address, problem)
+        except LocalProtocolError as problem:
+            logger.warning("%s cannot be sent markers: %s", address, problem)
+        finally:
+            self._answered(destination, markers, response)
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _answered(
+        self,
+        destination: _Destination,
+        markers: list[Marker],
+        response: WriteTxnMarkersResponse | None,
+    ) -> None:
+        """Sort what was sent by what became of it; without a response nothing is known."""
+        destination.in_flight -= 1
+        errors: dict[tuple[int, TopicPartition], ErrorCode] = {}
+        if response is not None:
+            for result in response.markers:
+                for topic in result.topics:
+                    for partition in topic.partitions:
+                        name = TopicPartition(topic.name, partition.partition_index)
+                        errors[result.producer_id, name] = ErrorCode.of(partition.error_code)
+        done: list[Marker] = []
+        again: list[Marker] = []
+        for marker in markers:
+            key = (marker.command.producer.producer_id, marker.partition)
+            error = errors.get(key, ErrorCode.NETWORK_EXCEPTION)
+            if error in DONE_ERRORS:
+                done.append(marker)
+            elif error in FENCED_ERRORS:
+                self._fenced(marker, error)
+            else:
+                again.append(marker)
+        if again and not self._is_closed:
+            self._ports.timers.call_later(RETRY_MS, self._route, again)
+        if destination.queue:
+            self._send_soon()
+        self._tell_written(done)
+
+    def _fenced(self, marker: Marker, error: ErrorCode) -> None:
+        if not marker.command.is_cancelled:
+            logger.error(
+                "the end of the transaction of %r is not taken any more: %s says %s",
+                marker.command.transactional_id,
+                marker.partition,
+                error.name,
+            )
+            marker.command.is_cancelled = True
+
+    def _tell_written(self, markers: Iterable[Marker]) -> None:
+        """Comes last: what raises in it holds up neither what is to be sent nor the others."""
+        by_command: dict[tuple[int, SendMarkers], list[TopicPartition]] = {}
+        for marker in markers:
+            key = (marker.coordinator_partition, marker.command)
+            by_command.setdefault(key, []).append(marker.partition)
+        with ExitStack() as calls:
+            for (coordinator_partition, command), partitions in reversed(by_command.items()):
+                calls.callback(self._ports.written, coordinator_partition, command, partitions)
+
+
+def _leader(image: MetadataImage, name: TopicPartition) -> int | None:
+    """Who leads: NO_LEADER for nobody now, None for a partition that is not there any more."""
+    topic = image.topics.topics_by_name.get(name.topic)
+    registration = None if topic is None else topic.partitions.get(name.partition)
+    return None if registration is None else registration.leader

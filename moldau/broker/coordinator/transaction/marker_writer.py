@@ -1,0 +1,171 @@
+"""Writing transaction markers to the partitions this broker leads.
+
+Owns one WriteTxnMarkers request from its first append until every partition is decided. Must not
+choose where markers go, or send any (`marker_sender` does). Invariants: `done` is called exactly
+once; NONE is said of a partition only when its marker is committed; a marker for a partition of
+`__consumer_offsets` reaches the group coordinator's state machine, and no other way leads into that
+log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from moldau.broker.coordinator.core.result import Producer
+from moldau.broker.replica import ProduceWait
+from moldau.broker.replica.purgatory import DelayedOperation
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p27_write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+if TYPE_CHECKING:
+    from moldau.broker.api.services import BrokerServices
+
+_NOT_HERE: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""Of a group coordinator; whoever sends markers looks for a partition's leader instead."""
+
+OnWritten = Callable[[WriteTxnMarkersResponse], None]
+
+
+def write_markers(
+    services: BrokerServices, request: WriteTxnMarkersRequest, done: OnWritten
+) -> Iterator[None]:
+    """Append every marker, and answer when all are committed, refused, or late; a step for each
+    partition of each.
+
+    Args:
+        done: called once, at once or later, with an answer for each marker and partition: NONE,
+            UNKNOWN_TOPIC_OR_PARTITION (not on this broker), NOT_LEADER_OR_FOLLOWER,
+            NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT (not committed in time, maybe later),
+            INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, INVALID_REQUEST.
+    """
+    writing = _Writing(services, done)
+    for marker in request.markers:
+        yield from writing.write(marker)
+    writing.start_waiting()
+    services.replica_manager.complete_soon()
+
+
+class _Writing(DelayedOperation):
+    """States: writing (until `start_waiting`) → waiting → answered."""
+
+    __slots__ = ("_commit_waits", "_done", "_is_started", "_results", "_services", "_undecided")
+
+    def __init__(self, services: BrokerServices, done: OnWritten) -> None:
+        super().__init__()
+        self._services = services
+        self._done = done
+        self._results: dict[int, WritableTxnMarkerResult] = {}
+        self._commit_waits: dict[ProduceWait, None] = {}
+        self._undecided: dict[int, WritableTxnMarkerPartitionResult] = {}
+        """By identity: what has no error code yet."""
+        self._is_started = False
+
+    def write(self, marker: WritableTxnMarker) -> Iterator[None]:
+        """Append one marker to all its partitions; a step for each."""
+        result = self._results.setdefault(
+            marker.producer_id, WritableTxnMarkerResult(producer_id=marker.producer_id)
+        )
+        for topic in marker.topics:
+            slots: list[WritableTxnMarkerPartitionResult] = []
+            result.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=slots))
+            for index in topic.partition_indexes:
+                slot = WritableTxnMarkerPartitionResult(partition_index=index)
+                slots.append(slot)
+                self._undecided[id(slot)] = slot
+                self._write_one(marker, topic.name, slot)
+                yield
+
+    def _write_one(
+        self, marker: WritableTxnMarker, topic: str, slot: WritableTxnMarkerPartitionResult
+    ) -> None:
+        partition = self._services.replica_manager.get(topic, slot.partition_index)
+        if partition is None:
+            self._decide(slot, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return
+        if marker.producer_id < 0 or marker.producer_epoch < 0:
+            self._decide(slot, ErrorCode.INVALID_REQUEST)
+            return
+        if topic == CONSUMER_OFFSETS.topic:
+            self._services.group_coordinator.runtime.complete_transaction(
+                slot.partition_index,
+                Producer(marker.producer_id, marker.producer_epoch),
+                coordinator_epoch=marker.coordinator_epoch,
+                is_commit=marker.transaction_result,
+                transaction_version=marker.transaction_version,
+                done=partial(self._completed_by_group, slot),
+            )
+            return
+        appended = partition.append_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            is_commit=marker.transaction_result,
+            transaction_version=marker.transaction_version,
+        )
+        if appended.error is not ErrorCode.NONE:
+            self._decide(slot, appended.error)
+            return
+        wait = ProduceWait(self, partition, appended.last_offset + 1, slot)
+        error = partition.wait_for_commit(wait)
+        if error is None:
+            self._commit_waits[wait] = None
+        else:
+            self._decide(slot, error)
+
+    def _completed_by_group(self, slot: WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
+        self._decide(slot, ErrorCode.NOT_LEADER_OR_FOLLOWER if error in _NOT_HERE else error)
+
+    def commit_decided(self, wait: ProduceWait, error: ErrorCode) -> None:
+        """A partition's high watermark passed the marker, or never will here."""
+        del self._commit_waits[wait]
+        self._decide(wait.slot, error)
+
+    def _decide(self, slot: WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
+        if self._undecided.pop(id(slot), None) is None:
+            return  # too late: the sender has been told already
+        slot.error_code = error
+        if self._is_started and not self._undecided:
+            self._answer()
+
+    def start_waiting(self) -> None:
+        """All markers have been looked at."""
+        self._is_started = True
+        if not self._undecided:
+            self._answer()
+            return
+        timeout_ms = int(self._services.node_config["request.timeout.ms"])
+        if not self._services.replica_manager.produce_purgatory.add(self, timeout_ms):
+            self.on_timeout()
+
+    def on_timeout(self) -> None:
+        """Whoever sent the markers sends those that are not committed again."""
+        waits, self._commit_waits = self._commit_waits, {}
+        for wait in waits:
+            wait.partition.produce_waits.pop(wait, None)
+        undecided, self._undecided = self._undecided, {}
+        for slot in undecided.values():
+            slot.error_code = ErrorCode.REQUEST_TIMED_OUT
+        self._answer()
+
+    def on_dropped(self) -> None:
+        """Nothing depends on a connection: markers are written whoever has gone."""
+
+    def _answer(self) -> None:
+        self._services.replica_manager.produce_purgatory.remove(self)
+        self._done(WriteTxnMarkersResponse(markers=list(self._results.values())))

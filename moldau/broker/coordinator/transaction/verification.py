@@ -1,0 +1,385 @@
+"""Asking coordinators whether partitions belong to a transaction, or to let them (KIP-890).
+
+Owns the questions under way: one at a time per transactional id, one request at a time per
+coordinator with all that is to be asked there, back-off while the coordinator is busy with the
+transaction before. Must not append, or know partitions beyond their name. Invariants: whoever asks
+is told exactly once, and those who ask for the same transactional id are told in the order in
+which they asked: what they append next would be out of sequence otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from moldau.broker.replica.transactions import holds_transaction
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode, LocalProtocolError
+from moldau.protocol.messages.p24_add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from moldau.protocol.types import TopicPartition
+from moldau.runtime.connection import UnsupportedByPeer
+from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
+
+if TYPE_CHECKING:
+    from moldau.broker.api.services import BrokerServices
+    from moldau.runtime.connection import Connection
+    from moldau.runtime.timers import WheelTimer
+
+logger = logging.getLogger("moldau.broker.coordinator.transaction")
+
+MAX_WAITING: Final = 10_000
+"""Questions that wait for an answer; one more is told to come back later."""
+
+MAX_TRANSACTIONS_PER_REQUEST: Final = 1_000
+
+FIRST_BATCHED_VERSION: Final = 4
+METRIC_PREFIX: Final = "kafka.server:type=AddPartitionsToTxnManager,name="
+
+Errors = Mapping[TopicPartition, ErrorCode]
+OnVerified = Callable[[Errors], None]
+
+
+class Support(Enum):
+    """What the version of a client's request says about transactions."""
+
+    OLD_ERRORS = "old errors"
+    """Verified only; TRANSACTION_ABORTABLE is not known to it."""
+    ABORTABLE_ERROR = "abortable error"
+    """Verified only."""
+    ADDS_PARTITIONS = "adds partitions"
+    """Partitions are added by the request itself, each transaction has an epoch of its own."""
+
+    @property
+    def adds_partitions(self) -> bool:
+        """Whether the coordinator is to add what it does not know yet."""
+        return self is Support.ADDS_PARTITIONS
+
+
+class _Question:
+    """What one request wants to know of one transaction."""
+
+    __slots__ = ("done", "partitions", "producer", "support")
+
+    def __init__(
+        self,
+        producer: tuple[int, int],
+        partitions: Sequence[TopicPartition],
+        support: Support,
+        done: OnVerified,
+    ) -> None:
+        self.producer = producer
+        self.partitions = partitions
+        self.support = support
+        self.done = done
+
+
+class _Round:
+    """Questions about one transaction that are asked together."""
+
+    __slots__ = ("adds", "begun_ms", "partitions", "producer", "questions", "transactional_id")
+
+    def __init__(self, transactional_id: str, questions: list[_Question], begun_ms: float) -> None:
+        first = questions[0]
+        self.transactional_id = transactional_id
+        self.questions = questions
+        self.producer = first.producer
+        self.adds = first.support.adds_partitions
+        self.partitions = list(dict.fromkeys(p for each in questions for p in each.partitions))
+        self.begun_ms = begun_ms
+
+
+class TransactionVerifier:
+    """Owned by the data loop.
+
+    Attributes:
+        is_enabled: `transaction.partition.verification.enable`; what requests that add partitions
+            ask is asked either way.
+
+    Args:
+        services: with the transaction coordinator of this broker, which knows where each
+            transactional id is coordinated.
+    """
+
+    def __init__(self, services: BrokerServices) -> None:
+        config = services.node_config
+        self._services = services
+        self.is_enabled = bool(config["transaction.partition.verification.enable"])
+        self._request_timeout_ms = int(config["request.timeout.ms"])
+        self._retry_backoff_ms = int(config["add.partitions.to.txn.retry.backoff.ms"])
+        self._retry_limit_ms = min(
+            int(config["add.partitions.to.txn.retry.backoff.max.ms"]), self._request_timeout_ms
+        )
+        self._lines: dict[str, deque[_Question]] = {}
+        """Questions by transactional id, while one of them is under way."""
+        self._waiting_count = 0
+        self._to_send: dict[int, deque[_Round]] = {}
+        """Rounds by coordinator, while a request to it is under way."""
+        self._links: dict[int, LeaderLink] = {}
+        self._retries: dict[_Round, WheelTimer] = {}
+        self._is_closed = False
+        registry = services.registry
+        self._failures = registry.meter(METRIC_PREFIX + "VerificationFailureRate")
+        self._times_ms = registry.histogram(METRIC_PREFIX + "VerificationTimeMs")
+
+    def update_verification(self, is_enabled: bool) -> None:
+        """`transaction.partition.verification.enable` has changed."""
+        self.is_enabled = is_enabled
+
+    @property
+    def waiting_count(self) -> int:
+        """Questions without an answer."""
+        return self._waiting_count
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        support: Support,
+        done: OnVerified,
+    ) -> None:
+        """Ask the coordinator of `transactional_id`.
+
+        Args:
+            done: called once, at once or later, with an error or NONE for each of `partitions`:
+                INVALID_PRODUCER_EPOCH (fenced), INVALID_TXN_STATE or TRANSACTION_ABORTABLE (not in
+                the transaction), CONCURRENT_TRANSACTIONS, NETWORK_EXCEPTION, COORDINATOR_… and what
+                else a coordinator says.
+        """
+        if self._is_closed or self._waiting_count >= MAX_WAITING:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if not self._is_closed:
+                error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            done(dict.fromkeys(partitions, error))
+            return
+        question = _Question((producer_id, producer_epoch), partitions, support, done)
+        self._waiting_count += 1
+        line = self._lines.get(transactional_id)
+        if line is not None:
+            line.append(question)
+            return
+        self._lines[transactional_id] = deque()
+        self._begin_round(transactional_id, [question])
+
+    async def close(self) -> None:
+        """Whoever waits is told COORDINATOR_NOT_AVAILABLE, whoever asks later too."""
+        self._is_closed = True
+        retries, self._retries = self._retries, {}
+        for asked, timer in retries.items():
+            timer.cancel()
+            self._ask(asked)
+        for link in list(self._links.values()):
+            await link.close()
+
+    # -- rounds ----------------------------------------------------------------------------------
+
+    def _begin_round(self, transactional_id: str, questions: list[_Question]) -> None:
+        now_ms = self._services.clock.monotonic_ms()
+        self._ask(_Round(transactional_id, questions, now_ms))
+
+    def _ask(self, asked: _Round) -> None:
+        """Bring a round to whoever coordinates it now."""
+        self._retries.pop(asked, None)
+        if self._is_closed:
+            self._answered_all(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        coordinator = self._services.transaction_coordinator
+        broker_id = coordinator.leader_of(asked.transactional_id)
+        if broker_id is None:
+            self._answered_all(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif broker_id == self._services.broker_id:
+            coordinator.add_partitions(
+                asked.transactional_id,
+                *asked.producer,
+                asked.partitions,
+                verify_only=not asked.adds,
+                done=lambda errors: self._answered(asked, errors),
+            )
+        elif broker_id in self._to_send:
+            self._to_send[broker_id].append(asked)
+        else:
+            self._to_send[broker_id] = deque([asked])
+            self._services.start(self._send_all(broker_id), f"verify transactions at {broker_id}")
+
+    def _answered_all(self, asked: _Round, error: ErrorCode) -> None:
+        self._answered(asked, dict.fromkeys(asked.partitions, error))
+
+    def _answered(self, asked: _Round, errors: Errors) -> None:
+        waited_ms = self._services.clock.monotonic_ms() - asked.begun_ms
+        if (
+            asked.adds
+            and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
+            and waited_ms < self._retry_limit_ms
+            and not self._is_closed
+        ):
+            # The transaction before is being completed: soon done, and dear to ask again for.
+            self._retries[asked] = self._services.timers.call_later(
+                self._retry_backoff_ms, self._ask, asked
+            )
+            return
+        self._times_ms.observe(waited_ms)
+        for question in asked.questions:
+            answer = {
+                partition: _as_asked(
+                    errors.get(partition, ErrorCode.NETWORK_EXCEPTION), question.support
+                )
+                for partition in question.partitions
+            }
+            failure_count = sum(error is not ErrorCode.NONE for error in answer.values())
+            if failure_count:
+                self._failures.mark(failure_count)
+            self._waiting_count -= 1
+            question.done(answer)
+        if self._lines[asked.transactional_id]:
+            # From the loop: answers that come at once must not pile up on the stack.
+            asyncio.get_running_loop().call_soon(self._next_round, asked.transactional_id)
+        else:
+            del self._lines[asked.transactional_id]
+
+    def _next_round(self, transactional_id: str) -> None:
+        """The questions that came meanwhile, as far as they can be asked together."""
+        line = self._lines[transactional_id]
+        while line and self._is_settled(line[0]):
+            question = line.popleft()
+            self._waiting_count -= 1
+            question.done(dict.fromkeys(question.partitions, ErrorCode.NONE))
+        if not line:
+            del self._lines[transactional_id]
+            return
+        first = line.popleft()
+        questions = [first]
+        while (
+            line
+            and line[0].producer == first.producer
+            and line[0].support.adds_partitions == first.support.adds_partitions
+        ):
+            questions.append(line.popleft())
+        self._begin_round(transactional_id, questions)
+
+    def _is_settled(self, question: _Question) -> bool:
+        """Whether what was appended meanwhile makes the question idle."""
+        manager = self._services.replica_manager
+        return all(
+            holds_transaction(manager.get(*partition), *question.producer)
+            for partition in question.partitions
+        )
+
+    # -- other brokers ---------------------------------------------------------------------------
+
+    async def _send_all(self, broker_id: int) -> None:
+        """Send rounds to one coordinator until there are no more."""
+        queue = self._to_send[broker_id]
+        try:
+            while queue:
+                count = min(len(queue), MAX_TRANSACTIONS_PER_REQUEST)
+                rounds = [queue.popleft() for _ in range(count)]
+                answer = await self._send(broker_id, rounds)
+                for asked in rounds:
+                    if isinstance(answer, ErrorCode):
+                        self._answered_all(asked, answer)
+                    else:
+                        self._answered(asked, answer.get(asked.transactional_id, {}))
+        finally:
+            del self._to_send[broker_id]
+
+    async def _send(self, broker_id: int, rounds: list[_Round]) -> ErrorCode | dict[str, Errors]:
+        """One request; an error, or the answers by transactional id."""
+        address = self._address(broker_id)
+        if address is None or self._is_closed:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        link = self._links.get(broker_id)
+        if link is None:
+            link = self._links[broker_id] = LeaderLink(
+                client_id=f"moldau-broker-{self._services.broker_id}-transaction-verifier",
+                network=self._services.network,
+                clock=self._services.clock,
+                request_timeout_ms=self._request_timeout_ms,
+            )
+
+        async def request(connection: Connection) -> AddPartitionsToTxnRequest:
+            version = connection.best_version(
+                ApiKey.ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnRequest
+            )
+            if version < FIRST_BATCHED_VERSION:
+                raise UnsupportedByPeer(f"{address} serves AddPartitionsToTxn up to {version}")
+            return AddPartitionsToTxnRequest(transactions=[_transaction(each) for each in rounds])
+
+        try:
+            response = await link.send(address, request, timeout_ms=self._request_timeout_ms)
+        except LocalProtocolError as error:
+            logger.warning("%s cannot verify transactions: %s", address, error)
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        except LINK_ERRORS as error:
+            logger.info(
+                "%s did not answer for %d transactions: %s",
+                address,
+                len(rounds),
+                str(error) or type(error).__name__,
+            )
+            return ErrorCode.NETWORK_EXCEPTION
+        return _answers(response)
+
+    def _address(self, broker_id: int) -> LeaderAddress | None:
+        registration = self._services.metadata.image.cluster.brokers.get(broker_id)
+        if registration is None or registration.fenced:
+            return None
+        endpoint = registration.listeners.get(self._services.inter_broker_listener_name)
+        if endpoint is None:
+            return None
+        return LeaderAddress(broker_id, endpoint.host, endpoint.port)
+
+
+def _as_asked(error: ErrorCode, support: Support) -> ErrorCode:
+    """What a coordinator says, in the words that producers of that version know."""
+    if error is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error is ErrorCode.TRANSACTION_ABORTABLE and support is Support.OLD_ERRORS:
+        return ErrorCode.INVALID_TXN_STATE
+    return error
+
+
+def _transaction(asked: _Round) -> AddPartitionsToTxnTransaction:
+    topics: dict[str, list[int]] = {}
+    for topic, partition_index in asked.partitions:
+        topics.setdefault(topic, []).append(partition_index)
+    producer_id, producer_epoch = asked.producer
+    return AddPartitionsToTxnTransaction(
+        transactional_id=asked.transactional_id,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        verify_only=not asked.adds,
+        topics=[
+            AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+            for topic, indexes in topics.items()
+        ],
+    )
+
+
+def _answers(response: AddPartitionsToTxnResponse) -> ErrorCode | dict[str, Errors]:
+    error = ErrorCode.of(response.error_code)
+    if error is not ErrorCode.NONE:
+        logger.error("verification of transactions was refused: %s", error.name)
+        # What this broker may not do is nothing that a producer could do anything about.
+        if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            return ErrorCode.INVALID_TXN_STATE
+        return error
+    return {
+        result.transactional_id: {
+            TopicPartition(topic.name, partition.partition_index): ErrorCode.of(
+                partition.partition_error_code
+            )
+            for topic in result.topic_results
+            for partition in topic.results_by_partition
+        }
+        for result in response.results_by_transaction
+    }

@@ -1,0 +1,314 @@
+"""The way from a broker to the active controller.
+
+Owns the port through which a broker asks the controller for a change and waits for its answer, and
+its form over the network: who leads now, repetition across failover, Envelopes for what clients
+sent (KIP-590). Must not interpret requests. Invariant: a request is either answered, or fails with
+ControllerUnavailable; it is never silently dropped, and it is never sent to two controllers at the
+same time.
+
+A request whose answer was lost is sent again, as Apache Kafka's brokers do: it may then have been
+served twice, and the second time may say TOPIC_ALREADY_EXISTS of what the first one created.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.envelope import decode_enveloped_response, encode_envelope
+from moldau.protocol.error_responses import has_error
+from moldau.protocol.errors import ErrorCode, LocalProtocolError
+from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET, EnvelopeRequest
+from moldau.protocol.schema import Message
+from moldau.runtime.clock import Clock
+from moldau.runtime.connection import DEFAULT_REQUEST_TIMEOUT_MS, Connection
+from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
+from moldau.runtime.network import Network
+from moldau.server.outgoing import Offload, run_inline
+
+logger = logging.getLogger("moldau.broker.controller")
+
+MAX_WAITING_REQUESTS: Final = 1_000
+DEFAULT_TIMEOUT_MS: Final = 30_000
+RETRY_BACKOFF_MS: Final = 100
+"""The pause before a request is tried again; a new leader ends it early."""
+
+
+class ControllerUnavailable(Exception):
+    """No active controller answered in time; the change may or may not have happened.
+
+    `error` is what to tell a client.
+    """
+
+    def __init__(self, message: str, error: ErrorCode = ErrorCode.REQUEST_TIMED_OUT) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class ForwardedClient(NamedTuple):
+    """Whose request a broker passes on: where the client is, what it calls itself, and the version
+    it spoke if its request is passed on unchanged (None: any that both sides know).
+    """
+
+    host: str
+    client_id: str | None = None
+    api_version: int | None = None
+
+
+class ControllerAnswer(NamedTuple):
+    """The controller's response, and where the metadata ended that were committed then: all that
+    the response tells of is below. UNKNOWN_END_OFFSET: this controller does not say (Apache
+    Kafka's), or the request was the broker's own.
+    """
+
+    response: Any
+    committed_end_offset: int = UNKNOWN_END_OFFSET
+
+
+class ControllerChannel(Protocol):
+    """Sends one request to the active controller (KIP-590's forwarding, from the broker's side)."""
+
+    async def send(
+        self, request: Message, principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
+    ) -> Any:
+        """Answer with the controller's response to a request of the broker's own.
+
+        Args:
+            principal: on whose behalf.
+
+        Raises:
+            ControllerUnavailable: no answer within `timeout_ms`, or too many requests wait already.
+        """
+        ...
+
+    async def forward(
+        self,
+        request: Message,
+        principal: str,
+        client: ForwardedClient,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> ControllerAnswer:
+        """As `send`, for the request of a client of this broker, whose `principal` is asked for
+        permission.
+        """
+        ...
+
+
+class TryAgain(Exception):
+    """This attempt brought no answer that counts; another one may."""
+
+
+_LANES: Final = {
+    ApiKey.BROKER_REGISTRATION: "heartbeat",
+    ApiKey.BROKER_HEARTBEAT: "heartbeat",
+    ApiKey.ALTER_PARTITION: "alter-partition",
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: "directory-assignments",
+    ApiKey.ADD_RAFT_VOTER: "voters",  # waits until the new voter has caught up
+    ApiKey.REMOVE_RAFT_VOTER: "voters",
+}
+_CLIENTS_LANE: Final = "forwarding"
+
+
+class NetworkControllerChannel:
+    """`ControllerChannel` over connections to the active controller.
+
+    Answers come in order on a connection, so what must not wait for a slow change has a connection
+    of its own (`_LANES`), as in Apache Kafka.
+
+    Args:
+        leader: the active controller as far as known, None for nobody; called on this loop.
+        request_timeout_ms: `controller.socket.timeout.ms`; a controller that owes an answer for so
+            long is given up.
+        network, clock: the simulation's, or None for the machine's.
+        offload: runs the coding of clients' requests beside the loop: they may be large.
+    """
+
+    def __init__(
+        self,
+        leader: Callable[[], LeaderAddress | None],
+        *,
+        client_id: str = "moldau-broker",
+        network: Network | None = None,
+        clock: Clock | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
+        retry_backoff_ms: float = RETRY_BACKOFF_MS,
+        offload: Offload = run_inline,
+    ) -> None:
+        self._leader = leader
+        self._offload = offload
+        self._retry_backoff_ms = retry_backoff_ms
+        self._links = {
+            lane: LeaderLink(
+                client_id=f"{client_id}-{lane}",
+                network=network,
+                clock=clock,
+                ssl_context=ssl_context,
+                request_timeout_ms=request_timeout_ms,
+            )
+            for lane in (*dict.fromkeys(_LANES.values()), _CLIENTS_LANE)
+        }
+        self._correlation_ids = itertools.cycle(range(2**31))
+        self._waiting_count = 0
+        self._leader_changed = asyncio.Event()
+        self._is_closed = False
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests that are not answered yet."""
+        return self._waiting_count
+
+    def leader_changed(self) -> None:
+        """The quorum has another leader, or none: stop waiting for the old one's answers."""
+        leader = self._leader()
+        for link in self._links.values():
+            link.leader_changed(leader)
+        self._leader_changed.set()
+
+    async def close(self) -> None:
+        """Give up; whoever waits is told ControllerUnavailable."""
+        self._is_closed = True
+        self._leader_changed.set()
+        for link in self._links.values():
+            await link.close()
+
+    async def send(
+        self,
+        request: Message,
+        principal: str,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> Any:
+        """As the port says."""
+        return (await self._send(request, principal, timeout_ms, None)).response
+
+    async def forward(
+        self,
+        request: Message,
+        principal: str,
+        client: ForwardedClient,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> ControllerAnswer:
+        """As the port says."""
+        return await self._send(request, principal, timeout_ms, client)
+
+    async def _send(
+        self, request: Message, principal: str, timeout_ms: int, client: ForwardedClient | None
+    ) -> ControllerAnswer:
+        if self._waiting_count >= MAX_WAITING_REQUESTS:
+            raise ControllerUnavailable(f"{MAX_WAITING_REQUESTS} requests wait already")
+        self._waiting_count += 1
+        try:
+            return await self._try(request, principal, timeout_ms, client)
+        finally:
+            self._waiting_count -= 1
+
+    async def _try(
+        self, request: Message, principal: str, timeout_ms: int, client: ForwardedClient | None
+    ) -> ControllerAnswer:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        reason = "no controller is known to lead"
+        while not self._is_closed:
+            self._leader_changed.clear()
+            leader = self._leader()
+            if leader is not None:
+                remaining_ms = (deadline - loop.time()) * 1000
+                try:
+                    return await self._attempt(leader, request, principal, remaining_ms, client)
+                except TryAgain as problem:
+                    reason = str(problem)
+            remaining = deadline - loop.time()
+            if remaining <= 0:
+                break
+            await self._back_off(min(remaining, self._retry_backoff_ms / 1000))
+        raise ControllerUnavailable(
+            f"{ApiKey(request.API_KEY).name} was not answered in {timeout_ms} ms: {reason}"
+        )
+
+    async def _back_off(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._leader_changed.wait()
+        except TimeoutError:
+            return
+
+    async def _attempt(
+        self,
+        leader: LeaderAddress,
+        request: Message,
+        principal: str,
+        timeout_ms: float,
+        client: ForwardedClient | None,
+    ) -> ControllerAnswer:
+        """One attempt at one leader. Raises TryAgain, ControllerUnavailable."""
+        lane = _LANES.get(ApiKey(request.API_KEY), _CLIENTS_LANE)
+        link = self._links[lane]
+        try:
+            if client is None:
+                response = await link.send(leader, request, timeout_ms=timeout_ms)
+                if has_error(response, ErrorCode.NOT_CONTROLLER):
+                    raise TryAgain(f"{leader} is not the active controller")
+                return ControllerAnswer(response)
+            return await self._forward(link, leader, request, principal, timeout_ms, client)
+        except LINK_ERRORS as error:
+            raise TryAgain(f"{leader}: {str(error) or type(error).__name__}") from error
+        except LocalProtocolError as error:
+            raise ControllerUnavailable(
+                f"{leader} does not speak what was asked: {error}", ErrorCode.UNSUPPORTED_VERSION
+            ) from error
+
+    async def _forward(
+        self,
+        link: LeaderLink,
+        leader: LeaderAddress,
+        request: Message,
+        principal: str,
+        timeout_ms: float,
+        client: ForwardedClient,
+    ) -> ControllerAnswer:
+        correlation_id = next(self._correlation_ids)
+        api_version = -1
+
+        async def envelope(connection: Connection) -> EnvelopeRequest:
+            nonlocal api_version
+            api_version = connection.best_version(
+                request.API_KEY, type(request), max_version=client.api_version
+            )
+            return await self._offload(  # type: ignore[no-any-return]
+                encode_envelope,
+                request,
+                api_version=api_version,
+                correlation_id=correlation_id,
+                client_id=client.client_id,
+                principal=principal,
+                client_host=client.host,
+            )
+
+        answer = await link.send(leader, envelope, timeout_ms=timeout_ms)
+        if answer.error_code == ErrorCode.NOT_CONTROLLER:
+            raise TryAgain(f"{leader} is not the active controller")
+        if answer.error_code != ErrorCode.NONE:
+            # The two nodes do not agree on something: nothing that the client could change.
+            error = ErrorCode.of(answer.error_code)
+            raise ControllerUnavailable(
+                f"{leader} refuses what is forwarded: {error.name}",
+                ErrorCode.UNSUPPORTED_VERSION
+                if error is ErrorCode.UNSUPPORTED_VERSION
+                else ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
+        response = await self._offload(
+            decode_enveloped_response,
+            answer,
+            api_key=request.API_KEY,
+            api_version=api_version,
+            correlation_id=correlation_id,
+        )
+        return ControllerAnswer(response, answer.committed_end_offset)

@@ -1,0 +1,163 @@
+"""What an append may have to wait for off the loop: recompression or a look at compressed keys
+before it, a flush after it.
+
+Owns the line of appends behind a recompression, and who waits for the next flush. Must not decide
+whether an append is allowed (`Partition.append` does, when its turn comes). Invariants: appends
+of a partition reach its log in the order they came; a flush acknowledges only what was appended
+before it began.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from moldau.protocol.errors import ErrorCode
+from moldau.storage.append import AppendResult, prepare
+from moldau.storage.faults import AppendRejected
+
+if TYPE_CHECKING:
+    from moldau.broker.replica.partition import Partition
+    from moldau.broker.replica.transactions import VerificationGuard
+    from moldau.storage.log import Log
+
+MAX_QUEUED_APPENDS: Final = 1_000
+"""Appends of one partition that wait for recompression; one more is told to come back later."""
+
+MAX_FLUSH_WAITS: Final = 10_000
+"""Appends of one partition that wait for a flush; one more is not acknowledged."""
+
+Records = bytearray | memoryview
+OnAppended = Callable[[AppendResult], None]
+OnFlushed = Callable[[ErrorCode], None]
+StartWork = Callable[[Coroutine[Any, Any, None]], None]
+Flush = Callable[["Log"], Awaitable[bool]]
+
+
+class QueuedAppend:
+    """An append that waits for its turn."""
+
+    __slots__ = ("guard", "on_appended", "records", "required_acks")
+
+    def __init__(
+        self,
+        records: Records,
+        required_acks: int,
+        on_appended: OnAppended,
+        guard: VerificationGuard | None,
+    ) -> None:
+        self.records = records
+        self.required_acks = required_acks
+        self.on_appended = on_appended
+        self.guard = guard
+
+
+class DeferredAppends:
+    """The two lines of one partition.
+
+    Args:
+        start_work: runs a coroutine beside the loop's own work.
+        flush: makes durable what a log holds now; False when the log went offline instead.
+    """
+
+    __slots__ = ("_flush", "_flush_waits", "_is_flushing", "_partition", "_queue", "_start_work")
+
+    def __init__(self, partition: Partition, start_work: StartWork, flush: Flush) -> None:
+        self._partition = partition
+        self._flush = flush
+        self._start_work = start_work
+        self._queue: deque[QueuedAppend] = deque()
+        self._flush_waits: list[OnFlushed] = []
+        self._is_flushing = False
+
+    @property
+    def is_line_empty(self) -> bool:
+        """Whether an append may go straight to the log."""
+        return not self._queue
+
+    def enqueue(
+        self,
+        records: Records,
+        required_acks: int,
+        on_appended: OnAppended,
+        *,
+        guard: VerificationGuard | None = None,
+    ) -> bool:
+        """Append in turn, recompressed if the topic wants that.
+
+        `records` must stay valid until `on_appended` is called with the outcome; `guard` is handed
+        to the append.
+
+        Returns:
+            False when too many appends wait already; nothing happens then.
+        """
+        queue = self._queue
+        if len(queue) >= MAX_QUEUED_APPENDS:
+            return False
+        queue.append(QueuedAppend(records, required_acks, on_appended, guard))
+        if len(queue) == 1:
+            self._start_work(self._append_in_turn())
+        return True
+
+    def wait_for_flush(self, on_flushed: OnFlushed) -> bool:
+        """Call `on_flushed` once everything appended so far is on stable storage, or cannot be.
+
+        Returns:
+            False when too many wait already; nothing happens then.
+        """
+        if len(self._flush_waits) >= MAX_FLUSH_WAITS:
+            return False
+        self._flush_waits.append(on_flushed)
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._start_work(self._flush_until_done())
+        return True
+
+    async def _append_in_turn(self) -> None:
+        queue = self._queue
+        queued = queue[0]
+        # What is answered when something fails that nobody expected: it must not block the line.
+        result = AppendResult(ErrorCode.UNKNOWN_SERVER_ERROR)
+        try:
+            result = await self._prepare_and_append(queued)
+        finally:
+            # Only now: until here a newer append must find the line occupied.
+            queue.popleft()
+            if queue:
+                self._start_work(self._append_in_turn())
+            queued.on_appended(result)
+
+    async def _prepare_and_append(self, queued: QueuedAppend) -> AppendResult:
+        partition = self._partition
+        log = partition.log
+        records = queued.records
+        if log is not None and not log.offline and log.needs_preparation(records):
+            try:
+                records = await log.filesystem.offload(prepare, records, log.config)
+            except AppendRejected as rejected:
+                return AppendResult(
+                    rejected.error,
+                    rejected.message,
+                    log_start_offset=log.log_start_offset,
+                    record_errors=rejected.record_errors,
+                    keyless_count=rejected.keyless_count,
+                )
+            if log.config.target_codec is not None:
+                partition.stats.message_conversions.count += 1
+        return partition.append(records, queued.required_acks, guard=queued.guard)
+
+    async def _flush_until_done(self) -> None:
+        try:
+            while self._flush_waits:
+                waits, self._flush_waits = self._flush_waits, []
+                log = self._partition.log
+                is_durable = False
+                try:
+                    is_durable = log is not None and await self._flush(log)
+                finally:
+                    error = ErrorCode.NONE if is_durable else ErrorCode.KAFKA_STORAGE_ERROR
+                    for on_flushed in waits:
+                        on_flushed(error)
+        finally:
+            self._is_flushing = False

@@ -1,0 +1,119 @@
+"""One DeleteRecords request from the leader's own deletion until the followers have followed.
+
+Owns the response under construction and the partitions that are waited for. Must not delete.
+Invariant: the response leaves exactly once, when no partition is waited for or the time is up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from moldau.broker.replica.purgatory import DelayedOperation
+from moldau.broker.replica.waiting import wait_in, wait_no_longer
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p21_delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+)
+
+if TYPE_CHECKING:
+    from moldau.broker.api.request_context import RequestContext
+    from moldau.broker.replica import Partition
+    from moldau.broker.replica.replica_manager import ReplicaManager
+
+NO_LOW_WATERMARK: Final = -1
+
+
+class _Wait(NamedTuple):
+    """A partition whose low watermark has to reach `required_offset`."""
+
+    required_offset: int
+    slot: DeleteRecordsPartitionResult
+
+
+class DelayedDeleteRecords(DelayedOperation):
+    """States: filled by `wait_for` → `start` → answered.
+
+    Args:
+        response: holds the slots, and those of the partitions that are not waited for.
+    """
+
+    __slots__ = ("_context", "_is_linked", "_manager", "_response", "_waits")
+
+    def __init__(
+        self, manager: ReplicaManager, context: RequestContext, response: DeleteRecordsResponse
+    ) -> None:
+        super().__init__()
+        self._manager = manager
+        self._context = context
+        self._response = response
+        self._waits: dict[Partition, list[_Wait]] = {}
+        self._is_linked = False
+
+    def wait_for(
+        self, partition: Partition, required_offset: int, slot: DeleteRecordsPartitionResult
+    ) -> None:
+        """Answer for `slot` once no live replica begins before `required_offset`."""
+        if not self._settle(partition, _Wait(required_offset, slot)):
+            self._waits.setdefault(partition, []).append(_Wait(required_offset, slot))
+
+    def start(self, timeout_ms: int) -> None:
+        """Answer, or wait for what is not there yet."""
+        if self._waits and timeout_ms > 0:
+            for partition in self._waits:
+                partition.low_watermark_waits[self] = None
+            purgatory = self._manager.delete_records_purgatory
+            self._is_linked = wait_in(purgatory, self, self._context, timeout_ms)
+            if self._is_linked:
+                return
+        self.on_timeout()
+
+    def partition_changed(self, partition: Partition) -> None:
+        """Its low watermark may have moved, or it is led by another broker now."""
+        waits = self._waits.get(partition)
+        if waits is None:
+            return
+        waits[:] = [wait for wait in waits if not self._settle(partition, wait)]
+        if not waits:
+            del self._waits[partition]
+            partition.low_watermark_waits.pop(self, None)
+            if not self._waits:
+                self._answer()
+
+    def on_timeout(self) -> None:
+        """Deleted here, and not known to be everywhere."""
+        for waits in self._waits.values():
+            for wait in waits:
+                wait.slot.error_code = ErrorCode.REQUEST_TIMED_OUT
+                wait.slot.low_watermark = NO_LOW_WATERMARK
+        self._answer()
+
+    def on_dropped(self) -> None:
+        """The records stay deleted; nobody is told."""
+        self._let_go()
+        self._context.respond_nothing()
+
+    def _settle(self, partition: Partition, wait: _Wait) -> bool:
+        """Fill the slot if the partition's part is decided."""
+        low_watermark = partition.low_watermark
+        if not partition.is_leader:
+            wait.slot.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif partition.log is None or partition.log.offline:
+            wait.slot.error_code = partition.unusable_error
+        elif low_watermark >= wait.required_offset:
+            wait.slot.low_watermark = low_watermark
+        else:
+            return False
+        return True
+
+    def _answer(self) -> None:
+        if self._is_linked:
+            wait_no_longer(self._manager.delete_records_purgatory, self, self._context)
+        self.is_ended = True
+        self._let_go()
+        self._context.respond(self._response)
+
+    def _let_go(self) -> None:
+        for partition in self._waits:
+            partition.low_watermark_waits.pop(self, None)
+        self._waits.clear()

@@ -1,0 +1,368 @@
+"""Fetch sessions: what each client is fetching, remembered between its requests (KIP-227).
+
+Owns the cache of sessions, their epochs and their eviction, and which partitions of a session have
+something new. Must not read logs or build responses. Invariants: a session's `dirty` holds every
+partition of which the client may not know the latest; a partition outside `dirty` is watched, so
+that the next change puts it there. That is why an incremental fetch costs what has changed, not
+what is subscribed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import ZERO_UUID
+
+if TYPE_CHECKING:
+    from random import Random
+    from uuid import UUID
+
+    from moldau.broker.replica.partition import Partition
+    from moldau.protocol.messages.p01_fetch import FetchRequest
+    from moldau.runtime.clock import Clock
+    from moldau.runtime.telemetry.metrics import Registry
+
+NO_REPLICA: Final = -1
+INVALID_SESSION_ID: Final = 0
+INITIAL_SESSION_EPOCH: Final = 0
+FINAL_SESSION_EPOCH: Final = -1
+MAX_SESSION_EPOCH: Final = 2**31 - 1
+DEFAULT_MAX_SESSIONS: Final = 1_000
+MIN_EVICTION_MS: Final = 120_000
+"""A session younger in use than this is only evicted for a larger one, see `_make_room`."""
+
+PartitionKey = tuple["str | UUID", int]
+Admit = Callable[["FetchPartition"], bool]
+
+
+class FetchOwner(Protocol):
+    """Whoever wants to hear that a fetched partition has changed."""
+
+    def partition_changed(self, fetched: FetchPartition) -> None:
+        """New data, another leader, another log start offset, or the partition is gone."""
+
+    def high_watermark_moved(self, fetched: FetchPartition) -> None:
+        """Only the high watermark is new: data for a consumer, not for a follower."""
+
+
+class FetchPartition:
+    """One partition in a fetch: from where, how much, and what the client was told last.
+
+    `partition` is the local replica while it is known; a partition that changes tells `owner`.
+    `is_follower` says that the client reads past the high watermark, to the end of the log, and
+    `replica_id` which broker that is;
+    `log_start_offset` is a follower's own. `is_position_news` says that the client has named the
+    partition in its latest request, and the leader has not taken note of that yet.
+    """
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "is_follower",
+        "is_position_news",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "owner",
+        "partition",
+        "partition_index",
+        "partition_max_bytes",
+        "replica_id",
+        "reported_high_watermark",
+        "reported_log_start_offset",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, owner: FetchOwner, topic: str, topic_id: UUID, partition_index: int) -> None:
+        self.owner = owner
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition_index = partition_index
+        self.partition: Partition | None = None
+        self.current_leader_epoch = -1
+        self.fetch_offset = 0
+        self.last_fetched_epoch = -1
+        self.log_start_offset = -1
+        self.is_follower = False
+        self.is_position_news = True
+        self.replica_id = NO_REPLICA
+        self.partition_max_bytes = 0
+        self.reported_high_watermark = -1
+        self.reported_log_start_offset = -1
+
+    @property
+    def key(self) -> PartitionKey:
+        """By id when the client fetches by id (v13 on), by name otherwise."""
+        if self.topic_id is ZERO_UUID or self.topic:
+            return (self.topic, self.partition_index)
+        return (self.topic_id, self.partition_index)
+
+    def watch(self, partition: Partition) -> None:
+        """Hear of the changes of `partition` from now on."""
+        if self.partition is not partition:
+            self.unwatch()
+            self.partition = partition
+            partition.fetch_watchers[self] = None
+
+    def unwatch(self) -> None:
+        """Hear nothing more."""
+        if self.partition is not None:
+            self.partition.fetch_watchers.pop(self, None)
+            self.partition = None
+
+
+class FetchSession:
+    """The partitions one client fetches, from full fetch to full fetch.
+
+    A follower's is privileged: it is not given up for a consumer's.
+    """
+
+    __slots__ = (
+        "created_ms",
+        "dirty",
+        "is_privileged",
+        "last_used_ms",
+        "partitions",
+        "session_epoch",
+        "session_id",
+        "uses_topic_ids",
+        "waiting",
+    )
+
+    def __init__(
+        self, session_id: int, now_ms: float, *, uses_topic_ids: bool, is_privileged: bool
+    ) -> None:
+        self.is_privileged = is_privileged
+        self.session_id = session_id
+        self.session_epoch = 1
+        self.created_ms = now_ms
+        self.last_used_ms = now_ms
+        self.uses_topic_ids = uses_topic_ids
+        self.partitions: dict[PartitionKey, FetchPartition] = {}
+        self.dirty: dict[FetchPartition, None] = {}
+        self.waiting: list[FetchOwner] = []
+
+    def partition_changed(self, fetched: FetchPartition) -> None:
+        """Remember it for the next response, and tell the fetches that wait."""
+        self.dirty[fetched] = None
+        for fetch in self.waiting:
+            fetch.partition_changed(fetched)
+
+    def high_watermark_moved(self, fetched: FetchPartition) -> None:
+        """Remember it for the next response, and tell the fetches that wait for it."""
+        self.dirty[fetched] = None
+        for fetch in self.waiting:
+            fetch.high_watermark_moved(fetched)
+
+    def repeat_position(self, fetched: FetchPartition) -> None:
+        """With its next request the client says again where it is, if it names the partition or
+        not: somebody who took its place may have said otherwise.
+        """
+        fetched.is_position_news = True
+        self.dirty[fetched] = None
+
+    def adopt(self, fetched: FetchPartition) -> None:
+        """Take over a partition of the full fetch that founds the session."""
+        fetched.owner = self
+        self.partitions[fetched.key] = fetched
+        self.dirty[fetched] = None
+
+    def update(self, request: FetchRequest) -> None:
+        """Apply an incremental request: partitions added, moved and forgotten."""
+        for fetched in request_partitions(request, self):
+            known = self.partitions.get(fetched.key)
+            if known is None:
+                self.partitions[fetched.key] = fetched
+                self.dirty[fetched] = None
+            else:
+                if known.current_leader_epoch != fetched.current_leader_epoch:
+                    # What a follower was told in another leader epoch it may not have taken:
+                    #   1. the leader answers with a new high watermark, and notes that
+                    #   2. metadata of a new epoch reach the follower: it ignores the answer
+                    #   3. it asks again; nothing has changed since 1, so it would never hear
+                    known.reported_high_watermark = -1
+                    known.reported_log_start_offset = -1
+                known.fetch_offset = fetched.fetch_offset
+                known.current_leader_epoch = fetched.current_leader_epoch
+                known.last_fetched_epoch = fetched.last_fetched_epoch
+                known.log_start_offset = fetched.log_start_offset
+                known.is_position_news = True
+                known.partition_max_bytes = fetched.partition_max_bytes
+                self.dirty[known] = None
+        for forgotten in request.forgotten_topics_data:
+            name: str | UUID = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
+            for partition_index in forgotten.partitions:
+                gone = self.partitions.pop((name, partition_index), None)
+                if gone is not None:
+                    gone.unwatch()
+                    self.dirty.pop(gone, None)
+
+    def close(self) -> None:
+        """Stop watching everything."""
+        for fetched in self.partitions.values():
+            fetched.unwatch()
+        self.partitions.clear()
+        self.dirty.clear()
+
+
+def request_partitions(request: FetchRequest, owner: FetchOwner) -> Iterable[FetchPartition]:
+    """The partitions a request lists, in its order."""
+    for topic in request.topics:
+        for asked in topic.partitions:
+            fetched = FetchPartition(owner, topic.topic, topic.topic_id, asked.partition)
+            fetched.current_leader_epoch = asked.current_leader_epoch
+            fetched.fetch_offset = asked.fetch_offset
+            fetched.last_fetched_epoch = asked.last_fetched_epoch
+            fetched.log_start_offset = asked.log_start_offset
+            fetched.partition_max_bytes = asked.partition_max_bytes
+            yield fetched
+
+
+class FetchSessionCache:
+    """The sessions of one broker, at most max.incremental.fetch.session.cache.slots of them.
+
+    Epoch rules: a full fetch (epoch 0) founds a session, epoch -1 fetches without one, and both end
+    the session they name; an incremental fetch must carry the epoch that follows the last one.
+    """
+
+    __slots__ = ("_clock", "_max_sessions", "_random", "_sessions", "evicted_count")
+
+    def __init__(
+        self, clock: Clock, random: Random, *, max_sessions: int = DEFAULT_MAX_SESSIONS
+    ) -> None:
+        self._clock = clock
+        self._random = random
+        self._max_sessions = max_sessions
+        self._sessions: dict[int, FetchSession] = {}  # least recently used first
+        self.evicted_count = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions in all sessions."""
+        return sum(len(session.partitions) for session in self._sessions.values())
+
+    def register_gauges(self, registry: Registry) -> None:
+        """Show the cache under Kafka's metric names."""
+        prefix = "kafka.server:type=FetchSessionCache,name="
+        registry.gauge(prefix + "NumIncrementalFetchSessions", lambda: float(len(self)))
+        registry.gauge(
+            prefix + "NumIncrementalFetchPartitionsCached", lambda: float(self.partition_count)
+        )
+        registry.gauge(
+            prefix + "IncrementalFetchSessionEvictions", lambda: float(self.evicted_count)
+        )
+
+    def resume(
+        self, request: FetchRequest, *, uses_topic_ids: bool
+    ) -> tuple[ErrorCode, FetchSession | None]:
+        """Find the session of an incremental fetch and apply the request to it.
+
+        Returns:
+            The error to answer with, or the session; a session that became empty has ended: it
+            comes back closed, and its id is free.
+        """
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None
+        if session.session_epoch != request.session_epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH, None
+        if session.uses_topic_ids != uses_topic_ids:
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, None
+        session.update(request)
+        if not session.partitions:
+            self.end(session.session_id)
+            return ErrorCode.NONE, session
+        session.session_epoch = _next_epoch(session.session_epoch)
+        session.last_used_ms = self._clock.monotonic_ms()
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        return ErrorCode.NONE, session
+
+    def found(
+        self,
+        partitions: Iterable[FetchPartition],
+        *,
+        count: int,
+        uses_topic_ids: bool,
+        is_privileged: bool = False,
+    ) -> FetchSession | None:
+        """Found a session for the `count` partitions of a full fetch, if there is room for it.
+
+        Args:
+            is_privileged: for a follower.
+        """
+        if not self._make_room(count, is_privileged):
+            return None
+        session = FetchSession(
+            self._new_id(),
+            self._clock.monotonic_ms(),
+            uses_topic_ids=uses_topic_ids,
+            is_privileged=is_privileged,
+        )
+        for fetched in partitions:
+            session.adopt(fetched)
+        self._sessions[session.session_id] = session
+        return session
+
+    def end(self, session_id: int) -> None:
+        """Forget a session; unknown ids are fine."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
+
+    def clear(self) -> None:
+        """Forget all sessions (shutdown)."""
+        for session_id in list(self._sessions):
+            self.end(session_id)
+
+    def _make_room(self, partition_count: int, is_privileged: bool) -> bool:
+        """Evict one session when the cache is full, if KIP-227 allows it.
+
+        First choice is the least recently used one when it is stale; otherwise the least of those
+        that the new one outranks: consumers before followers, then small before large. Those in
+        use are left alone until they are old enough to have had their chance; a consumer's has no
+        such grace before a follower.
+        """
+        if self._max_sessions <= 0:
+            return False
+        if len(self._sessions) < self._max_sessions:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        victim = next(iter(self._sessions.values()))
+        if now_ms - victim.last_used_ms <= MIN_EVICTION_MS:
+            evictable = [
+                session
+                for session in self._sessions.values()
+                if (is_privileged and not session.is_privileged)
+                or (
+                    session.is_privileged <= is_privileged
+                    and now_ms - session.created_ms > MIN_EVICTION_MS
+                )
+            ]
+            if not evictable:
+                return False
+            victim = min(evictable, key=_rank)
+            if _rank(victim)[:2] >= (is_privileged, partition_count):
+                return False
+        self.end(victim.session_id)
+        self.evicted_count += 1
+        return True
+
+    def _new_id(self) -> int:
+        while True:
+            session_id = self._random.randint(1, MAX_SESSION_EPOCH)
+            if session_id not in self._sessions:
+                return session_id
+
+
+def _rank(session: FetchSession) -> tuple[bool, int, int]:
+    return (session.is_privileged, len(session.partitions), session.session_id)
+
+
+def _next_epoch(session_epoch: int) -> int:
+    """Epochs count up from 1 and start over at 1: 0 and -1 have meanings of their own."""
+    return 1 if session_epoch == MAX_SESSION_EPOCH else session_epoch + 1

@@ -1,0 +1,267 @@
+"""The logs of this broker's replicas: found or made in the directory that the metadata names.
+
+Owns: when a new log is made, where, and what becomes of one that cannot be used. Must not know
+leaders, requests or other brokers. Invariants: an empty log is made only for a replica that is new
+on this broker, that certainly never had one here, or that has left ISR and eligible leaders while
+another broker leads (docs/adr/0011, 0016), and never for one that may lie in a directory that
+failed; a damaged log is put aside, never removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from moldau.metadata.image.values import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
+from moldau.protocol.types import ZERO_UUID, uuid_to_base64
+from moldau.storage.faults import DiskFull, LogOffline
+from moldau.storage.log_manager import InconsistentTopicId
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from moldau.broker.replica import Partition
+    from moldau.broker.replica.topic_settings import TopicSettings
+    from moldau.protocol.types import TopicPartition
+    from moldau.runtime.timers import TimerWheel
+    from moldau.storage.log import Log
+    from moldau.storage.log_directory import LogDirectory
+    from moldau.storage.log_manager import LogManager
+
+logger = logging.getLogger("moldau.broker.replicas")
+
+MAX_INLINE_OPENS: Final = 100
+"""New logs made at once for one metadata change (about a millisecond each); the others follow while
+requests are served, and their partitions answer NOT_LEADER_OR_FOLLOWER until then."""
+
+RETRY_OPEN_MS: Final = 30_000
+"""How long after a full disk kept a log from being made it is tried again."""
+
+MAX_REPLACEMENTS: Final = 3
+"""How often one replica is begun anew in the life of a process: a disk on which logs keep breaking
+is an operator's business."""
+
+
+class LogOpener:
+    """Opens logs for partitions.
+
+    Args:
+        start: runs work that takes turns with the loop's own.
+        on_opened: told of each partition whose log was opened later than it was asked for.
+    """
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        *,
+        settings: TopicSettings,
+        timers: TimerWheel,
+        start: Callable[[Coroutine[Any, Any, None]], None],
+        on_opened: Callable[[Partition], None],
+    ) -> None:
+        self._log_manager = log_manager
+        self._settings = settings
+        self._timers = timers
+        self._start = start
+        self._on_opened = on_opened
+        self._to_open: deque[tuple[Partition, UUID, bool]] = deque()
+        self._new: set[tuple[TopicPartition, UUID]] = set()
+        """Replicas, by topic id, that came to this broker while it ran, and have no log yet."""
+        self._inline_budget = MAX_INLINE_OPENS
+        self._replacements: dict[TopicPartition, int] = {}
+        self._waits_for_room: set[Partition] = set()
+
+    def begin_change(self) -> None:
+        """A metadata change begins."""
+        self._inline_budget = MAX_INLINE_OPENS
+
+    def is_new(self, partition: Partition) -> None:
+        """The replica came to this broker while it runs: it cannot have had a log here before."""
+        self._new.add((partition.topic_partition, partition.topic_id))
+
+    def open(self, partition: Partition, assigned: UUID, *, is_believed: bool) -> None:
+        """Logs that exist are at hand; making many new ones takes turns with requests.
+
+        Args:
+            assigned: the log directory that the metadata names for this broker's replica.
+            is_believed: whether the replica may be taken to have what was committed: it is in the
+                ISR or eligible, or another one does not lead.
+        """
+        is_believed = is_believed and (partition.topic_partition, partition.topic_id) not in (
+            self._new
+        )
+        exists = self._log_manager.get(partition.topic_partition) is not None
+        if exists or self._inline_budget > 0:
+            self._inline_budget -= not exists
+            partition.log = self._open_log(partition, assigned, is_believed)
+            return
+        partition.is_opening = True
+        self._to_open.append((partition, assigned, is_believed))
+        if len(self._to_open) == 1:
+            self._start(self._open_in_turn())
+
+    async def _open_in_turn(self) -> None:
+        while self._to_open:
+            await asyncio.sleep(0)
+            partition, assigned, is_believed = self._to_open[0]
+            partition.is_opening = False
+            self._retry_open(partition, assigned, is_believed)
+            # Only now: until here `open` must not start a second turn.
+            self._to_open.popleft()
+
+    def _open_log(self, partition: Partition, assigned: UUID, is_believed: bool) -> Log | None:
+        """The partition's log, or None: the partition answers KAFKA_STORAGE_ERROR then."""
+        topic_partition = partition.topic_partition
+        try:
+            directory = None
+            self._release_name(partition, assigned, is_believed)
+            if self._log_manager.directory_of(topic_partition) is None:
+                directory = self._directory_for(partition, assigned, is_believed)
+            log = self._log_manager.get_or_create(
+                topic_partition,
+                partition.topic_id,
+                self._settings.of(topic_partition.topic).log_config,
+                directory,
+            )
+        except DiskFull as problem:
+            if partition not in self._waits_for_room:
+                logger.warning("%s; trying again in %d ms", problem, RETRY_OPEN_MS)
+                self._waits_for_room.add(partition)
+                self._timers.call_later(
+                    RETRY_OPEN_MS, self._end_wait, partition, assigned, is_believed
+                )
+        except (LogOffline, InconsistentTopicId) as problem:
+            logger.error("%s is offline: %s", topic_partition, problem)
+        else:
+            self._new.discard((topic_partition, partition.topic_id))
+            return log
+        return None
+
+    def _end_wait(self, partition: Partition, assigned: UUID, is_believed: bool) -> None:
+        self._waits_for_room.discard(partition)
+        self._retry_open(partition, assigned, is_believed)
+
+    def _retry_open(self, partition: Partition, assigned: UUID, is_believed: bool) -> None:
+        if partition.is_deleted or partition.log is not None:
+            return
+        partition.log = self._open_log(partition, assigned, is_believed)
+        if partition.log is not None:
+            partition.log_opened()
+            self._on_opened(partition)
+
+    def _release_name(self, partition: Partition, assigned: UUID, is_believed: bool) -> None:
+        """An offline log of that name that is not the wanted one does not stand in its way.
+
+        Raises:
+            LogOffline: the directory of the other one fails.
+        """
+        manager, topic_partition = self._log_manager, partition.topic_partition
+        directory = manager.directory_with_id(assigned)
+        is_new = (topic_partition, partition.topic_id) in self._new
+        names_a_living_one = directory is not None and directory.is_online
+        manager.found.release_name(
+            topic_partition,
+            partition.topic_id,
+            is_elsewhere=is_new or (names_a_living_one and not is_believed),
+        )
+
+    def _directory_for(
+        self, partition: Partition, assigned: UUID, is_believed: bool
+    ) -> LogDirectory | None:
+        """Where to make a new log; None for the directory with the fewest partitions.
+
+        Raises:
+            LogOffline: the replica lies, or may lie, in a directory that failed; or it may have had
+                a log that is not here any more, and is believed to have what was in it.
+        """
+        manager = self._log_manager
+        name = str(partition.topic_partition)
+        directory = manager.directory_with_id(assigned)
+        if directory is not None and not directory.is_online:
+            return directory  # which then tells why it cannot be used
+        may_be_anywhere = assigned in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
+        is_away = directory is None and (is_believed or assigned != UNASSIGNED_DIRECTORY)
+        if is_away and manager.has_failed_directories:
+            raise LogOffline(name, "it may lie in a log directory that failed")
+        if not is_believed:
+            return directory
+        if directory is None and not may_be_anywhere:
+            raise LogOffline(
+                name,
+                f"it lies in log directory {uuid_to_base64(assigned)}, which is not one of this "
+                "broker; it begins empty once another replica leads and this one is neither in "
+                "sync nor eligible",
+            )
+        if manager.found.may_have_had(directory):
+            reason = manager.found.put_missing(
+                partition.topic_partition, partition.topic_id, directory
+            )
+            raise LogOffline(name, reason)
+        return directory
+
+    # -- damaged logs ----------------------------------------------------------------------------
+
+    def damage(self, partition: Partition) -> str | None:
+        """Why the partition's log cannot be used although its directory can; None when it can, or
+        when the directory cannot.
+        """
+        directory = self._log_manager.directory_of(partition.topic_partition)
+        if directory is None or not directory.is_online:
+            return None
+        return self._log_manager.offline_reason(partition.topic_partition)
+
+    def replace_damaged(self, partition: Partition) -> bool:
+        """Put the damaged log aside and begin an empty one, to be filled from the leader.
+
+        Only for a replica that nobody believes: out of the in-sync and the eligible replicas. One
+        that two directories hold is an operator's to sort out.
+
+        Returns:
+            Whether the partition has a log now.
+        """
+        topic_partition = partition.topic_partition
+        reason = self.damage(partition)
+        assert reason is not None, "a log that is fine is not put aside"
+        count = self._replacements.get(topic_partition, 0)
+        if count >= MAX_REPLACEMENTS or topic_partition in self._log_manager.found.twins:
+            return False
+        self._replacements[topic_partition] = count + 1
+        directory = self._log_manager.directory_of(topic_partition)
+        assert directory is not None
+        logger.error(
+            "%s: its log in %s is damaged and put aside; it is replicated anew from broker %d: %s",
+            topic_partition,
+            directory.path,
+            partition.core.leader_id,
+            reason,
+        )
+        if count + 1 == MAX_REPLACEMENTS:
+            logger.error(
+                "%s: that was the last time without a restart; look at the disk below %s",
+                topic_partition,
+                directory.path,
+            )
+        try:
+            self._log_manager.mark_stray(topic_partition)
+        except LogOffline as problem:
+            logger.error("%s cannot be put aside: %s", topic_partition, problem)
+            return False
+        partition.log = None
+        self._retry_open(partition, directory.directory_id, is_believed=False)
+        return partition.log is not None
+
+    # -- the end of a log ------------------------------------------------------------------------
+
+    def remove(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
+        """Delete the log, unless it is already that of a later topic of the same name."""
+        self._replacements.pop(topic_partition, None)
+        self._new.discard((topic_partition, topic_id))
+        if self._log_manager.topic_id_of(topic_partition) not in (ZERO_UUID, topic_id):
+            return
+        try:
+            self._log_manager.delete(topic_partition)
+        except LogOffline as problem:
+            logger.error("%s cannot be deleted: %s", topic_partition, problem)

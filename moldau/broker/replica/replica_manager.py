@@ -1,0 +1,442 @@
+"""All partitions of this broker: found by name or id, made, changed and dropped as metadata says.
+
+Owns the table of partitions, the purgatories, the fetches that are ready to answer, and what a
+client is told about a partition that is not here. Must not decode requests or build responses, or
+talk to other brokers (`replication` does). Invariants: a partition is in the table exactly while
+the image assigns a replica of it to this broker; requests that became ready are completed before
+the public call that made them ready returns to the loop, or after an append at its next turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from moldau.broker.replica import Partition, PartitionState
+from moldau.broker.replica.log_opener import LogOpener
+from moldau.broker.replica.purgatory import Purgatory
+from moldau.broker.replica.replica_gauges import register_replica_gauges
+from moldau.broker.replica.replication import Replication, ReplicationPorts
+from moldau.broker.replica.topic_settings import TopicSettings
+from moldau.broker.replica.topic_stats import BrokerTopicStats
+from moldau.metadata.image import MetadataImage
+from moldau.metadata.image.values import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import TopicPartition
+from moldau.server.quotas import Quotas, UnlimitedQuotas
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from moldau.metadata.image import MetadataDelta, PartitionRegistration
+    from moldau.runtime.clock import Clock
+    from moldau.runtime.filesystem import Filesystem
+    from moldau.runtime.telemetry.metrics import Registry
+    from moldau.runtime.timers import TimerWheel
+    from moldau.storage.log import Log
+    from moldau.storage.log_manager import LogManager
+
+logger = logging.getLogger("moldau.broker.replicas")
+
+NO_PARTITIONS: Final[Mapping[int, Partition]] = {}
+
+
+class ReadyFetch(Protocol):
+    """A waiting fetch for which something has changed."""
+
+    def complete_if_ready(self) -> None:
+        """Look again, and answer if there is enough now."""
+
+
+class LeaderHint(NamedTuple):
+    """Who leads a partition, as far as this broker knows; both are -1 when it does not."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class ReplicaManager:
+    """The broker's replicas. Belongs to the data loop.
+
+    Args:
+        broker_id: of this node.
+        node_values: the node's static configuration, typed.
+        log_manager: opens and removes the logs.
+        timers: the data loop's wheel, for requests that wait.
+        registry: where the metrics go.
+        ports: the ways to the controller and to other brokers.
+        quotas: the throttle hook; nobody is throttled without one.
+        on_fault: told of an exception in work off the loop that nobody expected.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        node_values: Mapping[str, Any],
+        log_manager: LogManager,
+        clock: Clock,
+        filesystem: Filesystem,
+        timers: TimerWheel,
+        registry: Registry,
+        ports: ReplicationPorts,
+        quotas: Quotas | None = None,
+        on_fault: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self.broker_id = broker_id
+        self.clock = clock
+        self.filesystem = filesystem
+        self.image = MetadataImage.EMPTY
+        self.quotas: Quotas = UnlimitedQuotas() if quotas is None else quotas
+        self.is_confirmed = ports.is_confirmed
+        self._on_fault = on_fault
+        self.topic_stats = BrokerTopicStats(registry)
+        self.produce_purgatory = Purgatory("Produce", timers)
+        self.fetch_purgatory = Purgatory("Fetch", timers)
+        self.delete_records_purgatory = Purgatory("DeleteRecords", timers)
+        self._log_manager = log_manager
+        self._settings = TopicSettings(broker_id, node_values)
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._by_topic_id: dict[UUID, dict[int, Partition]] = {}
+        self._ready: list[ReadyFetch] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_completing = False
+        self._is_completion_due = False
+        self._is_first_change = True
+        self._opener = LogOpener(
+            log_manager,
+            settings=self._settings,
+            timers=timers,
+            start=self.start,
+            on_opened=self._log_opened,
+        )
+        self.replication = Replication(
+            ports,
+            broker_id=broker_id,
+            node_values=node_values,
+            log_manager=log_manager,
+            clock=clock,
+            timers=timers,
+            registry=registry,
+            partitions=self.partitions,
+            image=lambda: self.image,
+            start=self.start,
+            on_changed=self.complete_ready,
+            on_fault=self._fault,
+        )
+        log_manager.on_log_offline = self._log_went_offline
+        register_replica_gauges(
+            registry,
+            self.partitions,
+            (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory),
+            node_values["transaction.max.timeout.ms"],
+        )
+
+    # -- lookup ----------------------------------------------------------------------------------
+
+    def get(self, topic: str, partition_index: int) -> Partition | None:
+        """The partition of that name, if it is on this broker."""
+        return self._partitions.get((topic, partition_index))
+
+    def topic_by_id(self, topic_id: UUID) -> Mapping[int, Partition]:
+        """The partitions of a topic on this broker, by index."""
+        return self._by_topic_id.get(topic_id, NO_PARTITIONS)
+
+    def partitions(self) -> Iterator[Partition]:
+        """All partitions of this broker."""
+        yield from list(self._partitions.values())
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def missing_error(self, topic: str, partition_index: int) -> ErrorCode:
+        """What a client is told about a partition that `get` does not find."""
+        known = self.image.topics.topics_by_name.get(topic)
+        if known is None or partition_index not in known.partitions:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self.broker_id in known.partitions[partition_index].replicas:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def missing_error_by_id(self, topic_id: UUID, partition_index: int) -> ErrorCode:
+        """What a client is told about a partition that `topic_by_id` does not have."""
+        known = self.image.topics.topics_by_id.get(topic_id)
+        if known is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        return self.missing_error(known.name, partition_index)
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """The name that belongs to a topic id."""
+        known = self.image.topics.topics_by_id.get(topic_id)
+        return None if known is None else known.name
+
+    def leader_hint(self, topic: str, partition_index: int) -> LeaderHint:
+        """Who leads now, for clients that asked the wrong broker (KIP-951)."""
+        partition = self._partitions.get((topic, partition_index))
+        if partition is not None and not partition.is_deleted:
+            return LeaderHint(partition.core.leader_id, partition.core.leader_epoch)
+        known = self.image.topics.topics_by_name.get(topic)
+        registration = None if known is None else known.partitions.get(partition_index)
+        if registration is None:
+            return LeaderHint(-1, -1)
+        return LeaderHint(registration.leader, registration.leader_epoch)
+
+    # -- metadata --------------------------------------------------------------------------------
+
+    def has_every_directory(self, image: MetadataImage) -> bool:
+        """Whether the start has read every log directory that this broker had, by the last stop and
+        by the registration in `image`, the one before this start's. If not, a replica that may have
+        been in another one is offline from now on, also after a kill: the next registration will
+        not name that directory.
+        """
+        found, broker_id = self._log_manager.found, self.broker_id
+        registration = image.cluster.brokers.get(broker_id)
+        if found.has_all(() if registration is None else registration.directories):
+            return True
+        found.note_missing(
+            (TopicPartition(topic.name, index), topic.topic_id)
+            for topic in image.topics.topics_by_id.values()
+            for index, partition in topic.partitions.items()
+            if broker_id in partition.replicas
+            and partition.directory(broker_id) in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
+            and not self.replication.may_be_replaced(partition)
+        )
+        return False
+
+    def apply_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Make, change and drop partitions as `delta` says; `image` is what it leads to."""
+        self.image = image
+        self._opener.begin_change()
+        changes = delta.topics_delta.local_changes(self.broker_id)
+        for topic_partition, topic_id in changes.deleted.items():
+            self._drop(topic_partition, topic_id)
+        self._apply_configs(delta, image)
+        min_insync: dict[str, int] = {}
+        for assigned in (changes.leaders, changes.followers):
+            for topic_partition, (topic_id, registration) in assigned.items():
+                topic = topic_partition.topic
+                if topic not in min_insync:
+                    min_insync[topic] = self._settings.of(topic).min_insync_replicas
+                self._assign(topic_partition, topic_id, registration, min_insync[topic])
+        if self._is_first_change:
+            self._is_first_change = False
+            self._log_manager.found.replicas_known()
+        self.replication.apply_metadata(delta, image)
+        self.complete_ready()
+
+    on_metadata_update = apply_metadata
+
+    def _assign(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        registration: PartitionRegistration,
+        min_insync_replicas: int,
+    ) -> None:
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and partition.topic_id != topic_id:
+            self._drop(topic_partition, partition.topic_id)
+            partition = None
+        if partition is None:
+            partition = self._make_partition(topic_partition, topic_id)
+            if not self._is_first_change:
+                self._opener.is_new(partition)
+        if partition.log is None and not partition.is_opening:
+            self._opener.open(
+                partition,
+                _assigned_directory(registration, self.broker_id),
+                is_believed=not self.replication.may_be_replaced(registration),
+            )
+        partition.min_insync_replicas = min_insync_replicas
+        partition.apply_state(
+            PartitionState(
+                leader_id=registration.leader,
+                leader_epoch=registration.leader_epoch,
+                partition_epoch=registration.partition_epoch,
+                replicas=registration.replicas,
+                isr=registration.isr,
+                adding_replicas=registration.adding_replicas,
+                removing_replicas=registration.removing_replicas,
+                leader_recovery_state=registration.leader_recovery_state,
+            )
+        )
+        if partition.is_offline:
+            self._look_after_damage(partition, registration)
+        self.replication.partition_changed(partition, registration)
+
+    def _make_partition(self, topic_partition: TopicPartition, topic_id: UUID) -> Partition:
+        partition = Partition(
+            topic_partition,
+            topic_id,
+            self.broker_id,
+            stats=self.topic_stats.of(topic_partition.topic),
+            start_work=self.start,
+            flush=self._log_manager.flush,
+            context=self.replication.context,
+        )
+        self._partitions[topic_partition] = partition
+        self._by_topic_id.setdefault(topic_id, {})[topic_partition.partition] = partition
+        return partition
+
+    def _drop(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and partition.topic_id == topic_id:
+            del self._partitions[topic_partition]
+            partition.resign()
+            self.replication.partition_gone(partition)
+        siblings = self._by_topic_id.get(topic_id)
+        if siblings is not None:
+            siblings.pop(topic_partition.partition, None)
+            if not siblings:
+                del self._by_topic_id[topic_id]
+                self.topic_stats.forget(topic_partition.topic)
+        self._opener.remove(topic_partition, topic_id)
+
+    def _apply_configs(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Changed topic settings reach their logs; a broker default may change any topic."""
+        topics, is_default_changed = self._settings.apply(delta, image)
+        if is_default_changed:
+            topics.update(topic for topic, _ in self._partitions)
+        for topic in sorted(topics):
+            partitions = self._partitions_of(topic)
+            if not partitions:
+                continue
+            config, min_insync_replicas = self._settings.of(topic)
+            for partition in partitions:
+                partition.min_insync_replicas = min_insync_replicas
+                if partition.log is not None:
+                    partition.log.update_config(config)
+                partition.settings_changed()
+
+    def _partitions_of(self, topic: str) -> list[Partition]:
+        """Those of the topic that the image knows by this name, found without a look at others."""
+        known = self.image.topics.topics_by_name.get(topic)
+        return [] if known is None else list(self.topic_by_id(known.topic_id).values())
+
+    def _registration(self, partition: Partition) -> PartitionRegistration | None:
+        return self.image.topics.partition(partition.topic_id, partition.topic_partition.partition)
+
+    # -- logs that come and go -------------------------------------------------------------------
+
+    def _log_opened(self, partition: Partition) -> None:
+        """Later than its partition: because there were many, or the disk had no room."""
+        registration = self._registration(partition)
+        if registration is not None:
+            self.replication.partition_changed(partition, registration)
+        self.complete_ready()
+
+    def _log_went_offline(self, log: Log) -> None:
+        partition = self._partitions.get(log.topic_partition)
+        if partition is None or partition.log is not log:
+            return
+        # Not from within the append or read that found out: it has its own answer to give first.
+        asyncio.get_running_loop().call_soon(self._leave_offline, partition)
+
+    def _leave_offline(self, partition: Partition) -> None:
+        registration = self._registration(partition)
+        if partition.is_deleted or registration is None or not partition.is_offline:
+            return
+        partition.changed()
+        self._look_after_damage(partition, registration)
+        self.replication.partition_changed(partition, registration)
+        self.complete_ready()
+
+    def _look_after_damage(self, partition: Partition, registration: PartitionRegistration) -> None:
+        """A damaged replica is given up when nobody believes it any more, and then begun anew."""
+        if len(registration.replicas) == 1 or self._opener.damage(partition) is None:
+            return
+        if self.replication.may_be_replaced(registration):
+            self._opener.replace_damaged(partition)
+        else:
+            self.replication.tell_lost(partition, registration)
+
+    def log_start_offset_moved(self, partition: Partition) -> None:
+        """Records were deleted: checkpoint it soon (a crash before may bring them back)."""
+        self._log_manager.jobs.log_start_offsets.soon()
+        partition.changed()
+
+    # -- requests that wait ----------------------------------------------------------------------
+
+    def fetch_changed(self, fetch: ReadyFetch) -> None:
+        """A waiting fetch has something to look at; `complete_ready` lets it."""
+        self._ready.append(fetch)
+
+    def complete_ready(self) -> None:
+        """Answer the fetches that became ready. Call it after anything that changed partitions."""
+        if self._is_completing:
+            return
+        self._is_completing = True
+        try:
+            while self._ready:
+                ready, self._ready = self._ready, []
+                done_count = 0
+                try:
+                    for fetch in ready:
+                        done_count += 1
+                        fetch.complete_if_ready()
+                finally:
+                    self._ready[:0] = ready[done_count:]
+        finally:
+            self._is_completing = False
+            if self._ready:
+                # One has failed, and that is told; the others still get their answers.
+                asyncio.get_running_loop().call_soon(self.complete_ready)
+
+    def complete_soon(self) -> None:
+        """`complete_ready` after everything received so far: appends of several requests, of
+        whatever connections, reach a waiting fetch, a follower's above all, in one answer.
+        """
+        if self._ready and not self._is_completion_due:
+            self._is_completion_due = True
+            asyncio.get_running_loop().call_soon(self._complete_due)
+
+    def _complete_due(self) -> None:
+        self._is_completion_due = False
+        self.complete_ready()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that has to leave the loop (recompression, verification); `close` waits for it.
+
+        Its number is bounded by one per partition and kind.
+        """
+        task = asyncio.get_running_loop().create_task(self._run(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._work_ended)
+
+    def _work_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fault(error)
+
+    def _fault(self, error: BaseException) -> None:
+        logger.error("work off the loop failed", exc_info=error)
+        if self._on_fault is not None:
+            self._on_fault(error)
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        await work
+        self.complete_ready()
+
+    async def close(self) -> None:
+        """Fetch nothing more, answer everybody who waits with what there is, and wait for work off
+        the loop.
+        """
+        await self.replication.close()
+        self.fetch_purgatory.close()
+        self.produce_purgatory.close()
+        self.delete_records_purgatory.close()
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+
+def _assigned_directory(registration: PartitionRegistration, broker_id: int) -> UUID:
+    """Where the metadata says that the replica lies. Where nothing is said of directories, one that
+    has never changed is new.
+    """
+    assigned = registration.directory(broker_id)
+    if assigned == MIGRATING_DIRECTORY and registration.partition_epoch == 0:
+        return UNASSIGNED_DIRECTORY
+    return assigned

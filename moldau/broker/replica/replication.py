@@ -1,0 +1,249 @@
+"""The replication of one broker: who fetches what from whom, ISR checks, directories.
+
+Owns the parts and what each metadata change means for them. Must not make or drop partitions (the
+replica manager does), nor decide about one. Invariants: a partition is followed exactly while its
+metadata names another leader and its log can be used; each led partition is checked for lagging
+followers every half `replica.lag.time.max.ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from moldau.broker.replica.directory_assignments import DirectoryAssignments
+from moldau.broker.replica.fetcher_manager import FetcherManager
+from moldau.broker.replica.fetcher_settings import FetcherSettings
+from moldau.broker.replica.isr_changes import AlterPartitionSender
+from moldau.broker.replica.replica_selector import ReadReplicas, make_replica_selector
+from moldau.broker.replica.replicated_context import BrokerReplicationContext, IsrMeters
+from moldau.broker.replica.throttle import ReplicationThrottles
+from moldau.broker.replica.topic_stats import METRIC_PREFIX as TOPIC_METRIC_PREFIX
+from moldau.metadata.image.values import LOST_DIRECTORY, NO_LEADER
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from moldau.broker.lifecycle.controller_channel import ControllerChannel
+    from moldau.broker.replica import Partition
+    from moldau.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration
+    from moldau.runtime.clock import Clock
+    from moldau.runtime.network import Network
+    from moldau.runtime.telemetry.metrics import Registry
+    from moldau.runtime.timers import TimerWheel
+    from moldau.storage.log_manager import LogManager
+
+CHECKS_PER_TURN: Final = 500
+"""Partitions looked at before the loop serves others again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationPorts:
+    """The ways out of this broker.
+
+    `broker_epoch` is -1 before it registered; `is_confirmed` is BrokerLifecycle's; `listener_name`
+    is `inter.broker.listener.name`, by which other brokers' addresses are found; without a
+    `network` it is the machine's.
+    """
+
+    controller: ControllerChannel
+    broker_epoch: Callable[[], int]
+    is_confirmed: Callable[[], bool]
+    listener_name: str
+    network: Network | None = None
+
+
+class Replication:
+    """Made with the replica manager → `apply_metadata`, again and again → `close`.
+
+    Args:
+        partitions: all of this broker.
+        image: the newest metadata.
+        start: runs work that takes turns with the loop's own.
+        on_changed: called after partitions may have changed by themselves.
+        on_fault: told of an exception that nobody expected.
+    """
+
+    def __init__(
+        self,
+        ports: ReplicationPorts,
+        *,
+        broker_id: int,
+        node_values: Mapping[str, Any],
+        log_manager: LogManager,
+        clock: Clock,
+        timers: TimerWheel,
+        registry: Registry,
+        partitions: Callable[[], Iterator[Partition]],
+        image: Callable[[], MetadataImage],
+        start: Callable[[Coroutine[Any, Any, None]], None],
+        on_changed: Callable[[], None],
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._listener_name = ports.listener_name
+        self._log_manager = log_manager
+        self._timers = timers
+        self._partitions = partitions
+        self._image = image
+        self._start = start
+        self._on_changed = on_changed
+        self._is_closed = False
+        self.isr_changes = AlterPartitionSender(
+            ports.controller,
+            broker_id=broker_id,
+            broker_epoch=ports.broker_epoch,
+            on_answered=on_changed,
+            on_fault=on_fault,
+        )
+        self.directories = DirectoryAssignments(
+            ports.controller,
+            broker_id=broker_id,
+            broker_epoch=ports.broker_epoch,
+            on_fault=on_fault,
+        )
+        self.context = BrokerReplicationContext(
+            max_lag_ms=node_values["replica.lag.time.max.ms"],
+            clock=clock,
+            broker_epoch=ports.broker_epoch,
+            image=image,
+            isr_changes=self.isr_changes,
+            isr_counts=IsrMeters(registry),
+        )
+        self.bytes_out = registry.meter(TOPIC_METRIC_PREFIX + "ReplicationBytesOutPerSec")
+        self.throttles = ReplicationThrottles(
+            broker_id=broker_id, node_values=node_values, clock=clock, registry=registry
+        )
+        self.read_replicas = ReadReplicas(
+            make_replica_selector(node_values["replica.selector.class"]), image
+        )
+        self.fetchers = FetcherManager(
+            broker_id=broker_id,
+            broker_epoch=ports.broker_epoch,
+            network=ports.network,
+            clock=clock,
+            settings=FetcherSettings.from_values(node_values),
+            registry=registry,
+            throttle=self.throttles.follower,
+            on_applied=on_changed,
+            on_fault=on_fault,
+        )
+        self._next_check = timers.call_later(self._check_interval_ms, self._begin_check)
+
+    # -- metadata --------------------------------------------------------------------------------
+
+    def partition_changed(self, partition: Partition, registration: PartitionRegistration) -> None:
+        """The metadata says something new about it, or it has got or lost its log."""
+        leader_id = registration.leader
+        if leader_id in (NO_LEADER, self._broker_id) or partition.is_offline:
+            self.fetchers.unfollow(partition)
+        else:
+            self.fetchers.follow(partition, leader_id, self._address(leader_id))
+        self._tell_directory(partition, registration)
+
+    def _address(self, broker_id: int) -> tuple[str, int] | None:
+        """Where other brokers reach that one; None while it is not known."""
+        registration = self._image().cluster.brokers.get(broker_id)
+        endpoint = registration and registration.listeners.get(self._listener_name)
+        return (endpoint.host, endpoint.port) if endpoint else None
+
+    def partition_gone(self, partition: Partition) -> None:
+        """The replica has left this broker."""
+        self.fetchers.unfollow(partition)
+        self.directories.settled(partition.topic_id, partition.topic_partition.partition)
+
+    def apply_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """After the partitions have heard of it: what it says about brokers and throttles."""
+        self.throttles.on_metadata_update(delta, image)
+        changed = delta.cluster_delta.changed_brokers
+        if not changed:
+            return
+        self.context.brokers_left(image)
+        is_own = self._broker_id in changed
+        for partition in self._partitions():
+            core = partition.core
+            if is_own or core.leader_id in changed:
+                registration = image.topics.partition(
+                    partition.topic_id, partition.topic_partition.partition
+                )
+                if registration is not None:
+                    self.partition_changed(partition, registration)
+            if partition.is_leader and len(core.replicas) > 1:
+                # A follower may be eligible now that was not when it last fetched.
+                partition.check_isr()
+
+    def update_settings(self, values: Mapping[str, Any]) -> None:
+        """Settings that may change while the node runs, as they are now."""
+        self.fetchers.resize(values["num.replica.fetchers"])
+
+    # -- directories -----------------------------------------------------------------------------
+
+    def _tell_directory(self, partition: Partition, registration: PartitionRegistration) -> None:
+        """Correct the metadata when the replica lies elsewhere than it says."""
+        topic_id, index = partition.topic_id, partition.topic_partition.partition
+        directory = self._log_manager.directory_of(partition.topic_partition)
+        if directory is None or not directory.is_online or partition.is_offline:
+            return
+        known = self._own_directories()
+        if registration.directory(self._broker_id) == directory.directory_id:
+            self.directories.settled(topic_id, index)
+        elif directory.directory_id in known:
+            self.directories.assign(topic_id, index, directory.directory_id)
+
+    def tell_lost(self, partition: Partition, registration: PartitionRegistration) -> None:
+        """The replica's log is damaged: the controller takes it out of the in-sync replicas."""
+        topic_id, index = partition.topic_id, partition.topic_partition.partition
+        if registration.directory(self._broker_id) == LOST_DIRECTORY:
+            self.directories.settled(topic_id, index)
+        elif self._own_directories():
+            self.directories.assign(topic_id, index, LOST_DIRECTORY)
+
+    def may_be_replaced(self, registration: PartitionRegistration) -> bool:
+        """Whether nobody believes this broker's replica, and another one leads to copy from."""
+        own_id = self._broker_id
+        return (
+            registration.leader not in (NO_LEADER, own_id)
+            and own_id not in registration.isr
+            and own_id not in registration.elr
+        )
+
+    def _own_directories(self) -> tuple[UUID, ...]:
+        """As registered; none in a cluster whose metadata.version knows no directories."""
+        registration = self._image().cluster.brokers.get(self._broker_id)
+        return () if registration is None else registration.directories
+
+    # -- checks ----------------------------------------------------------------------------------
+
+    @property
+    def _check_interval_ms(self) -> float:
+        return self.context.max_lag_ms / 2
+
+    def _begin_check(self) -> None:
+        if not self._is_closed:
+            self._start(self._check())
+
+    async def _check(self) -> None:
+        """Look for followers that lag in all partitions led here, then rest half the limit."""
+        try:
+            for number, partition in enumerate(self._partitions(), start=1):
+                if partition.is_leader and len(partition.core.replicas) > 1:
+                    partition.check_isr()
+                if number % CHECKS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+        finally:
+            if not self._is_closed:
+                self._next_check = self._timers.call_later(
+                    self._check_interval_ms, self._begin_check
+                )
+
+    # -- end -------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Fetch, propose and tell nothing more; idempotent."""
+        self._is_closed = True
+        self._next_check.cancel()
+        await self.fetchers.close()
+        await self.isr_changes.close()
+        await self.directories.close()

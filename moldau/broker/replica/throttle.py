@@ -1,0 +1,324 @@
+"""Replication quotas: how fast throttled replicas may be copied (KIP-73).
+
+Owns which replicas are throttled on this broker, as leader and as follower, the measured rates and
+the limits. Must not know connections, sessions or requests: it is asked before and told after.
+Invariants: a replica in sync is never held back, though its bytes count; over any span the bytes
+recorded while the quota said yes stay within limit × span, one whole window and one burst; after
+`retry_ms` without new bytes a quota that is not zero says yes again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final
+
+from moldau.config import effective_broker_config
+from moldau.metadata.image.configs import ConfigResource, ConfigResourceType
+
+if TYPE_CHECKING:
+    from moldau.metadata.image import MetadataDelta, MetadataImage
+    from moldau.protocol.types import TopicPartition
+    from moldau.runtime.clock import Clock
+    from moldau.runtime.telemetry.metrics import Registry
+
+logger = logging.getLogger("moldau.broker.replica.replication")
+
+UNLIMITED: Final = 2**63 - 1
+"""The rate of a quota that holds nobody back, Kafka's default."""
+
+MAX_RETRY_MS: Final = 1_000.0
+"""Whoever was held back asks again after this at the latest: the limit may have been changed."""
+
+ALL_PARTITIONS: Final = None
+"""What `*` stands for in the table of throttled partitions."""
+
+ThrottledPartitions = frozenset[int] | None
+
+
+class _Sample:
+    __slots__ = ("last_event_ms", "size_bytes", "start_ms")
+
+    def __init__(self, start_ms: float) -> None:
+        self.start_ms = start_ms
+        self.last_event_ms = start_ms
+        self.size_bytes = 0
+
+
+class WindowedRate:
+    """Bytes per second over the last samples, measured as Kafka measures them.
+
+    A sample begins with the first bytes after the one before is complete, and is forgotten when its
+    last bytes are `sample_count` windows old. The rate is that of the span since the oldest sample
+    began, which counts as one window at least: a first burst is not divided by nothing.
+    """
+
+    __slots__ = ("_samples", "sample_count", "window_ms")
+
+    def __init__(self, sample_count: int, window_ms: float) -> None:
+        self.sample_count = sample_count
+        self.window_ms = window_ms
+        self._samples: deque[_Sample] = deque(maxlen=sample_count + 1)
+
+    @property
+    def span_ms(self) -> float:
+        """How far back bytes are remembered."""
+        return self.sample_count * self.window_ms
+
+    def record(self, size_bytes: int, now_ms: float) -> None:
+        """Bytes went over."""
+        samples = self._samples
+        if not samples or now_ms - samples[-1].start_ms >= self.window_ms:
+            samples.append(_Sample(now_ms))
+        sample = samples[-1]
+        sample.size_bytes += size_bytes
+        sample.last_event_ms = now_ms
+
+    def bytes_per_second(self, now_ms: float) -> float:
+        """The rate now; 0 when nothing is remembered."""
+        self._forget(now_ms)
+        samples = self._samples
+        if not samples:
+            return 0.0
+        elapsed_ms = max(now_ms - samples[0].start_ms, self.window_ms)
+        return sum(sample.size_bytes for sample in samples) * 1000.0 / elapsed_ms
+
+    def ms_until(self, limit: int, now_ms: float) -> float:
+        """How long until the rate is at most `limit` bytes per second, if nothing is added."""
+        self._forget(now_ms)
+        total_bytes = sum(sample.size_bytes for sample in self._samples)
+        oldest_since_ms = now_ms
+        for sample in self._samples:
+            # While this one is the oldest, the span grows; then its bytes are forgotten.
+            spread_ms = total_bytes * 1000.0 / limit
+            if spread_ms <= self.window_ms:
+                break
+            forgotten_ms = sample.last_event_ms + self.span_ms
+            if sample.start_ms + spread_ms < forgotten_ms:
+                return max(oldest_since_ms, sample.start_ms + spread_ms) - now_ms
+            oldest_since_ms = forgotten_ms
+            total_bytes -= sample.size_bytes
+        return oldest_since_ms - now_ms
+
+    def _forget(self, now_ms: float) -> None:
+        samples = self._samples
+        while samples and now_ms - samples[0].last_event_ms >= self.span_ms:
+            samples.popleft()
+
+
+class ReplicationQuota:
+    """One direction's quota: which replicas here are throttled, how fast they may go.
+
+    Args:
+        side: "leader" or "follower", as in the names of the keys.
+        broker_id: of this broker: the second half of the pairs that concern it.
+        sample_count: replication.quota.window.num.
+        window_ms: replication.quota.window.size.seconds.
+    """
+
+    __slots__ = (
+        "_broker_id",
+        "_clock",
+        "_debt_at_ms",
+        "_debt_bytes",
+        "_is_standstill_said",
+        "_rate",
+        "_topics",
+        "limit",
+        "rate_key",
+        "replicas_key",
+    )
+
+    def __init__(
+        self,
+        side: str,
+        *,
+        broker_id: int,
+        clock: Clock,
+        registry: Registry,
+        sample_count: int,
+        window_ms: float,
+    ) -> None:
+        self.rate_key = f"{side}.replication.throttled.rate"
+        self.replicas_key = f"{side}.replication.throttled.replicas"
+        self.limit = UNLIMITED
+        self._broker_id = broker_id
+        self._clock = clock
+        self._rate = WindowedRate(sample_count, window_ms)
+        self._topics: dict[str, ThrottledPartitions] = {}
+        self._debt_bytes = 0.0
+        self._debt_at_ms = clock.monotonic_ms()
+        self._is_standstill_said = False
+        registry.gauge(
+            f"kafka.server:type={side.capitalize()}Replication,name=byte-rate",
+            lambda: self._rate.bytes_per_second(clock.monotonic_ms()),
+        )
+
+    # -- configuration ---------------------------------------------------------------------------
+
+    def set_limit(self, bytes_per_second: int) -> None:
+        """Take over a new rate; 0 stops throttled replicas that are not in sync altogether."""
+        if bytes_per_second == self.limit:
+            return
+        self._settle(self._clock.monotonic_ms())
+        if UNLIMITED in (self.limit, bytes_per_second):
+            self._debt_bytes = 0.0
+        self.limit = bytes_per_second
+        logger.info("%s is now %d bytes/s", self.rate_key, bytes_per_second)
+
+    def set_topic(self, topic: str, replicas: Iterable[str]) -> None:
+        """Take over the list of one topic: `partition:broker` pairs, or `*`; empty for none."""
+        throttled = self._partitions_here(tuple(replicas))
+        if throttled is not ALL_PARTITIONS and not throttled:
+            self._topics.pop(topic, None)
+        else:
+            self._topics[topic] = throttled
+
+    def say_standstill(self) -> None:
+        """Warn, once, when a rate of zero keeps replicas from ever catching up."""
+        if self.limit > 0 or not self._topics:
+            self._is_standstill_said = False
+        elif not self._is_standstill_said:
+            self._is_standstill_said = True
+            logger.warning(
+                "%s=0: replicas in %s that are not in sync get no records until it is raised or "
+                "removed; topics: %s",
+                self.rate_key,
+                self.replicas_key,
+                ", ".join(sorted(self._topics)),
+            )
+
+    def _partitions_here(self, replicas: tuple[str, ...]) -> ThrottledPartitions:
+        if "".join(replicas).strip() == "*":
+            return ALL_PARTITIONS
+        pairs = (pair.partition(":") for pair in replicas if pair)
+        return frozenset(
+            int(partition) for partition, _, broker in pairs if int(broker) == self._broker_id
+        )
+
+    # -- use -------------------------------------------------------------------------------------
+
+    def is_throttled(self, topic_partition: TopicPartition) -> bool:
+        """Whether this broker's replica of the partition is subject to the quota."""
+        topics = self._topics
+        if not topics or topic_partition.topic not in topics:
+            return False
+        partitions = topics[topic_partition.topic]
+        return partitions is ALL_PARTITIONS or topic_partition.partition in partitions
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether throttled replicas have to wait."""
+        limit = self.limit
+        if limit == UNLIMITED:
+            return False
+        if limit == 0:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        if self._rate.bytes_per_second(now_ms) > limit:
+            return True
+        self._settle(now_ms)
+        return self._debt_bytes > self._debt_limit
+
+    def allows(self, topic_partition: TopicPartition, in_sync: bool) -> bool:
+        """Whether records of the partition may go over now; a replica in sync always may."""
+        return in_sync or not self.is_throttled(topic_partition) or not self.is_exceeded
+
+    def record(self, topic_partition: TopicPartition, size_bytes: int) -> None:
+        """Records of the partition went over; those of throttled replicas count, in sync or not."""
+        if size_bytes <= 0 or not self.is_throttled(topic_partition):
+            return
+        now_ms = self._clock.monotonic_ms()
+        self._rate.record(size_bytes, now_ms)
+        if self.limit != UNLIMITED:
+            self._settle(now_ms)
+            self._debt_bytes += size_bytes
+
+    def retry_ms(self) -> float:
+        """How long to wait before `allows` may say yes: 0 for not at all, MAX_RETRY_MS at most."""
+        if not self.is_exceeded:
+            return 0.0
+        if self.limit == 0:
+            return MAX_RETRY_MS
+        now_ms = self._clock.monotonic_ms()
+        debt_ms = (self._debt_bytes - self._debt_limit) * 1000.0 / self.limit
+        wait_ms = max(debt_ms, self._rate.ms_until(self.limit, now_ms))
+        # Rounded up: a remainder of nanoseconds would have the caller ask without a pause.
+        return min(max(1.0, float(ceil(wait_ms))), MAX_RETRY_MS)
+
+    # Samples that are forgotten would take what was overdrawn with them: with batches larger than
+    # limit × span the real rate would be that of the batches. So what went over beyond the limit is
+    # kept as a debt that only time pays off, and bites when it exceeds what the samples hold.
+
+    @property
+    def _debt_limit(self) -> float:
+        return self.limit * self._rate.span_ms / 1000.0
+
+    def _settle(self, now_ms: float) -> None:
+        paid_bytes = self.limit * (now_ms - self._debt_at_ms) / 1000.0
+        self._debt_bytes = max(0.0, self._debt_bytes - paid_bytes)
+        self._debt_at_ms = now_ms
+
+
+class ReplicationThrottles:
+    """Both directions' quotas, kept at what the newest image says. A metadata publisher.
+
+    Args:
+        node_values: the node's static configuration, typed.
+    """
+
+    __slots__ = ("_broker_id", "_broker_resources", "_static_values", "follower", "leader")
+
+    def __init__(
+        self, *, broker_id: int, node_values: Mapping[str, Any], clock: Clock, registry: Registry
+    ) -> None:
+        self._broker_id = broker_id
+        self._static_values = node_values
+        self._broker_resources = (
+            ConfigResource(ConfigResourceType.BROKER, ""),
+            ConfigResource(ConfigResourceType.BROKER, str(broker_id)),
+        )
+        self.leader, self.follower = (
+            ReplicationQuota(
+                side,
+                broker_id=broker_id,
+                clock=clock,
+                registry=registry,
+                sample_count=node_values["replication.quota.window.num"],
+                window_ms=node_values["replication.quota.window.size.seconds"] * 1000.0,
+            )
+            for side in ("leader", "follower")
+        )
+        self._set_limits(node_values)
+
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Take over the rates and lists that changed."""
+        changes = delta.configs_delta.changes
+        if any(resource in changes for resource in self._broker_resources):
+            defaults, own = (image.configs.get(*each) for each in self._broker_resources)
+            self._set_limits(effective_broker_config(self._static_values, defaults, own))
+        for resource, keys in changes.items():
+            if resource.resource_type == ConfigResourceType.TOPIC:
+                self._set_topic(resource.name, keys)
+        self.leader.say_standstill()
+        self.follower.say_standstill()
+
+    def _set_limits(self, values: Mapping[str, Any]) -> None:
+        for quota in (self.leader, self.follower):
+            quota.set_limit(values[quota.rate_key])
+
+    def _set_topic(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        for quota in (self.leader, self.follower):
+            if quota.replicas_key in changes:
+                text = changes[quota.replicas_key] or ""
+                try:
+                    quota.set_topic(topic, (each.strip() for each in text.split(",")))
+                except ValueError:
+                    logger.warning(
+                        "topic %s: %s=%s has no effect: it is no list of PARTITION:BROKER pairs",
+                        topic,
+                        quota.replicas_key,
+                        text,
+                    )

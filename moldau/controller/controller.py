@@ -1,0 +1,456 @@
+"""The driver of the controller core: appends, waits for commits, answers, snapshots.
+
+Owns: the requests that wait for their commit, their deadlines, the timer of broker sessions and the
+decision when to write a snapshot. Runs on the log's event loop only. One request is decided,
+appended and applied before the next one begins; a large one gives way to others of the loop in
+between (`Turns`), while whatever else concerns the working state waits in line.
+
+A big change comes from the core in steps. Each step is appended as a batch of its own, and the loop
+gives way in between; the response waits for the commit of the last. When this node is deposed, or
+the log refuses a step, the steps end: what was appended stands, is consistent by itself, and the
+sender is told that the outcome is unsure.
+
+Must not: decide anything about metadata (the core does) or touch files (the log does).
+Invariant: a response leaves only when everything its request saw is committed; a request whose
+commit becomes unsure fails with NOT_CONTROLLER or REQUEST_TIMED_OUT: the change may or may not
+happen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+from moldau.controller.core.controller_core import ControllerCore, Role
+from moldau.controller.core.result import ControllerResult, VersionedRecord
+from moldau.controller.log_port import (
+    Clock,
+    CommittedBatch,
+    LoadedSnapshot,
+    MetadataLog,
+    TimerHandle,
+)
+from moldau.controller.snapshot_policy import SnapshotPolicy
+from moldau.controller.turns import SLICE_MS, Turns
+from moldau.metadata.image import MetadataImage, Provenance
+from moldau.metadata.steps import Steps, at_once
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.metadata_records import BrokerRegistrationChangeRecord
+from moldau.protocol.schema import Message
+
+logger = logging.getLogger("moldau.controller")
+
+MAX_WAITING_REQUESTS: Final = 1_000
+MIN_SESSION_CHECK_MS: Final = 10.0
+LATE_SESSION_CHECK_MS: Final = 1_000.0
+"""A check that is later than this waits once more for so long: the node has stood still, and the
+heartbeats that came meanwhile are to be read first.
+"""
+
+
+class RequestFailed(Exception):
+    """The request as a whole got no answer; `error` says what to tell the sender."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+
+
+Completion = Callable[[Any, RequestFailed | None], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A request; once it is decided, `last_offset` must be committed before it is answered.
+
+    `next_step` is the timer of its next step, while it has one.
+    """
+
+    complete: Completion
+    last_offset: int = -1
+    response: Any = None
+    timer: TimerHandle | None = None
+    next_step: TimerHandle | None = None
+    done: bool = False
+
+
+class Controller:
+    """One controller node: standby until the log says that this node leads."""
+
+    def __init__(
+        self,
+        core: ControllerCore,
+        log: MetadataLog,
+        clock: Clock,
+        *,
+        node_id: int,
+        bootstrap_records: Sequence[VersionedRecord],
+        snapshot_policy: SnapshotPolicy,
+        slice_ms: float = SLICE_MS,
+    ) -> None:
+        self._core = core
+        self._log = log
+        self._clock = clock
+        self._node_id = node_id
+        self._bootstrap_records = bootstrap_records
+        self._snapshots = snapshot_policy
+        self._turns = Turns(clock, slice_ms)
+        self._waiting: deque[_Waiting] = deque()
+        self._undecided: dict[_Waiting, None] = {}  # in the order they came
+        self._committed_offset = -1
+        self._last_appended_offset = -1
+        self._session_timer: TimerHandle | None = None
+        self._sessions_latest_ms = 0.0
+        self._task_timer: TimerHandle | None = None
+        self._task_due_ms = 0.0
+        self._snapshot_task: asyncio.Task[None] | None = None
+        self._snapshot_timer: TimerHandle | None = None
+        self._is_closed = False
+        self.leader_id = -1
+        self.active_since: asyncio.Event = asyncio.Event()
+
+    def start(self) -> None:
+        """Listen to the log: replays everything, and activates if this node leads."""
+        self._snapshots.start(self._clock.monotonic_ms())
+        self._log.add_listener(self)
+        self._arm_snapshot_timer()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node decides."""
+        return self._core.role is Role.ACTIVE
+
+    @property
+    def committed_image(self) -> MetadataImage:
+        """The cluster as far as it is certain."""
+        return self._core.committed_image
+
+    @property
+    def waiting_count(self) -> int:
+        """How many requests wait for their decision, its next step or their commit."""
+        return len(self._waiting) + len(self._undecided)
+
+    # -- requests --------------------------------------------------------------------------------
+
+    async def handle(self, request: Message, *, timeout_ms: float) -> Any:
+        """Decide a request and wait until what it did is committed.
+
+        Raises:
+            RequestFailed: not the active controller, too many requests wait, or no commit in time.
+        """
+        return await self.ask(request, timeout_ms=timeout_ms)
+
+    def ask(self, request: Message, *, timeout_ms: float) -> asyncio.Future[Any]:
+        """As `handle`; the request has its place among the others when this returns."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def complete(response: Any, failure: RequestFailed | None) -> None:
+            if future.done():
+                return
+            if failure is None:
+                future.set_result(response)
+            else:
+                future.set_exception(failure)
+
+        self.submit(request, timeout_ms, complete)
+        return future
+
+    def submit(self, request: Message, timeout_ms: float, complete: Completion) -> None:
+        """Decide a request in its turn; `complete` gets its response after the commit, or a
+        failure.
+        """
+        if not self.is_active or self._is_closed:
+            complete(None, _not_controller(self.leader_id))
+            return
+        if self.waiting_count >= MAX_WAITING_REQUESTS:
+            complete(
+                None,
+                RequestFailed(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"{MAX_WAITING_REQUESTS} requests wait for their commit already",
+                ),
+            )
+            return
+        waiting = _Waiting(complete)
+        self._undecided[waiting] = None
+        self._turns.take(self._decide(request, waiting))
+        if not waiting.done:
+            waiting.timer = self._clock.call_later(max(timeout_ms, 0.0), self._time_out, waiting)
+
+    def _decide(self, request: Message, waiting: _Waiting) -> Steps[None]:
+        if waiting.done:  # its time was over before its turn came
+            self._undecided.pop(waiting, None)
+            return
+        self._core.set_voter_ids(self._log.voter_ids)
+        result = yield from self._core.handle(
+            request,
+            log_end_offset=self._log.log_end_offset,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        yield from self._take_over(request, result, waiting)
+
+    def _take_over(
+        self, request: Message, result: ControllerResult[Any], waiting: _Waiting
+    ) -> Steps[None]:
+        """Append what was decided; then the next step, the commit, or the answer at once."""
+        if result.records:
+            error = yield from self._append(result.records, may_wait=result.may_wait)
+            if error is not ErrorCode.NONE:
+                self._undecided.pop(waiting, None)
+                self._core.abandon(request)
+                self._arm_task_timer()
+                self._fail(waiting, error, "the metadata log did not take the change")
+                return
+        if result.resume is not None:
+            waiting.next_step = self._clock.call_later(
+                0.0, self._begin_step, request, result, waiting
+            )
+            return
+        self._undecided.pop(waiting, None)
+        waiting.last_offset = self._last_appended_offset
+        waiting.response = result.response
+        if self._last_appended_offset <= self._committed_offset:
+            self._answer(waiting)
+        else:
+            self._waiting.append(waiting)
+
+    def _begin_step(
+        self, request: Message, result: ControllerResult[Any], waiting: _Waiting
+    ) -> None:
+        waiting.next_step = None
+        self._turns.take(self._step(request, result, waiting))
+
+    def _step(
+        self, request: Message, result: ControllerResult[Any], waiting: _Waiting
+    ) -> Steps[None]:
+        """The next step of a big change; also when nobody waits for its answer any more."""
+        following = self._core.resume(
+            request,
+            result,
+            log_end_offset=self._log.log_end_offset,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        yield from self._take_over(request, following, waiting)
+
+    def _append(
+        self, records: Sequence[VersionedRecord], *, may_wait: bool = False
+    ) -> Steps[ErrorCode]:
+        """Append one batch and apply it.
+
+        Args:
+            may_wait: whether the log's end may move on between the decision and the append.
+        """
+        preparing = self._core.prepare(records)
+        change = (yield from preparing) if may_wait else at_once(preparing)
+        error, last_offset = self._log.append(
+            records, leader_epoch=self._core.leader_epoch, values=change.values
+        )
+        if error is ErrorCode.NONE:
+            self._last_appended_offset = last_offset
+            yield from self._core.on_appended(change, last_offset, self._clock.now_ms())
+            self._arm_session_timer()
+            self._arm_task_timer()
+        return error
+
+    def _time_out(self, waiting: _Waiting) -> None:
+        self._fail(waiting, ErrorCode.REQUEST_TIMED_OUT, "no commit in time; it may still happen")
+
+    @staticmethod
+    def _fail(waiting: _Waiting, error: ErrorCode, message: str) -> None:
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+        if not waiting.done:
+            waiting.done = True
+            waiting.complete(None, RequestFailed(error, message))
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
+        """Start over from a snapshot."""
+        provenance = Provenance(
+            snapshot.end_offset - 1, snapshot.leader_epoch, snapshot.last_contained_log_time_ms
+        )
+        self._core.load_snapshot(snapshot.records, provenance)
+        self._committed_offset = self._last_appended_offset = snapshot.end_offset - 1
+
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        """Apply a batch, and answer whom it makes certain."""
+        provenance = Provenance(batch.last_offset, batch.leader_epoch, batch.append_timestamp_ms)
+        self._core.on_committed(batch.records, provenance)
+        self._committed_offset = batch.last_offset
+        self._last_appended_offset = max(self._last_appended_offset, batch.last_offset)
+        waiting = self._waiting
+        while waiting and waiting[0].last_offset <= batch.last_offset:
+            self._answer(waiting.popleft())
+        self._snapshots.on_committed(batch.size_bytes, has_records=bool(batch.records))
+        self._maybe_snapshot()
+
+    def _answer(self, waiting: _Waiting) -> None:
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+        if not waiting.done:
+            waiting.done = True
+            waiting.complete(waiting.response, None)
+
+    def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
+        """Become active, or stop being it."""
+        if self.is_active:
+            self._turns.clear()
+            self._core.deactivate()
+            self._arm_task_timer()
+            self.active_since.clear()
+            self._fail_waiting(_not_controller(leader_id))
+        self.leader_id = leader_id
+        if leader_id != self._node_id:
+            return
+        self._last_appended_offset = self._log.log_end_offset - 1
+        records = self._core.activate(
+            leader_epoch,
+            self._bootstrap_records,
+            monotonic_ms=self._clock.monotonic_ms(),
+        )
+        logger.info("active controller in epoch %d", leader_epoch)
+        if records:
+            error = at_once(self._append(records))
+            if error is not ErrorCode.NONE:
+                logger.error("the metadata log did not take the first records: %s", error.name)
+                self._core.deactivate()
+                self._log.step_down()
+                return
+        self.active_since.set()
+        self._arm_session_timer()
+        self._arm_task_timer()
+
+    def _fail_waiting(self, failure: RequestFailed) -> None:
+        waiting, self._waiting = [*self._undecided, *self._waiting], deque()
+        self._undecided = {}
+        for each in waiting:
+            if each.next_step is not None:
+                each.next_step.cancel()
+            self._fail(each, failure.error, failure.message)
+
+    # -- what happens by itself ------------------------------------------------------------------
+
+    def _arm_session_timer(self) -> None:
+        if self._session_timer is not None or not self.is_active or self._is_closed:
+            return
+        expiry_ms = self._core.next_session_expiry_ms()
+        if expiry_ms is not None:
+            now_ms = self._clock.monotonic_ms()
+            delay_ms = max(expiry_ms - now_ms, MIN_SESSION_CHECK_MS)
+            self._sessions_latest_ms = now_ms + delay_ms + LATE_SESSION_CHECK_MS
+            self._session_timer = self._clock.call_later(delay_ms, self._check_sessions)
+
+    def _check_sessions(self) -> None:
+        self._session_timer = None
+        if not self.is_active or self._is_closed:
+            return
+        now_ms = self._clock.monotonic_ms()
+        if now_ms > self._sessions_latest_ms:
+            self._sessions_latest_ms = inf
+            self._session_timer = self._clock.call_later(
+                LATE_SESSION_CHECK_MS, self._check_sessions
+            )
+            return
+        self._turns.take(self._fence_expired())
+
+    def _fence_expired(self) -> Steps[None]:
+        records = self._core.fence_expired(self._clock.monotonic_ms())
+        if records:
+            last = records[-1][0]
+            if isinstance(last, BrokerRegistrationChangeRecord):
+                logger.warning("fencing broker %d, which fell silent", last.broker_id)
+            yield from self._append_own(records, "a fencing")
+        self._arm_session_timer()
+        self._arm_task_timer()
+
+    def _arm_task_timer(self) -> None:
+        """Wake up for the next periodic task; one that became due earlier moves the timer."""
+        due_ms = self._core.next_task_ms()
+        if self._task_timer is not None:
+            if due_ms == self._task_due_ms:
+                return
+            self._task_timer.cancel()
+            self._task_timer = None
+        if due_ms is not None and self.is_active and not self._is_closed:
+            self._task_due_ms = due_ms
+            delay_ms = max(due_ms - self._clock.monotonic_ms(), 0.0)
+            self._task_timer = self._clock.call_later(delay_ms, self._run_task)
+
+    def _run_task(self) -> None:
+        self._task_timer = None
+        if self.is_active and not self._is_closed:
+            self._turns.take(self._run_due_task())
+
+    def _run_due_task(self) -> Steps[None]:
+        records = self._core.run_due_task(self._clock.monotonic_ms())
+        if records:
+            logger.info("elections of the controller's own: %d partitions", len(records))
+            yield from self._append_own(records, "its own elections")
+        self._arm_task_timer()
+
+    def _append_own(self, records: Sequence[VersionedRecord], what: str) -> Steps[None]:
+        error = yield from self._append(records)
+        if error is not ErrorCode.NONE:
+            logger.error("the metadata log did not take %s: %s", what, error.name)
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def _arm_snapshot_timer(self) -> None:
+        delay_ms = self._snapshots.next_check_ms(self._clock.monotonic_ms())
+        if delay_ms is not None and not self._is_closed:
+            self._snapshot_timer = self._clock.call_later(delay_ms, self._on_snapshot_timer)
+
+    def _on_snapshot_timer(self) -> None:
+        self._maybe_snapshot()
+        self._arm_snapshot_timer()
+
+    def _maybe_snapshot(self) -> None:
+        if self._snapshot_task is not None or self._is_closed or not self._core.may_snapshot:
+            return
+        reason = self._snapshots.reason(self._clock.monotonic_ms())
+        if reason is None:
+            return
+        self._snapshots.begin(self._clock.monotonic_ms())
+        logger.info("writing a metadata snapshot: %s", reason)
+        self._snapshot_task = asyncio.get_running_loop().create_task(
+            self._write_snapshot(self._core.committed_image), name="metadata-snapshot"
+        )
+
+    async def _write_snapshot(self, image: MetadataImage) -> None:
+        provenance = image.provenance
+        try:
+            await self._log.write_snapshot(
+                end_offset=provenance.last_contained_offset + 1,
+                leader_epoch=provenance.last_contained_epoch,
+                last_contained_log_time_ms=provenance.last_contained_log_time_ms,
+                records=image.write(),
+            )
+        except OSError as error:
+            logger.error("no metadata snapshot could be written: %s", error)
+            self._snapshots.failed()
+        finally:
+            self._snapshot_task = None
+
+    async def close(self) -> None:
+        """Answer nobody any more; wait for a snapshot that is being written."""
+        self._is_closed = True
+        self._turns.clear()
+        self.active_since.clear()
+        for timer in (self._session_timer, self._task_timer, self._snapshot_timer):
+            if timer is not None:
+                timer.cancel()
+        self._fail_waiting(_not_controller(-1))
+        if self._snapshot_task is not None:
+            await asyncio.wait([self._snapshot_task])
+
+
+def _not_controller(leader_id: int) -> RequestFailed:
+    where = f"node {leader_id} is" if leader_id >= 0 else "no other is known to be"
+    return RequestFailed(ErrorCode.NOT_CONTROLLER, f"this is not the active controller, {where}")

@@ -1,0 +1,357 @@
+"""The controller as a state machine: committed batches and requests in, records and responses out.
+
+Owns: the role (standby or active), the working state, and which image belongs to which appended
+batch. Transitions:
+
+    STANDBY -> ACTIVE    this node leads the quorum, and everything before its epoch has been
+    replayed ACTIVE -> STANDBY    it leads no more: what was appended and not committed is forgotten
+
+A request is answered from the working state, which contains what was appended before it, committed
+or not; its response may leave only when everything up to its own records is committed (the driver
+waits). Since images are immutable, forgetting is going back to the last committed one.
+
+Must not: append, wait or read clocks. Invariant: the working state is the committed image plus the
+appended batches, in log order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import GeneratorType
+from typing import Any, Final
+
+from moldau.controller.core.cluster_control import ClusterControl
+from moldau.controller.core.configuration_control import (
+    incremental_alter_configs,
+    legacy_alter_configs,
+)
+from moldau.controller.core.directory_control import assign_replicas_to_directories
+from moldau.controller.core.elections import elect_leaders
+from moldau.controller.core.feature_control import (
+    eligible_leader_replicas_records,
+    register_controller,
+    update_features,
+)
+from moldau.controller.core.isr_control import alter_partition
+from moldau.controller.core.periodic_tasks import PeriodicTasks
+from moldau.controller.core.placement import Random
+from moldau.controller.core.producer_id_control import allocate_producer_ids
+from moldau.controller.core.reassignments import (
+    alter_partition_reassignments,
+    list_partition_reassignments,
+)
+from moldau.controller.core.result import ControllerResult, VersionedRecord
+from moldau.controller.core.settings import ControllerSettings
+from moldau.controller.core.state import ControllerState
+from moldau.controller.core.topic_changes import create_partitions, delete_topics
+from moldau.controller.core.topic_creation import create_topics
+from moldau.metadata.features import (
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    METADATA_VERSION,
+    supports_transactions,
+)
+from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
+from moldau.metadata.steps import Steps
+from moldau.protocol.messages.p19_create_topics import CreateTopicsRequest
+from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest
+from moldau.protocol.messages.p33_alter_configs import AlterConfigsRequest
+from moldau.protocol.messages.p37_create_partitions import CreatePartitionsRequest
+from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest
+from moldau.protocol.messages.p44_incremental_alter_configs import IncrementalAlterConfigsRequest
+from moldau.protocol.messages.p45_alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+)
+from moldau.protocol.messages.p46_list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+)
+from moldau.protocol.messages.p56_alter_partition import AlterPartitionRequest
+from moldau.protocol.messages.p57_update_features import UpdateFeaturesRequest
+from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationRequest
+from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
+from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
+from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
+from moldau.protocol.messages.p70_controller_registration import ControllerRegistrationRequest
+from moldau.protocol.messages.p73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
+from moldau.protocol.metadata_records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+)
+from moldau.protocol.metadata_records.frame import encode_record
+from moldau.protocol.schema import Message
+
+BOOTSTRAP_TRANSACTION: Final = "Bootstrap records"
+
+
+class Role(Enum):
+    """Whether this controller decides."""
+
+    STANDBY = "standby"
+    ACTIVE = "active"
+
+
+_TRANSACTION_MARKS: Final = (
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    AbortTransactionRecord,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A batch before it is appended: its records, the same encoded, and the image they make of the
+    working one.
+    """
+
+    records: Sequence[VersionedRecord]
+    values: Sequence[bytes]
+    delta: MetadataDelta
+    image: MetadataImage
+
+
+class ControllerCore:
+    """One controller's state and decisions."""
+
+    def __init__(self, settings: ControllerSettings, random: Random) -> None:
+        self.role = Role.STANDBY
+        self.leader_epoch = -1
+        self.state = ControllerState()
+        self.committed_image = MetadataImage.EMPTY
+        self.cluster_control = ClusterControl(self.state, settings)
+        self._tasks = PeriodicTasks(self.state, settings)
+        self._settings = settings
+        self._random = random
+        self._transactions = TransactionFilter()
+        self._appended: deque[tuple[int, MetadataImage]] = deque()
+        self._handlers: dict[
+            type[Message], Callable[..., ControllerResult[Any] | Steps[ControllerResult[Any]]]
+        ] = {
+            CreateTopicsRequest: lambda request, **_: create_topics(
+                self.state, settings, request, random
+            ),
+            DeleteTopicsRequest: lambda request, **_: delete_topics(self.state, settings, request),
+            CreatePartitionsRequest: lambda request, **_: create_partitions(
+                self.state, request, random
+            ),
+            IncrementalAlterConfigsRequest: lambda request, **_: incremental_alter_configs(
+                self.state, settings, request
+            ),
+            AlterConfigsRequest: lambda request, **_: legacy_alter_configs(
+                self.state, settings, request
+            ),
+            UpdateFeaturesRequest: lambda request, **_: update_features(
+                self.state, settings, request
+            ),
+            AllocateProducerIdsRequest: lambda request, **_: allocate_producer_ids(
+                self.state, request
+            ),
+            ControllerRegistrationRequest: lambda request, **_: register_controller(
+                self.state, request
+            ),
+            AssignReplicasToDirsRequest: lambda request, **_: assign_replicas_to_directories(
+                self.state, settings, request
+            ),
+            AlterPartitionRequest: lambda request, **_: alter_partition(
+                self.state, settings, request
+            ),
+            ElectLeadersRequest: lambda request, **_: elect_leaders(self.state, settings, request),
+            AlterPartitionReassignmentsRequest: lambda request, **_: alter_partition_reassignments(
+                self.state, settings, request
+            ),
+            ListPartitionReassignmentsRequest: lambda request, **_: list_partition_reassignments(
+                self.state, request
+            ),
+            BrokerRegistrationRequest: self.cluster_control.register_broker,
+            BrokerHeartbeatRequest: self.cluster_control.heartbeat,
+            UnregisterBrokerRequest: self.cluster_control.unregister_broker,
+        }
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def load_snapshot(self, records: Sequence[Message], provenance: Provenance) -> None:
+        """Start over from a snapshot. Only a standby loads one."""
+        assert self.role is Role.STANDBY, "an active controller is never behind the log"
+        delta = MetadataDelta(MetadataImage.EMPTY)
+        for record in records:
+            delta.replay(record)
+        self._transactions.reset()
+        self.committed_image = delta.apply(provenance)
+        self.state.reset(self.committed_image)
+
+    def on_committed(self, records: Sequence[Message], provenance: Provenance) -> None:
+        """A batch is committed; control batches come with no records."""
+        last_offset = provenance.last_contained_offset
+        if self.role is Role.ACTIVE:
+            if self._appended and self._appended[0][0] <= last_offset:
+                appended_offset, image = self._appended.popleft()
+                assert appended_offset == last_offset, "batches are committed as they were appended"
+                self.committed_image = replace(image, provenance=provenance)
+            else:
+                self.committed_image = replace(self.committed_image, provenance=provenance)
+            return
+        self.state.replay(self._transactions.feed(records), provenance)
+        self.committed_image = self.state.image
+
+    def prepare(self, records: Sequence[VersionedRecord]) -> Steps[Change]:
+        """What it takes to append `records` as one batch; the working state stays as it is."""
+        delta = MetadataDelta(self.state.image)
+        values: list[bytes] = []
+        for record, version in records:
+            values.append(encode_record(record, version))
+            # A transaction lies within one batch here: all between its marks counts.
+            if not isinstance(record, _TRANSACTION_MARKS):
+                delta.replay(record)
+            yield
+        image = yield from delta.apply_in_steps(self.state.image.provenance)
+        yield
+        return Change(records, values, delta, image)
+
+    def on_appended(self, change: Change, last_offset: int, now_ms: int) -> Steps[None]:
+        """A prepared batch is in the log: the working state follows, its indexes in steps."""
+        assert self.role is Role.ACTIVE
+        assert self.state.image is change.delta.image, "nothing was appended since it was prepared"
+        self._transactions.feed(record for record, _version in change.records)
+        assert not self._transactions.is_open, "a transaction lies within one batch here"
+        provenance = Provenance(last_offset, self.leader_epoch, now_ms)
+        image = replace(change.image, provenance=provenance)
+        self._appended.append((last_offset, image))
+        yield from self.state.follow(change.delta, image)
+
+    # -- the role --------------------------------------------------------------------------------
+
+    def activate(
+        self,
+        leader_epoch: int,
+        bootstrap_records: Sequence[VersionedRecord],
+        *,
+        monotonic_ms: float,
+    ) -> list[VersionedRecord]:
+        """Become active; returns what has to be appended first.
+
+        That is the abort of a transaction that a deposed leader left open, and, in a new cluster,
+        the feature levels the directory was formatted with.
+        """
+        assert self.role is Role.STANDBY
+        self.role = Role.ACTIVE
+        self.leader_epoch = leader_epoch
+        self.cluster_control.heartbeats.reset(self.state.image, monotonic_ms)
+        self._tasks.start(monotonic_ms)
+        records: list[VersionedRecord] = []
+        if self._transactions.is_open:
+            records.append((AbortTransactionRecord(reason="the leader was replaced"), 0))
+        if METADATA_VERSION not in self.state.image.features.finalized_levels:
+            records += self._bootstrap(bootstrap_records)
+        return records
+
+    def _bootstrap(self, given: Sequence[VersionedRecord]) -> list[VersionedRecord]:
+        levels = {
+            record.name: record.feature_level
+            for record, _version in given
+            if isinstance(record, FeatureLevelRecord)
+        }
+        assert METADATA_VERSION in levels, "the formatted feature levels name metadata.version"
+        records = list(given)
+        if levels.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0):
+            records += eligible_leader_replicas_records(self.state, self._settings)
+        if supports_transactions(levels[METADATA_VERSION]):
+            begin = BeginTransactionRecord(name=BOOTSTRAP_TRANSACTION)
+            records = [(begin, 0), *records, (EndTransactionRecord(), 0)]
+        return records
+
+    def deactivate(self) -> None:
+        """Lead no more: forget what was appended and may never be committed."""
+        assert self.role is Role.ACTIVE
+        self.role = Role.STANDBY
+        self.leader_epoch = -1
+        self._appended.clear()
+        self._tasks.stop()
+        self.state.reset(self.committed_image)
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def handles(self, request: Message) -> bool:
+        """Whether requests of this kind are decided here."""
+        return type(request) in self._handlers
+
+    def handle(
+        self, request: Message, *, log_end_offset: int, now_ms: float
+    ) -> Steps[ControllerResult[Any]]:
+        """Decide one request.
+
+        Args:
+            log_end_offset: the offset that the next record will get.
+            now_ms: monotonic milliseconds, for sessions.
+        """
+        assert self.role is Role.ACTIVE
+        handler = self._handlers[type(request)]
+        decided = handler(request, log_end_offset=log_end_offset, now_ms=now_ms)
+        if isinstance(decided, GeneratorType):
+            result = yield from decided
+            result.may_wait = True
+        else:
+            result = decided
+        return self._note_steps(request, result)
+
+    def resume(
+        self,
+        request: Message,
+        result: ControllerResult[Any],
+        *,
+        log_end_offset: int,
+        now_ms: float,
+    ) -> ControllerResult[Any]:
+        """The next step of a request, after the records of `result` were appended."""
+        assert self.role is Role.ACTIVE
+        assert result.resume is not None
+        return self._note_steps(request, result.resume(log_end_offset, now_ms))
+
+    def abandon(self, request: Message) -> None:
+        """A request's steps end early, because the log did not take one."""
+        leaving = self.state.leaving
+        for broker_id in [each for each, owner in leaving.items() if owner is request]:
+            self.cluster_control.stay(broker_id)
+        self._sweep_if_needed()
+
+    def _note_steps(self, request: Message, result: ControllerResult[Any]) -> ControllerResult[Any]:
+        if result.resume is None:
+            self.abandon(request)
+        elif result.leaving is not None:
+            self.state.leaving[result.leaving] = request
+        return result
+
+    def _sweep_if_needed(self) -> None:
+        if self.cluster_control.must_sweep:
+            self.cluster_control.must_sweep = False
+            self._tasks.sweep()
+
+    def fence_expired(self, now_ms: float) -> list[VersionedRecord]:
+        """Records that fence a broker whose session is over; empty when there is none."""
+        records = self.cluster_control.fence_expired(now_ms)
+        self._sweep_if_needed()
+        return records
+
+    def next_session_expiry_ms(self) -> float | None:
+        """When `fence_expired` may have something to do, in monotonic milliseconds."""
+        return self.cluster_control.heartbeats.next_expiry_ms(self.state.image)
+
+    def next_task_ms(self) -> float | None:
+        """When `run_due_task` may have something to do, in monotonic milliseconds."""
+        return self._tasks.next_due_ms()
+
+    def run_due_task(self, now_ms: float) -> list[VersionedRecord]:
+        """Records of what the controller does by itself; empty when nothing is to be done now."""
+        assert self.role is Role.ACTIVE
+        return self._tasks.run_due(now_ms)
+
+    def set_voter_ids(self, voter_ids: Iterable[int]) -> None:
+        """Say who the quorum's voters are: all of them must support what is to be finalized."""
+        self.state.voter_ids = frozenset(voter_ids)
+
+    @property
+    def may_snapshot(self) -> bool:
+        """Whether the committed image is whole: not in the middle of a transaction."""
+        return not self._transactions.is_open

@@ -1,0 +1,196 @@
+"""ElectLeaders, and the elections nobody asks for: preferred leaders, unclean ones, a sweep.
+
+Owns: which partitions get an election, and when the controller looks by itself (KIP-460). Must not:
+choose the leader of a partition (`leader_election` does).
+Invariant: an unclean election happens only where somebody allowed it: the request's sender, or
+`unclean.leader.election.enable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from itertools import islice
+from typing import Final
+
+from moldau.controller.core.broker_changes import PartitionChanger, Step
+from moldau.controller.core.leader_election import Election
+from moldau.controller.core.partition_index import PartitionKey
+from moldau.controller.core.result import (
+    MAX_RECORDS_PER_REQUEST,
+    ControllerResult,
+    VersionedRecord,
+)
+from moldau.controller.core.settings import ControllerSettings
+from moldau.controller.core.state import ControllerState
+from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
+from moldau.metadata.steps import Steps
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p43_elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+MAX_ELECTIONS_PER_PASS: Final = 1_000
+"""How many leaders one pass of a periodic election moves (Kafka's limit); the next follows soon."""
+
+
+class ElectionType(IntEnum):
+    """The wire's numbers."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+_ELECTIONS: Final = {
+    ElectionType.PREFERRED: Election.PREFERRED,
+    ElectionType.UNCLEAN: Election.UNCLEAN,
+}
+_NOBODY: Final = {
+    ElectionType.PREFERRED: (
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        "the first replica is not in sync, or not live",
+    ),
+    ElectionType.UNCLEAN: (
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        "none of the replicas is live",
+    ),
+}
+
+
+def elect_leaders(
+    state: ControllerState, settings: ControllerSettings, request: ElectLeadersRequest
+) -> Steps[ControllerResult[ElectLeadersResponse]]:
+    """Elect leaders of the named partitions, or of all that need one (null)."""
+    try:
+        election_type = ElectionType(request.election_type)
+    except ValueError:
+        return ControllerResult(ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+    if request.topic_partitions is None:
+        keys = list(_in_need(state, election_type))
+        return _elect_all(state, settings, election_type, iter(keys), {})
+    changer = PartitionChanger(state, settings, election=_ELECTIONS[election_type])
+    response = ElectLeadersResponse()
+    result = ControllerResult(response)
+    seen: set[tuple[str, int]] = set()
+    for wanted in request.topic_partitions:
+        answer = ReplicaElectionResult(topic=wanted.topic)
+        response.replica_election_results.append(answer)
+        topic = state.topic(wanted.topic)
+        yield
+        for partition_index in wanted.partitions:
+            yield
+            if (wanted.topic, partition_index) in seen:
+                continue  # one answer and one record are enough
+            seen.add((wanted.topic, partition_index))
+            partition_result, record = _elect_one(changer, election_type, topic, partition_index)
+            answer.partition_result.append(partition_result)
+            if record is not None:
+                result.records.append(record)
+    if len(result.records) > MAX_RECORDS_PER_REQUEST:
+        return ControllerResult(ElectLeadersResponse(error_code=ErrorCode.POLICY_VIOLATION))
+    return result
+
+
+def _in_need(state: ControllerState, election_type: ElectionType) -> Iterator[PartitionKey]:
+    if election_type is ElectionType.PREFERRED:
+        return state.index.without_preferred_leader()
+    return state.index.without_leader()
+
+
+def _elect_all(
+    state: ControllerState,
+    settings: ControllerSettings,
+    election_type: ElectionType,
+    keys: Iterator[PartitionKey],
+    answers: dict[str, ReplicaElectionResult],
+) -> ControllerResult[ElectLeadersResponse]:
+    """One step of electing everywhere; partitions that need nothing are not in the answer."""
+    changer = PartitionChanger(state, settings, election=_ELECTIONS[election_type])
+    records: list[VersionedRecord] = []
+    looked_at = 0
+    for topic_id, partition_index in islice(keys, settings.max_changes_per_step):
+        looked_at += 1
+        topic = state.image.topics.topics_by_id.get(topic_id)
+        if topic is None:
+            continue  # deleted since the first step
+        partition_result, record = _elect_one(changer, election_type, topic, partition_index)
+        if partition_result.error_code == ErrorCode.ELECTION_NOT_NEEDED:
+            continue
+        answer = answers.setdefault(topic.name, ReplicaElectionResult(topic=topic.name))
+        answer.partition_result.append(partition_result)
+        if record is not None:
+            records.append(record)
+    response = ElectLeadersResponse(replica_election_results=list(answers.values()))
+    result = ControllerResult(response, records)
+    if looked_at == settings.max_changes_per_step:
+        result.resume = lambda log_end_offset, now_ms: _elect_all(
+            state, settings, election_type, keys, answers
+        )
+    return result
+
+
+def _elect_one(
+    changer: PartitionChanger,
+    election_type: ElectionType,
+    topic: TopicImage | None,
+    partition_index: int,
+) -> tuple[PartitionResult, VersionedRecord | None]:
+    partition = None if topic is None else topic.partitions.get(partition_index)
+    record: VersionedRecord | None = None
+    error, message = ErrorCode.NONE, None
+    if topic is None or partition is None:
+        error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+    elif not _needs_election(partition, election_type):
+        error, message = ErrorCode.ELECTION_NOT_NEEDED, "the partition has the leader asked for"
+    else:
+        record = changer.change(topic, partition_index, partition)
+        if record is None:
+            error, message = _NOBODY[election_type]
+    result = PartitionResult(partition_id=partition_index, error_code=error, error_message=message)
+    return result, record
+
+
+def _needs_election(partition: PartitionRegistration, election_type: ElectionType) -> bool:
+    if election_type is ElectionType.PREFERRED:
+        return not partition.has_preferred_leader
+    return partition.leader == NO_LEADER
+
+
+def preferred_leaders_pass(state: ControllerState, settings: ControllerSettings) -> Step:
+    """Give leadership back to preferred replicas that are in sync again."""
+    changer = PartitionChanger(state, settings, election=Election.PREFERRED)
+    records: list[VersionedRecord] = []
+    for topic_id, partition_index in state.index.without_preferred_leader():
+        if len(records) == MAX_ELECTIONS_PER_PASS:
+            return Step(records, is_last=False)
+        topic = state.image.topics.topics_by_id[topic_id]
+        partition = topic.partitions[partition_index]
+        if partition.replicas[0] not in (partition.isr or partition.elr):
+            continue  # asked first, since most that are out of balance are out of sync too
+        record = changer.change(topic, partition_index, partition)
+        if record is not None:
+            records.append(record)
+    return Step(records, is_last=True)
+
+
+def unclean_leaders_pass(state: ControllerState, settings: ControllerSettings) -> Step:
+    """Elect any live replica where nobody leads and the topic's configuration allows it."""
+    changer = PartitionChanger(state, settings, election=Election.UNCLEAN)
+    records: list[VersionedRecord] = []
+    allowed: dict[str, bool] = {}
+    for topic_id, partition_index in state.index.without_leader():
+        if len(records) == MAX_ELECTIONS_PER_PASS:
+            return Step(records, is_last=False)
+        topic = state.image.topics.topics_by_id[topic_id]
+        if topic.name not in allowed:
+            is_allowed = state.unclean_election_allowed(topic.name, settings.node_config)
+            allowed[topic.name] = is_allowed
+        if allowed[topic.name]:
+            partition = topic.partitions[partition_index]
+            record = changer.change(topic, partition_index, partition)
+            if record is not None:
+                records.append(record)
+    return Step(records, is_last=True)

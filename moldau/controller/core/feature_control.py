@@ -1,0 +1,255 @@
+"""UpdateFeatures and the registration of controllers: which levels the cluster runs at.
+
+Owns: the checks of KIP-584, KIP-778 and KIP-919. Must not: change `kraft.version`, which is the
+quorum's own.
+Invariant: a finalized level is supported by every registered broker and controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from moldau.controller.core.result import ControllerResult, Refusal, VersionedRecord
+from moldau.controller.core.settings import ControllerSettings
+from moldau.controller.core.state import ControllerState
+from moldau.metadata.features import (
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    FEATURE_REQUIREMENTS,
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    advertised_features,
+    is_lossless_downgrade,
+    metadata_release,
+    supports_controller_registration,
+)
+from moldau.metadata.image import ConfigResourceType, LevelRange
+from moldau.metadata.steps import Steps, repeated
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p57_update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from moldau.protocol.messages.p70_controller_registration import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+)
+from moldau.protocol.metadata_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    RegisterControllerRecord,
+)
+from moldau.protocol.metadata_records.register_controller_record import (
+    ControllerEndpoint,
+    ControllerFeature,
+)
+
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+MAX_NAME_CHARACTERS = 80
+"""So much of an unknown feature's name is told."""
+
+
+class UpgradeType(IntEnum):
+    """What the sender of UpdateFeatures allows."""
+
+    UNKNOWN = 0
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+def update_features(
+    state: ControllerState, settings: ControllerSettings, request: UpdateFeaturesRequest
+) -> Steps[ControllerResult[UpdateFeaturesResponse]]:
+    """Finalize new levels: all of the request's, or none (KIP-1022)."""
+    records: list[VersionedRecord] = []
+    results: list[UpdatableFeatureResult] = []
+    named_twice = yield from repeated(update.feature for update in request.feature_updates)
+    proposed = dict(state.image.features.finalized_levels)
+    for update in request.feature_updates:
+        proposed[update.feature] = update.max_version_level
+        yield
+    for update in request.feature_updates:
+        try:
+            if update.feature in named_twice:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "the feature is named more than once")
+            records += _update(state, settings, update, proposed)
+        except Refusal as refusal:
+            return ControllerResult(
+                UpdateFeaturesResponse(
+                    error_code=refusal.error,
+                    error_message="nothing was updated, because of "
+                    f"{update.feature[:MAX_NAME_CHARACTERS]}: {refusal.message}",
+                )
+            )
+        results.append(updated(update.feature))
+    response = UpdateFeaturesResponse(error_message=None, results=results)
+    return ControllerResult(response, [] if request.validate_only else records)
+
+
+def updated(feature: str) -> UpdatableFeatureResult:
+    """The result of a feature that is at its level now; the message is Apache Kafka's."""
+    return UpdatableFeatureResult(feature=feature, error_message=ErrorCode.NONE.name)
+
+
+def _update(
+    state: ControllerState,
+    settings: ControllerSettings,
+    update: FeatureUpdateKey,
+    proposed: Mapping[str, int],
+) -> list[VersionedRecord]:
+    name, level = update.feature, update.max_version_level
+    supported = advertised_features(state.image.features.finalized_levels).get(name)
+    if supported is None:
+        raise _refused(f"there is no feature {name[:MAX_NAME_CHARACTERS]!r}")
+    if is_quorum_feature(name):
+        raise _refused(f"{name} is the quorum's own: only the quorum's leader changes it")
+    if not is_known_upgrade_type(update):
+        raise _refused(f"there is no upgrade type {update.upgrade_type}")
+    current = state.image.features.level(name)
+    lowest = max(supported.minimum_level, 1 if name == METADATA_VERSION else 0)
+    if not lowest <= level <= supported.maximum_level:
+        raise _refused(f"level {level} is not supported: {lowest} to {supported.maximum_level} are")
+    if level == current:
+        return []
+    _check_direction(name, current, level, update)
+    _check_nodes(state, settings, name, level)
+    _check_requirements(name, level, proposed)
+    records: list[VersionedRecord] = [(FeatureLevelRecord(name=name, feature_level=level), 0)]
+    if name == ELIGIBLE_LEADER_REPLICAS_VERSION and level > current:
+        records += eligible_leader_replicas_records(state, settings)
+    return records
+
+
+def is_quorum_feature(name: str) -> bool:
+    """Whether a feature's level lives in the quorum's control records, not in the image.
+
+    Whoever serves UpdateFeatures takes such updates to the quorum; here they are refused.
+    """
+    return name == KRAFT_VERSION
+
+
+def is_known_upgrade_type(update: FeatureUpdateKey) -> bool:
+    """Whether the sender says what it allows; version 0 says it with `allow_downgrade`."""
+    return UpgradeType.UPGRADE <= update.upgrade_type <= UpgradeType.UNSAFE_DOWNGRADE
+
+
+def _check_direction(name: str, current: int, level: int, update: FeatureUpdateKey) -> None:
+    asked_down = update.allow_downgrade or update.upgrade_type != UpgradeType.UPGRADE
+    if level > current:
+        if asked_down and not update.allow_downgrade:
+            raise _refused(f"level {level} is above {current}, but a downgrade was asked for")
+        return
+    if not asked_down:
+        raise _refused(f"level {level} is below {current}, and no downgrade was asked for")
+    if name != METADATA_VERSION or is_lossless_downgrade(current, level):
+        return
+    problem = f"{metadata_release(level)} cannot hold what {metadata_release(current)} wrote"
+    if update.upgrade_type == UpgradeType.UNSAFE_DOWNGRADE:
+        problem += ": unsafe downgrades of metadata.version are not served"
+    raise _refused(problem)
+
+
+def _check_requirements(name: str, level: int, proposed: Mapping[str, int]) -> None:
+    """A feature may need another one, and may be needed by others."""
+    for (dependent, dependent_level), needed in FEATURE_REQUIREMENTS.items():
+        if proposed.get(dependent, 0) < dependent_level:
+            continue
+        for needed_name, needed_level in needed.items():
+            if name in (dependent, needed_name) and proposed.get(needed_name, 0) < needed_level:
+                raise _refused(
+                    f"{dependent} at level {proposed[dependent]} needs {needed_name} "
+                    f"at level {needed_level} or above"
+                )
+
+
+def _check_nodes(
+    state: ControllerState, settings: ControllerSettings, name: str, level: int
+) -> None:
+    """Every broker and controller must support the level; what is off needs no support."""
+    cluster = state.image.cluster
+    for kind, nodes in (("broker", cluster.brokers), ("controller", cluster.controllers)):
+        for node_id, node in nodes.items():
+            features: Mapping[str, LevelRange] = node.supported_features
+            lowest, highest = features.get(name, LevelRange(0, 0))
+            if level and not lowest <= level <= highest:
+                raise _refused(f"{kind} {node_id} supports only levels {lowest} to {highest}")
+    if supports_controller_registration(state.metadata_level):
+        for node_id in sorted(state.voter_ids):
+            if node_id != settings.node_id and node_id not in cluster.controllers:
+                raise _refused(f"controller {node_id} has not said yet what it supports")
+
+
+def _refused(message: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_UPDATE_VERSION, message)
+
+
+def eligible_leader_replicas_records(
+    state: ControllerState, settings: ControllerSettings
+) -> list[VersionedRecord]:
+    """KIP-966 needs one cluster-wide `min.insync.replicas`: per-broker values are removed."""
+    records: list[VersionedRecord] = []
+    if MIN_INSYNC_REPLICAS not in state.image.configs.get(ConfigResourceType.BROKER, ""):
+        records.append(_min_insync_record("", str(settings.node_config[MIN_INSYNC_REPLICAS])))
+    for name in state.image.configs.names(ConfigResourceType.BROKER):
+        if name and MIN_INSYNC_REPLICAS in state.image.configs.get(ConfigResourceType.BROKER, name):
+            records.append(_min_insync_record(name, None))
+    return records
+
+
+def _min_insync_record(broker_name: str, value: str | None) -> VersionedRecord:
+    record = ConfigRecord(
+        resource_type=ConfigResourceType.BROKER,
+        resource_name=broker_name,
+        name=MIN_INSYNC_REPLICAS,
+        value=value,
+    )
+    return record, 0
+
+
+def register_controller(
+    state: ControllerState, request: ControllerRegistrationRequest
+) -> ControllerResult[ControllerRegistrationResponse]:
+    """Note a controller's addresses and feature ranges (KIP-919)."""
+    if not supports_controller_registration(state.metadata_level):
+        return ControllerResult(
+            ControllerRegistrationResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                error_message=f"not at {metadata_release(state.metadata_level)}",
+            )
+        )
+    ranges = {each.name: each for each in request.features}
+    for name, level in state.image.features.finalized_levels.items():
+        own = ranges.get(name)
+        if own is None or not own.min_supported_version <= level <= own.max_supported_version:
+            return ControllerResult(
+                ControllerRegistrationResponse(
+                    error_code=ErrorCode.UNSUPPORTED_VERSION,
+                    error_message=f"{name} is finalized at level {level}",
+                )
+            )
+    record = RegisterControllerRecord(
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        zk_migration_ready=request.zk_migration_ready,
+        end_points=[
+            ControllerEndpoint(
+                name=each.name,
+                host=each.host,
+                port=each.port,
+                security_protocol=each.security_protocol,
+            )
+            for each in request.listeners
+        ],
+        features=[
+            ControllerFeature(
+                name=each.name,
+                min_supported_version=each.min_supported_version,
+                max_supported_version=each.max_supported_version,
+            )
+            for each in request.features
+        ],
+    )
+    return ControllerResult(ControllerRegistrationResponse(error_message=None), [(record, 0)])

@@ -1,0 +1,196 @@
+"""AlterPartition: a leader reports who is in sync, or that it has recovered (KIP-497, KIP-704,
+KIP-841, KIP-903).
+
+Owns: the checks on such a report. Must not: elect anybody by itself; but a report may complete a
+reassignment, which may move the leader.
+Invariants: only the current leader, under its current broker, leader and partition epoch, changes
+an ISR, and only live brokers under their current broker epoch get into one, with replicas whose
+directories they have. Each report that is taken over raises the partition epoch, also one that
+changes nothing else: a leader whose proposal was refused makes sure by it that no copy of that
+proposal, late over an older connection, is taken over after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from moldau.controller.core.broker_changes import PartitionChanger
+from moldau.controller.core.leader_election import PartitionTarget
+from moldau.controller.core.partition_index import PartitionKey
+from moldau.controller.core.result import ControllerResult, VersionedRecord
+from moldau.controller.core.settings import ControllerSettings
+from moldau.controller.core.state import ControllerState
+from moldau.metadata.features import partition_record_version
+from moldau.metadata.image import PartitionRegistration, TopicImage
+from moldau.metadata.image.topics_delta import merge_partition_change
+from moldau.metadata.image.values import RECOVERED, RECOVERING
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p56_alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerState,
+    PartitionData,
+    PartitionDataResponse,
+    TopicDataResponse,
+)
+from moldau.protocol.metadata_records import PartitionChangeRecord
+
+UNCHECKED_BROKER_EPOCH = -1
+"""A member named without its broker epoch: by version 2, or by a leader that does not know it."""
+
+
+def alter_partition(
+    state: ControllerState, settings: ControllerSettings, request: AlterPartitionRequest
+) -> ControllerResult[AlterPartitionResponse]:
+    """Take over ISRs and recovery states; each partition on its own.
+
+    A leader reports all its partitions at once, which after the loss of a follower may be a great
+    many: they are taken over in steps.
+    """
+    leader = state.broker(request.broker_id)
+    if leader is None or leader.broker_epoch != request.broker_epoch:
+        return ControllerResult(AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+    response = AlterPartitionResponse()
+    pending: list[tuple[TopicDataResponse, PartitionData]] = []
+    for wanted_topic in request.topics:
+        answers = TopicDataResponse(topic_id=wanted_topic.topic_id)
+        response.topics.append(answers)
+        pending += [(answers, wanted) for wanted in wanted_topic.partitions]
+    return _step(state, settings, request.broker_id, response, iter(pending), set())
+
+
+def _step(
+    state: ControllerState,
+    settings: ControllerSettings,
+    broker_id: int,
+    response: AlterPartitionResponse,
+    pending: Iterator[tuple[TopicDataResponse, PartitionData]],
+    seen: set[PartitionKey],
+) -> ControllerResult[AlterPartitionResponse]:
+    result = ControllerResult(response)
+    changer = PartitionChanger(state, settings)
+    looked_at = 0
+    for answers, wanted in islice(pending, settings.max_changes_per_step):
+        looked_at += 1
+        topic = state.image.topics.topics_by_id.get(answers.topic_id)
+        key = (answers.topic_id, wanted.partition_index)
+        error = ErrorCode.UNKNOWN_TOPIC_ID
+        if topic is not None:
+            error = _check(state, topic, broker_id, wanted)
+            if error is ErrorCode.NONE and key in seen:
+                error = ErrorCode.INVALID_REQUEST  # its partition epoch is taken already
+        if topic is None or error is not ErrorCode.NONE:
+            answers.partitions.append(_refused(wanted, error))
+            continue
+        seen.add(key)
+        answer, record = _alter(changer, state.metadata_level, topic, wanted)
+        answers.partitions.append(answer)
+        result.records.append(record)
+    if looked_at == settings.max_changes_per_step:
+        result.resume = lambda log_end_offset, now_ms: _step(
+            state, settings, broker_id, response, pending, seen
+        )
+    return result
+
+
+def _check(
+    state: ControllerState, topic: TopicImage, broker_id: int, wanted: PartitionData
+) -> ErrorCode:
+    partition = topic.partitions.get(wanted.partition_index)
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    # A leader that knows more than this controller has heard from a newer one.
+    if (
+        wanted.leader_epoch > partition.leader_epoch
+        or wanted.partition_epoch > partition.partition_epoch
+    ):
+        return ErrorCode.NOT_CONTROLLER
+    if wanted.leader_epoch < partition.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if broker_id != partition.leader:
+        return ErrorCode.INVALID_REQUEST
+    if wanted.partition_epoch < partition.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    members = _members(wanted)
+    isr = [member.broker_id for member in members]
+    if len(set(isr)) != len(isr) or not set(isr).issubset(partition.replicas):
+        return ErrorCode.INVALID_REQUEST
+    if partition.leader not in isr or not _is_legal_recovery(partition, wanted, isr):
+        return ErrorCode.INVALID_REQUEST
+    if not all(_is_eligible(state, member) for member in members):
+        return ErrorCode.INELIGIBLE_REPLICA
+    joining = set(isr).difference(partition.isr)
+    if not all(state.has_online_directory(partition, broker_id) for broker_id in joining):
+        # A leader may not have heard yet that the log of a follower is gone (KIP-858).
+        return ErrorCode.INELIGIBLE_REPLICA
+    return ErrorCode.NONE
+
+
+def _members(wanted: PartitionData) -> list[BrokerState]:
+    """The new ISR, whichever version brought it."""
+    if wanted.new_isr_with_epochs:
+        return wanted.new_isr_with_epochs
+    return [
+        BrokerState(broker_id=broker_id, broker_epoch=UNCHECKED_BROKER_EPOCH)
+        for broker_id in wanted.new_isr
+    ]
+
+
+def _is_legal_recovery(
+    partition: PartitionRegistration, wanted: PartitionData, isr: Sequence[int]
+) -> bool:
+    """A recovering leader is alone in the ISR, and nobody goes back to recovering by itself."""
+    if wanted.leader_recovery_state == RECOVERED:
+        return True
+    return (
+        wanted.leader_recovery_state == RECOVERING
+        and len(isr) == 1
+        and partition.leader_recovery_state == RECOVERING
+    )
+
+
+def _is_eligible(state: ControllerState, member: BrokerState) -> bool:
+    broker = state.broker(member.broker_id)
+    return (
+        broker is not None
+        and state.is_active(member.broker_id)
+        and member.broker_epoch in (UNCHECKED_BROKER_EPOCH, broker.broker_epoch)
+    )
+
+
+def _alter(
+    changer: PartitionChanger, metadata_level: int, topic: TopicImage, wanted: PartitionData
+) -> tuple[PartitionDataResponse, VersionedRecord]:
+    partition = topic.partitions[wanted.partition_index]
+    target = PartitionTarget(
+        isr=[member.broker_id for member in _members(wanted)],
+        leader_recovery_state=wanted.leader_recovery_state,
+    )
+    record = changer.change(topic, wanted.partition_index, partition, target)
+    if record is None:
+        same = PartitionChangeRecord(
+            partition_id=wanted.partition_index, topic_id=topic.topic_id, isr=list(partition.isr)
+        )
+        record = same, partition_record_version(metadata_level)
+    change = record[0]
+    assert isinstance(change, PartitionChangeRecord)
+    partition = merge_partition_change(partition, change)
+    if partition.leader_epoch != wanted.leader_epoch:
+        # The new ISR completed a reassignment, and with it the leader epoch grew. The sender has
+        # to learn the new state from the log before it asks for anything else.
+        return _refused(wanted, ErrorCode.NEW_LEADER_ELECTED), record
+    answer = PartitionDataResponse(
+        partition_index=wanted.partition_index,
+        error_code=ErrorCode.NONE,
+        leader_id=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        isr=list(partition.isr),
+        leader_recovery_state=partition.leader_recovery_state,
+        partition_epoch=partition.partition_epoch,
+    )
+    return answer, record
+
+
+def _refused(wanted: PartitionData, error: ErrorCode) -> PartitionDataResponse:
+    return PartitionDataResponse(partition_index=wanted.partition_index, error_code=error)

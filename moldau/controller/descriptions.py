@@ -1,0 +1,239 @@
+"""What any controller may tell, active or not, from the metadata it has replayed.
+
+Owns: the answers to ApiVersions, DescribeCluster (KIP-919) and DescribeConfigs on the controller
+listener. Must not: change anything. Invariant: an answer is built from one image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from moldau.config import (
+    DescribedConfig,
+    NodeConfig,
+    describe_broker_config,
+    describe_cluster_default_config,
+    describe_topic_config,
+)
+from moldau.controller.request_context import ControllerRequestContext
+from moldau.controller.resource_requests import may_see_config
+from moldau.metadata.authorizer import Operation
+from moldau.metadata.described_configs import DescribedEntries
+from moldau.metadata.features import (
+    KRAFT_VERSION,
+    advertised_features,
+    supports_controller_registration,
+)
+from moldau.metadata.image import ConfigResourceType, MetadataImage
+from moldau.metadata.steps import Steps
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p18_api_versions import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+from moldau.protocol.messages.p32_describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from moldau.protocol.messages.p60_describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from moldau.protocol.schema import Message
+
+BROKER_ENDPOINTS: Final = 1
+CONTROLLER_ENDPOINTS: Final = 2
+MAX_SHOWN_CHARACTERS: Final = 250
+"""So much of an unknown name is told: a topic's has no more."""
+FIRST_VERSION_WITH_FEATURES: Final = 3
+FIRST_VERSION_WITH_ZERO_FEATURES: Final = 4
+
+
+class ClusterDescriptions:
+    """Answers on the quorum's loop.
+
+    Args:
+        image: the committed metadata, as far as this node has replayed it.
+        leader_id: the node that leads the quorum as far as known, -1 for nobody.
+        kraft_version: the finalized `kraft.version`, which is not in the image.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        cluster_id: str,
+        *,
+        image: Callable[[], MetadataImage],
+        leader_id: Callable[[], int],
+        kraft_version: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._cluster_id = cluster_id
+        self._image = image
+        self._leader_id = leader_id
+        self._kraft_version = kraft_version
+
+    @property
+    def kraft_version(self) -> int:
+        """The finalized level."""
+        return self._kraft_version()
+
+    def answer(self, request: Message, context: ControllerRequestContext) -> Steps[Message]:
+        """The response to DescribeCluster or DescribeConfigs, in steps."""
+        if isinstance(request, DescribeClusterRequest):
+            return self._describe_cluster(request, context)
+        assert isinstance(request, DescribeConfigsRequest)
+        image = self._image()
+        entries = DescribedEntries(request)
+        response = DescribeConfigsResponse()
+        for resource in request.resources:
+            response.results.append(self._describe_configs(image, entries, resource, context))
+            yield
+        return response
+
+    def api_versions(
+        self, served: Mapping[ApiKey, tuple[int, int]], api_version: int
+    ) -> ApiVersionsResponse:
+        """What this listener serves, and the features (KIP-584)."""
+        response = ApiVersionsResponse(
+            api_keys=[
+                ApiVersion(api_key=api_key, min_version=lowest, max_version=highest)
+                for api_key, (lowest, highest) in served.items()
+            ]
+        )
+        if api_version < FIRST_VERSION_WITH_FEATURES:
+            return response
+        image = self._image()
+        finalized = dict(image.features.finalized_levels)
+        finalized[KRAFT_VERSION] = self._kraft_version()
+        response.supported_features = [
+            SupportedFeatureKey(
+                name=name, min_version=levels.minimum_level, max_version=levels.maximum_level
+            )
+            for name, levels in advertised_features(image.features.finalized_levels).items()
+            if levels.minimum_level > 0 or api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
+        ]
+        response.finalized_features_epoch = image.provenance.last_contained_offset
+        response.finalized_features = [
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in sorted(finalized.items())
+            if level > 0
+        ]
+        return response
+
+    # -- DescribeCluster -------------------------------------------------------------------------
+
+    def _describe_cluster(
+        self, request: DescribeClusterRequest, context: ControllerRequestContext
+    ) -> DescribeClusterResponse:
+        """Controllers, by the addresses of the listener that was asked."""
+        if request.endpoint_type == BROKER_ENDPOINTS:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                error_message="this is a controller's listener; it does not describe brokers",
+            )
+        if request.endpoint_type != CONTROLLER_ENDPOINTS:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message=f"endpoint type {request.endpoint_type} is unknown; 2 is controllers",
+            )
+        image = self._image()
+        if not supports_controller_registration(image.features.metadata_level):
+            return DescribeClusterResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                error_message="controllers do not register at this metadata.version",
+            )
+        controllers = image.cluster.controllers
+        response = DescribeClusterResponse(
+            error_message=None,
+            endpoint_type=CONTROLLER_ENDPOINTS,
+            cluster_id=self._cluster_id,
+            controller_id=self._leader_id(),
+            brokers=[
+                DescribeClusterBroker(
+                    broker_id=controller_id,
+                    host=controllers[controller_id].listeners[context.listener_name].host,
+                    port=controllers[controller_id].listeners[context.listener_name].port,
+                )
+                for controller_id in sorted(controllers)
+                if context.listener_name in controllers[controller_id].listeners
+            ],
+        )
+        if request.include_cluster_authorized_operations:
+            response.cluster_authorized_operations = context.authorized_cluster_operations()
+        return response
+
+    # -- DescribeConfigs -------------------------------------------------------------------------
+
+    def _describe_configs(
+        self,
+        image: MetadataImage,
+        entries: DescribedEntries,
+        resource: DescribeConfigsResource,
+        context: ControllerRequestContext,
+    ) -> DescribeConfigsResult:
+        resource_type, name = resource.resource_type, resource.resource_name
+        result = DescribeConfigsResult(resource_type=resource_type, resource_name=name)
+        error = may_see_config(Operation.DESCRIBE_CONFIGS, resource_type, name, context)
+        if error is not ErrorCode.NONE:
+            result.error_code, result.error_message = error, "not allowed"
+            return result
+        # An empty list means all keys, as null does.
+        keys = frozenset(resource.configuration_keys or ()) or None
+        shown = name[:MAX_SHOWN_CHARACTERS]
+        describe: Callable[[], Iterable[DescribedConfig]]
+        likeness: Hashable
+        if resource_type == ConfigResourceType.TOPIC:
+            if name not in image.topics.topics_by_name:
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                result.error_message = f"there is no topic {shown}"
+                return result
+            overrides = image.configs.get(ConfigResourceType.TOPIC, name)
+            likeness = resource_type, frozenset(overrides.items()), keys
+            describe = partial(self._topic, image, overrides, keys)
+        elif resource_type == ConfigResourceType.BROKER and name in ("", str(self._config.node_id)):
+            likeness = resource_type, name, keys
+            describe = partial(self._node, image, name, keys)
+        elif resource_type == ConfigResourceType.BROKER:
+            result.error_code = ErrorCode.INVALID_REQUEST
+            result.error_message = (
+                f"this node answers for {self._config.node_id}, not for {shown!r}"
+            )
+            return result
+        else:
+            result.error_code = ErrorCode.INVALID_REQUEST
+            result.error_message = (
+                f"resource type {resource_type} is not served by controllers; 2 (topic) and "
+                "4 (broker) are"
+            )
+            return result
+        entries.fill(result, likeness, describe)
+        return result
+
+    def _topic(
+        self, image: MetadataImage, overrides: Mapping[str, str], keys: Collection[str] | None
+    ) -> list[DescribedConfig]:
+        defaults, own = self._dynamic(image)
+        return describe_topic_config(self._config, defaults, own, overrides, keys)
+
+    def _node(
+        self, image: MetadataImage, name: str, keys: Collection[str] | None
+    ) -> list[DescribedConfig]:
+        defaults, own = self._dynamic(image)
+        if name:
+            return describe_broker_config(self._config, defaults, own, keys)
+        return describe_cluster_default_config(defaults, keys)
+
+    def _dynamic(self, image: MetadataImage) -> tuple[Any, Any]:
+        return (
+            image.configs.get(ConfigResourceType.BROKER, ""),
+            image.configs.get(ConfigResourceType.BROKER, str(self._config.node_id)),
+        )

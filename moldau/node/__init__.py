@@ -1,0 +1,5 @@
+"""The composition root: the one place that joins raft, metadata.controller and broker."""
+
+from moldau.node.node import Node, NodeStartError
+
+__all__ = ["Node", "NodeStartError"]

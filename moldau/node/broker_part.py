@@ -1,0 +1,461 @@
+"""The broker of a node: its logs, its listeners, its partitions and its standing in the cluster.
+
+Owns the order in which these start and stop, and nothing of what they do. Must not: know how the
+quorum works; it is given a channel to the controller and a loader of metadata. Invariant: clients
+are answered only after every log is recovered and the controller has unfenced this broker; a stop
+flushes everything and says so in the clean-shutdown marker, or does not say so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from moldau.broker.api.authorizer import AllowAllAuthorizer
+from moldau.broker.api.request_router import RequestRouter
+from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.coordinators import Coordinators
+from moldau.broker.coordinator.internal_topics import InternalTopics
+from moldau.broker.coordinator.producer_ids import ProducerIds
+from moldau.broker.lifecycle.background import Background
+from moldau.broker.lifecycle.broker_lifecycle import BrokerDescription, BrokerLifecycle, BrokerState
+from moldau.broker.lifecycle.controller_channel import ControllerChannel
+from moldau.broker.lifecycle.election_meters import ElectionMeters
+from moldau.broker.lifecycle.metadata_loader import MetadataLoader
+from moldau.broker.lifecycle.metadata_progress import catch_up
+from moldau.broker.lifecycle.registration_tracker import RegistrationTracker
+from moldau.broker.replica.fetch_sessions import FetchSessionCache
+from moldau.broker.replica.replica_manager import ReplicaManager
+from moldau.broker.replica.replication import ReplicationPorts
+from moldau.config import (
+    Endpoint,
+    NodeConfig,
+    effective_broker_config,
+    effective_topic_config,
+)
+from moldau.metadata.features import advertised_features
+from moldau.metadata.image import ConfigResourceType, MetadataImage
+from moldau.node.dynamic_settings import DynamicSettings
+from moldau.node.quorum_link import ProducerIdBlocks
+from moldau.node.settings import fetch_session_limit, server_limits
+from moldau.node.start_gate import StartGate
+from moldau.protocol.messages.p62_broker_registration import Feature, Listener
+from moldau.protocol.types import TopicPartition
+from moldau.runtime.clock import Clock
+from moldau.runtime.filesystem import Filesystem
+from moldau.runtime.network import Network
+from moldau.runtime.telemetry import Registry
+from moldau.runtime.timers import TimerWheel
+from moldau.server.loop_watchdog import LoopWatchdog
+from moldau.server.request import Request
+from moldau.server.request_metrics import RequestMetrics
+from moldau.server.server import ListenerSpec, Server
+from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
+from moldau.storage.cleaner.process_worker import ProcessWorker
+from moldau.storage.cleaner.settings import CleanerSettings
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_directory import LogDirectories, LogDirectory
+from moldau.storage.log_manager import LogManager
+from moldau.storage.manager_settings import LogManagerSettings
+
+logger = logging.getLogger("moldau.node")
+
+SERVER_CLOSE_MS: Final = 2_000
+
+CONFIRMED_SHARE: Final = 2 / 3
+"""Of `broker.session.timeout.ms`: so long after a heartbeat that was answered well nobody else
+leads in this broker's place. Not all of it: the answer may be that of a controller which is being
+replaced.
+"""
+
+
+class BrokerPart:
+    """States: made → `load` → `listen` → `join` → serving → `stop`.
+
+    Args:
+        directories: opened; whoever opened them releases them after `stop`.
+        kraft_version: the quorum's level, for clients that ask.
+        on_fault: told of exceptions that nobody expected.
+        on_fatal: told in one line that the node must not go on.
+        network: where it listens, and reaches other brokers; the machine's own without one.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        directories: LogDirectories,
+        filesystem: Filesystem,
+        clock: Clock,
+        registry: Registry,
+        random: random.Random,
+        metadata: MetadataLoader,
+        kraft_version: Callable[[], int],
+        on_fault: Callable[[BaseException], None],
+        on_fatal: Callable[[str], None],
+        network: Network | None = None,
+        has_child_processes: bool = False,
+        watchdog: LoopWatchdog | None = None,
+    ) -> None:
+        self._config = config
+        self._directories = directories
+        self._cluster_id = directories.online[0].cluster_id
+        self._filesystem = filesystem
+        self._network = network
+        self._has_child_processes = has_child_processes
+        self._watchdog = watchdog
+        self._clock = clock
+        self._registry = registry
+        self._random = random
+        self._metadata = metadata
+        self._kraft_version = kraft_version
+        self._on_fault = on_fault
+        self._on_fatal = on_fatal
+        self._log_manager: LogManager | None = None
+        self._router: RequestRouter | None = None
+        self._replica_manager: ReplicaManager | None = None
+        self._coordinators: Coordinators | None = None
+        self._lifecycle: BrokerLifecycle | None = None
+        self._gate = StartGate(self._route)
+        self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
+        self.server: Server | None = None
+        self.services: BrokerServices | None = None
+
+    # -- start -----------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Open and recover every log.
+
+        Raises:
+            LogDirectoryError: no directory can be used.
+        """
+        log_manager = LogManager(
+            self._filesystem,
+            self._clock,
+            self._directories,
+            LogManagerSettings.from_values(self._config),
+            topic_config=self._log_config,
+            random=self._random,
+            on_directory_offline=self._directory_failed,
+            cleaner_settings=CleanerSettings.from_values(self._config),
+            make_cleaner_worker=self._cleaner_worker if self._has_child_processes else None,
+        )
+        log_manager.on_flushed = self._registry.histogram(
+            "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs"
+        ).observe
+        self._log_manager = log_manager
+        report = await log_manager.start()
+        self._previous_broker_epoch = report.previous_broker_epoch
+
+    async def listen(self, controller: ControllerChannel) -> None:
+        """Bind the listeners; requests that come wait until `join` has let them in.
+
+        Raises:
+            OSError: an address cannot be bound.
+        """
+        log_manager = self._log_manager
+        assert log_manager is not None, "loaded"
+        server = Server(
+            self._gate,
+            network=self._network,
+            clock=self._clock,
+            limits=server_limits(self._config),
+            observer=RequestMetrics(self._registry),
+            offload=self._filesystem.offload,
+            watchdog=self._watchdog,
+        )
+        self.server = server
+        await server.start(
+            ListenerSpec(endpoint.listener_name, endpoint.host, endpoint.port)
+            for endpoint in self._config.broker_listeners
+        )
+        replica_manager = ReplicaManager(
+            broker_id=self._config.node_id,
+            node_values=self._config,
+            log_manager=log_manager,
+            clock=self._clock,
+            filesystem=self._filesystem,
+            timers=server.timers,
+            registry=self._registry,
+            ports=ReplicationPorts(
+                controller=controller,
+                broker_epoch=self._broker_epoch,
+                is_confirmed=self._is_confirmed,
+                listener_name=self._config.inter_broker_listener_name,
+                network=self._network,
+            ),
+            on_fault=self._on_fault,
+        )
+        self._replica_manager = replica_manager
+        services = self._make_services(controller, log_manager, replica_manager, server.timers)
+        self._coordinators = Coordinators(services)
+        self.services = services
+        self._router = RequestRouter(
+            services,
+            authorizer=AllowAllAuthorizer(),
+            on_fault=self._on_fault,
+            watchdog=self._watchdog,
+        )
+        services.fetch_sessions.register_gauges(self._registry)
+        self._register_gauges()
+
+    def _make_services(
+        self,
+        controller: ControllerChannel,
+        log_manager: LogManager,
+        replica_manager: ReplicaManager,
+        timers: TimerWheel,
+    ) -> BrokerServices:
+        background = Background(self._on_fault)
+        return BrokerServices(
+            node_config=self._config,
+            broker_id=self._config.node_id,
+            cluster_id=self._cluster_id,
+            metadata=self._metadata,
+            kraft_version=self._kraft_version,
+            replica_manager=replica_manager,
+            log_manager=log_manager,
+            controller=controller,
+            fetch_sessions=FetchSessionCache(
+                self._clock, self._random, max_sessions=fetch_session_limit(self._config)
+            ),
+            producer_ids=ProducerIds(
+                ProducerIdBlocks(controller, self._config.node_id, self._broker_epoch)
+            ),
+            clock=self._clock,
+            timers=timers,
+            registry=self._registry,
+            random=self._random,
+            background=background,
+            internal_topics=InternalTopics(
+                self._config, controller, clock=self._clock, start=background.start
+            ),
+            broker_epoch=self._broker_epoch,
+            is_confirmed=self._is_confirmed,
+            inter_broker_listener_name=self._config.inter_broker_listener_name,
+            network=self._network,
+            has_child_processes=self._has_child_processes,
+        )
+
+    async def join(self, controller: ControllerChannel) -> None:
+        """Register, take over the partitions, wait until the controller lets this broker in, serve.
+
+        Raises:
+            RegistrationRefused: the controller will not have this broker.
+            ControllerUnavailable: no controller answered in time.
+        """
+        log_manager = self._log_manager
+        assert log_manager is not None, "loaded"
+        assert self._replica_manager is not None, "listening"
+        assert self.server is not None, "listening"
+        if not self._replica_manager.has_every_directory(self._metadata.image):
+            self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
+        lifecycle = self._lifecycle = self._make_lifecycle(controller)
+        lifecycle.move_to(BrokerState.STARTING)
+        await lifecycle.register()
+        # Only now: until it is registered another process may be this broker, and own its replicas.
+        # And only from an image that knows of it: an older one may say that this broker leads what
+        # its last stop has cost it (its end in the logs, or the whole disk).
+        await self._metadata.wait_until(
+            lambda image: self._registered_epoch(image) >= lifecycle.broker_epoch
+        )
+        await log_manager.found.settle(self._place_of)
+        assert self._coordinators is not None, "listening"
+        assert self.services is not None, "listening"
+        self._metadata.add_publisher(self._replica_manager)
+        # Behind it: a partition has its new role before its coordinator is loaded or unloaded.
+        self._metadata.add_publisher(self._coordinators)
+        self._metadata.add_publisher(ElectionMeters(self._registry))
+        self._metadata.add_publisher(
+            DynamicSettings(
+                self._config,
+                self.server,
+                log_manager,
+                self._replica_manager.replication,
+                self.services.transaction_verifier,
+            )
+        )
+        self._metadata.add_publisher(
+            RegistrationTracker(self._config.node_id, lifecycle.refresh_registration)
+        )
+        lifecycle.move_to(BrokerState.RECOVERY)
+        lifecycle.start_heartbeats()
+        await lifecycle.wait_unfenced()
+        own_id = self._config.node_id
+        await self._metadata.wait_until(
+            lambda image: (
+                own_id in image.cluster.brokers
+                and not image.cluster.brokers[own_id].fenced
+                and image.cluster.brokers[own_id].broker_epoch == lifecycle.broker_epoch
+            )
+        )
+        lifecycle.move_to(BrokerState.RUNNING)
+        self._gate.open()
+
+    def _registered_epoch(self, image: MetadataImage) -> int:
+        registration = image.cluster.brokers.get(self._config.node_id)
+        return UNKNOWN_BROKER_EPOCH if registration is None else registration.broker_epoch
+
+    def _make_lifecycle(self, controller: ControllerChannel) -> BrokerLifecycle:
+        online = self._directories.online
+        return BrokerLifecycle(
+            controller,
+            BrokerDescription(
+                broker_id=self._config.node_id,
+                cluster_id=self._cluster_id,
+                listeners=[
+                    Listener(
+                        name=endpoint.listener_name,
+                        host=endpoint.host,
+                        port=endpoint.port,
+                        security_protocol=endpoint.security_protocol.value,
+                    )
+                    for endpoint in self._advertised()
+                ],
+                features=[
+                    Feature(
+                        name=name,
+                        min_supported_version=levels.minimum_level,
+                        max_supported_version=levels.maximum_level,
+                    )
+                    for name, levels in advertised_features(
+                        self._metadata.image.features.finalized_levels
+                    ).items()
+                ],
+                rack=self._config.rack,
+                log_directory_ids=[each.directory_id for each in online],
+                previous_broker_epoch=self._previous_broker_epoch,
+            ),
+            incarnation_id=uuid.UUID(int=self._random.getrandbits(128), version=4),
+            heartbeat_interval_ms=self._config.get_int("broker.heartbeat.interval.ms"),
+            registration_timeout_ms=self._config.get_int("initial.broker.registration.timeout.ms"),
+            confirmed_for_ms=CONFIRMED_SHARE * self._config.get_int("broker.session.timeout.ms"),
+            catch_up=lambda: catch_up(controller, self._metadata),
+            metadata_offset=lambda: self._metadata.last_applied_offset,
+            offline_log_directories=lambda: [
+                each.directory_id for each in online if not each.is_online
+            ],
+        )
+
+    def _place_of(self, topic_partition: TopicPartition) -> tuple[uuid.UUID, uuid.UUID] | None:
+        """Topic id and log directory of this broker's replica, as the metadata says."""
+        topic = self._metadata.image.topics.topics_by_name.get(topic_partition.topic)
+        partition = None if topic is None else topic.partitions.get(topic_partition.partition)
+        if topic is None or partition is None or self._config.node_id not in partition.replicas:
+            return None
+        return topic.topic_id, partition.directory(self._config.node_id)
+
+    # -- stop ------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Leave the cluster, answer what was accepted, flush and mark every log; idempotent."""
+        lifecycle = self._lifecycle
+        broker_epoch = UNKNOWN_BROKER_EPOCH
+        if lifecycle is not None and lifecycle.state is BrokerState.RUNNING:
+            # Followers fetch on meanwhile: whoever is to lead next has everything.
+            if self._config.get_boolean("controlled.shutdown.enable"):
+                await lifecycle.begin_controlled_shutdown()
+            # With or without leave: everything is flushed below, so nothing will be missing.
+            broker_epoch = lifecycle.broker_epoch
+            lifecycle.move_to(BrokerState.SHUTTING_DOWN)
+        services, self.services = self.services, None  # from here on HTTP shows no more of it
+        if self._coordinators is not None:
+            # First: whoever waits for a coordinator is told to look for the next one.
+            await self._coordinators.close()
+        if self._replica_manager is not None:
+            await self._replica_manager.close()
+        if self.server is not None:
+            await self.server.close(SERVER_CLOSE_MS)
+        if self._router is not None:
+            await self._router.close()
+        if services is not None:
+            await services.background.close()
+            await services.producer_ids.close()
+            await services.matcher.close()
+        if lifecycle is not None:
+            await lifecycle.stop()
+        if self._log_manager is not None:
+            await self._log_manager.shutdown(broker_epoch)
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> BrokerState:
+        """Kafka's BrokerState."""
+        return BrokerState.NOT_RUNNING if self._lifecycle is None else self._lifecycle.state
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the first listener, as advertised."""
+        return format_address(self._advertised()[0])
+
+    def _advertised(self) -> tuple[Endpoint, ...]:
+        assert self.server is not None, "listening"
+        server = self.server
+        ports = {
+            endpoint.listener_name: server.port(endpoint.listener_name)
+            for endpoint in self._config.broker_listeners
+        }
+        names = set(ports)
+        return tuple(
+            endpoint
+            for endpoint in self._config.resolve_advertised(ports, socket.gethostname())
+            if endpoint.listener_name in names
+        )
+
+    def _route(self, request: Request) -> None:
+        assert self._router is not None, "listening"
+        self._router(request)
+
+    def _broker_epoch(self) -> int:
+        return -1 if self._lifecycle is None else self._lifecycle.broker_epoch
+
+    def _is_confirmed(self) -> bool:
+        return self._lifecycle is not None and self._lifecycle.is_confirmed()
+
+    def _is_ready(self) -> bool:
+        return self._lifecycle is not None and self._lifecycle.state is BrokerState.RUNNING
+
+    def _log_config(self, topic_name: str) -> LogConfig:
+        configs = self._metadata.image.configs
+        node_values = effective_broker_config(
+            self._config,
+            configs.get(ConfigResourceType.BROKER, ""),
+            configs.get(ConfigResourceType.BROKER, str(self._config.node_id)),
+        )
+        overrides = configs.get(ConfigResourceType.TOPIC, topic_name)
+        return LogConfig.from_topic_config(effective_topic_config(node_values, overrides))
+
+    def _cleaner_worker(self) -> ProcessWorker:
+        return ProcessWorker(self._filesystem)
+
+    def _directory_failed(self, directory: LogDirectory) -> None:
+        if self._lifecycle is not None:
+            self._lifecycle.beat_soon()
+        if directory.path == os.path.abspath(self._config.metadata_log_directory):
+            self._on_fatal(
+                f"the metadata log's directory {directory.path} has failed: "
+                f"{directory.offline_reason}"
+            )
+        elif not any(each.is_online for each in self._directories.online):
+            self._on_fatal(f"the last log directory has failed: {directory.offline_reason}")
+
+    def _register_gauges(self) -> None:
+        self._registry.gauge(
+            "kafka.server:type=KafkaServer,name=BrokerState", lambda: float(self.state)
+        )
+        self._registry.gauge(
+            "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
+            lambda: float(sum(not each.is_online for each in self._directories.online)),
+        )
+
+
+def format_address(endpoint: Endpoint) -> str:
+    """`host:port`, an IPv6 address in brackets."""
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"{host}:{endpoint.port}"

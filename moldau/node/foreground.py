@@ -1,0 +1,148 @@
+"""One node in the foreground: what `python -m moldau.broker` does once signals are in hand.
+
+Owns arguments, logging, the event loop and what becomes of a start that fails or is called off.
+Must not touch signal handlers. Invariant: a mistake in the configuration is one line on stderr,
+never a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from moldau.config import ConfigError, NodeConfig
+from moldau.node import Node, NodeStartError
+from moldau.runtime.descriptors import raise_descriptor_limit
+from moldau.runtime.stop_signals import StopSignals
+from moldau.runtime.telemetry import configure_logging
+
+logger = logging.getLogger("moldau.node")
+
+
+def run_node(arguments: Sequence[str] | None, signals: StopSignals) -> int:
+    """Run a node until a stop signal or a failure; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    gc.disable()  # until everything is loaded; the node then freezes what it has
+    try:
+        overrides = _overrides(options.override)
+        options.create_topic = [_topic(text) for text in options.create_topic]
+        config = NodeConfig.load(options.config, overrides, os.environ)
+        configure_logging(config["moldau.log.format"], config["moldau.log.level"])
+    except (ConfigError, ValueError) as error:
+        return _refuse(str(error), status=2)
+    for warning in config.warnings:
+        logger.warning("%s", warning)
+    raise_descriptor_limit()
+    try:
+        return 0 if signals.is_requested else _run(_serve(config, options, signals))
+    except NodeStartError as error:
+        return _refuse(str(error), status=1)
+    finally:
+        if options.remove_on_exit:
+            shutil.rmtree(options.remove_on_exit, ignore_errors=True)
+
+
+async def _serve(config: NodeConfig, options: argparse.Namespace, signals: StopSignals) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    with signals.waking(loop, stop.set):
+        return await _serve_until(stop, config, options)
+
+
+async def _serve_until(stop: asyncio.Event, config: NodeConfig, options: argparse.Namespace) -> int:
+    loop = asyncio.get_running_loop()
+    failures: list[str] = []
+
+    def fail(reason: str) -> None:
+        failures.append(reason)
+        loop.call_soon_threadsafe(stop.set)
+
+    node = Node(config, on_fatal=fail)
+    starting = asyncio.create_task(node.start(format_if_needed=options.format_if_needed))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if stop.is_set() and not starting.done():
+        starting.cancel()
+        await asyncio.wait({starting})
+    if starting.cancelled() or starting.exception() is not None:
+        stopping.cancel()
+        await node.stop()
+        if failures:
+            return _refuse(failures[0], status=1)
+        if starting.cancelled():
+            return 0
+        starting.result()  # raises
+    try:
+        for topic in options.create_topic:
+            await node.create_topic(*topic)
+    except NodeStartError:
+        await node.stop()
+        raise
+    if options.announce:
+        print(f"ready: {node.address}", flush=True)
+    logger.info("node serves", extra={"node_id": config.node_id, "address": node.address})
+    node.after_start()
+    await stop.wait()
+    await node.stop()
+    return _refuse(failures[0], status=1) if failures else 0
+
+
+def _run(serving: Coroutine[Any, Any, int]) -> int:
+    """Run on uvloop where it is installed, else on asyncio's own loop."""
+    new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    try:
+        import uvloop
+    except ImportError:
+        logger.warning("uvloop is not installed: asyncio's own loop is slower")
+    else:
+        new_event_loop = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(serving)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m moldau.broker", description="Run one node.")
+    parser.add_argument("config", help="the node's server.properties")
+    parser.add_argument("--override", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--announce", action="store_true", help="print `ready: HOST:PORT`")
+    parser.add_argument(
+        "--format-if-needed", action="store_true", help="format log directories that are empty"
+    )
+    parser.add_argument(
+        "--create-topic", action="append", default=[], metavar="NAME[:PARTITIONS[:RF]]"
+    )
+    parser.add_argument("--remove-on-exit", metavar="DIR", help="delete DIR after an orderly stop")
+    return parser
+
+
+def _overrides(pairs: Sequence[str]) -> dict[str, str]:
+    overrides = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise ConfigError("--override", pair, "must be KEY=VALUE")
+        overrides[key] = value
+    return overrides
+
+
+def _topic(text: str) -> tuple[str, int, int]:
+    """Name, partitions and replication factor; -1 stands for the node's default."""
+    name, _, rest = text.partition(":")
+    partitions, _, factor = rest.partition(":")
+    try:
+        return name, int(partitions or -1), int(factor or -1)
+    except ValueError:
+        raise ConfigError("--create-topic", text, "must be NAME[:PARTITIONS[:RF]]") from None
+
+
+def _refuse(message: str, *, status: int) -> int:
+    line = " ".join(message.split())
+    print(f"moldau: {line}", file=sys.stderr, flush=True)
+    return status

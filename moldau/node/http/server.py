@@ -1,0 +1,266 @@
+"""The HTTP listener: metrics, health and read-only JSON, on a thread and loop of its own.
+
+Owns the thread, the aiohttp application and its routes. Must not run anything on the data loop but
+the short functions of `views` and `metrics`, handed over one at a time. Invariant: whatever an HTTP
+client does, the data loop never waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from moldau.broker.api.services import BrokerServices
+from moldau.node.http import collect, metrics, views
+from moldau.runtime.telemetry import Registry
+from moldau.server.server import Server
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from moldau.storage.log import Log
+
+logger = logging.getLogger("moldau.node.http")
+
+START_TIMEOUT_S: Final = 60.0
+DATA_LOOP_TIMEOUT_S: Final = 5.0
+SHUTDOWN_TIMEOUT_S: Final = 2.0
+MAX_REQUEST_BODY_BYTES: Final = 65_536
+MAX_HANDED_OVER: Final = 16
+
+Result = TypeVar("Result")
+
+
+class HttpListener:
+    """Serves `/metrics`, `/healthz`, `/readyz` and `/api/v1/…`.
+
+    It may serve before the broker does, and until it has ended: what then cannot be shown yet or
+    any more answers 503.
+
+    Args:
+        services: gives the broker that is shown, None while there is nothing to look at.
+        server: gives the broker's listeners, None before they exist.
+        registry: the metrics, looked at on the data loop.
+        is_ready: whether the broker is registered, unfenced and serving.
+        data_loop: where `services` may be looked at.
+    """
+
+    def __init__(
+        self,
+        services: Callable[[], BrokerServices | None],
+        *,
+        server: Callable[[], Server | None],
+        registry: Registry,
+        is_ready: Callable[[], bool],
+        data_loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._services = services
+        self._server = server
+        self._loop_load = collect.LoopLoad(threading.get_ident())
+        self._registry = registry
+        self._is_ready = is_ready
+        self._data_loop = data_loop
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._handed_over = asyncio.Semaphore(MAX_HANDED_OVER)
+        self._is_closing = False
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Bind and serve; `port` 0 lets the system choose (then see `self.port`).
+
+        Raises:
+            OSError: the address cannot be bound, or not in time.
+        """
+        started: Future[int] = Future()
+        started.set_running_or_notify_cancel()  # whoever stops waiting does not take it away
+        self._thread = threading.Thread(
+            target=self._run, args=(host, port, started), name="moldau-http", daemon=True
+        )
+        self._thread.start()
+        try:
+            self.port = await asyncio.wait_for(asyncio.wrap_future(started), START_TIMEOUT_S)
+        except TimeoutError:
+            reason = f"the HTTP listener was not up within {START_TIMEOUT_S:.0f} s"
+            raise OSError(errno.ETIMEDOUT, reason, f"{host}:{port}") from None
+        logger.info("HTTP listener on %s:%d", host, self.port)
+
+    async def close(self) -> None:
+        """Stop serving and end the thread."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._is_closing = True
+        if self._loop is not None and self._stop is not None:
+            with contextlib.suppress(RuntimeError):  # its loop has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
+        await asyncio.get_running_loop().run_in_executor(None, thread.join)
+
+    def _run(self, host: str, port: int, started: Future[int]) -> None:
+        try:
+            asyncio.run(self._serve(host, port, started))
+        except OSError as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    async def _serve(self, host: str, port: int, started: Future[int]) -> None:
+        from aiohttp import web
+
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        runner = web.AppRunner(
+            self._application(),
+            access_log=None,
+            logger=_protocol_logger(),
+            shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        )
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port, backlog=64)
+            await site.start()
+            started.set_result(runner.addresses[0][1])
+            if not self._is_closing:  # told before there was anybody to tell
+                await self._stop.wait()
+        finally:
+            await runner.cleanup()
+
+    def _application(self) -> web.Application:
+        from aiohttp import web
+
+        application = web.Application(client_max_size=MAX_REQUEST_BODY_BYTES)
+        application.add_routes(
+            [
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/api/v1/cluster", self._cluster),
+                web.get("/api/v1/metadata", self._metadata),
+                web.get("/api/v1/topics", self._topics),
+                web.get("/api/v1/topics/{topic}", self._topic),
+                web.get("/api/v1/log-directories", self._log_directories),
+            ]
+        )
+        return application
+
+    async def _on_data_loop(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Run a short function on the data loop and bring its result back."""
+        from aiohttp import web
+
+        async def call() -> Result:
+            return function(*arguments)
+
+        async with self._handed_over:
+            future = asyncio.run_coroutine_threadsafe(call(), self._data_loop)
+            try:
+                async with asyncio.timeout(DATA_LOOP_TIMEOUT_S):
+                    return await asyncio.wrap_future(future)
+            except TimeoutError:
+                raise web.HTTPServiceUnavailable(text="the broker is busy\n") from None
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        samples = await self._on_data_loop(metrics.snapshot, self._registry)
+        samples += self._loop_load.samples()
+        server, services = self._server(), self._services()
+        if server is not None:
+            samples += await self._on_data_loop(collect.server_samples, server)
+        if services is not None:
+            samples += collect.image_samples(services.metadata.image, time.time() * 1000)
+            samples += collect.directory_samples(services)
+            cleaner = services.log_manager.cleaner
+            samples += await self._on_data_loop(collect.cleaner_samples, cleaner)
+            samples += await self._log_samples(services)
+        return web.Response(
+            body=metrics.render(samples),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+    async def _log_samples(self, services: BrokerServices) -> list[metrics.Sample]:
+        totals = collect.LogTotals()
+        samples: list[metrics.Sample] = []
+        logs: list[Log] = await self._on_data_loop(list, services.log_manager.logs())
+        for some, shown in collect.visits(logs):
+            samples += await self._on_data_loop(
+                partial(collect.log_samples, some, totals, shown=shown)
+            )
+        return samples + collect.total_samples(totals)
+
+    async def _show(self, view: Callable[..., Any], *arguments: Any) -> Any:
+        """What a view makes of the broker; 503 while there is none to look at."""
+        from aiohttp import web
+
+        services = self._services()
+        if services is None:
+            raise web.HTTPServiceUnavailable(text="the broker is starting or stopping\n")
+        return await self._on_data_loop(view, services, *arguments)
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        """Alive: the data loop answers."""
+        from aiohttp import web
+
+        await self._on_data_loop(lambda: None)
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        if await self._on_data_loop(self._is_ready):
+            return web.Response(text="ready\n")
+        return web.Response(status=503, text="not ready\n")
+
+    async def _cluster(self, _request: web.Request) -> web.Response:
+        return _json(await self._show(views.cluster))
+
+    async def _metadata(self, _request: web.Request) -> web.Response:
+        # The image never changes: its digest, which takes long for a big one, is made right here.
+        return _json(views.metadata(await self._show(views.current_image)))
+
+    async def _topics(self, request: web.Request) -> web.Response:
+        after = request.query.get("after", "")
+        return _json(await self._show(views.topics, after))
+
+    async def _topic(self, request: web.Request) -> web.Response:
+        name = request.match_info["topic"]
+        first = request.query.get("first_partition", "0")
+        if not first.isascii() or not first.isdigit() or len(first) > 9:
+            return _json({"error": f"first_partition={first!r} is not a partition number"}, 400)
+        document = await self._show(views.topic, name, int(first))
+        if document is None:
+            return _json({"error": f"there is no topic {name!r}"}, 404)
+        return _json(document)
+
+    async def _log_directories(self, _request: web.Request) -> web.Response:
+        return _json(await self._show(views.log_directories))
+
+
+def _protocol_logger() -> logging.Logger:
+    """For what goes wrong inside the HTTP library; what a client got wrong is not news."""
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    def is_ours(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, HttpProcessingError)
+
+    protocol_logger = logging.getLogger("moldau.node.http.protocol")
+    protocol_logger.filters[:] = [is_ours]
+    return protocol_logger
+
+
+def _json(document: Any, status: int = 200) -> web.Response:
+    import orjson
+    from aiohttp import web
+
+    return web.Response(
+        status=status, body=orjson.dumps(document) + b"\n", content_type="application/json"
+    )

@@ -1,0 +1,172 @@
+"""The read-only JSON that the HTTP listener serves.
+
+Owns the shape of each document. Must not do I/O or touch a socket: it runs on the data loop,
+between two requests, and is therefore bounded in what it looks at. Invariant: no sensitive value is
+ever shown.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from moldau.broker.api.services import BrokerServices
+from moldau.broker.lifecycle.cluster_view import alive_brokers, is_internal_topic, partition_state
+from moldau.broker.replica import Partition
+from moldau.metadata.image import ConfigResourceType, MetadataImage, TopicImage
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import TopicPartition, uuid_to_base64
+from moldau.storage.log_dir_description import describe_log_dirs
+
+MAX_TOPICS_PER_PAGE: Final = 1_000
+MAX_PARTITIONS_PER_PAGE: Final = 2_000
+
+Document = dict[str, Any]
+
+
+def cluster(services: BrokerServices) -> Document:
+    """Cluster id, brokers, finalized features and how far this broker's metadata is."""
+    image = services.metadata.image
+    return {
+        "cluster_id": services.cluster_id,
+        "broker_id": services.broker_id,
+        "controller_id": services.metadata.controller_id_for_clients(),
+        "metadata_offset": image.provenance.last_contained_offset,
+        "features": dict(sorted(image.features.finalized_levels.items())),
+        "topic_count": len(image.topics.topics_by_id),
+        "brokers": [
+            {
+                "broker_id": broker_id,
+                "broker_epoch": registration.broker_epoch,
+                "rack": registration.rack,
+                "fenced": registration.fenced,
+                "listeners": {
+                    name: f"{endpoint.host}:{endpoint.port}"
+                    for name, endpoint in sorted(registration.listeners.items())
+                },
+            }
+            for broker_id, registration in sorted(image.cluster.brokers.items())
+        ],
+    }
+
+
+def topics(services: BrokerServices, after: str = "") -> Document:
+    """Topics in name order, a page at a time; `next_after` is the name to go on from."""
+    image = services.metadata.image
+    names = sorted(name for name in image.topics.topics_by_name if name > after)
+    page = names[:MAX_TOPICS_PER_PAGE]
+    return {
+        "topics": [_topic_summary(image.topics.topics_by_name[name]) for name in page],
+        "next_after": page[-1] if len(names) > len(page) else None,
+    }
+
+
+def current_image(services: BrokerServices) -> MetadataImage:
+    """The image of this moment."""
+    return services.metadata.image
+
+
+def metadata(image: MetadataImage) -> Document:
+    """Up to where the metadata log has been applied, and the digest of what came out of it: equal
+    on every broker that has applied as much. In any thread.
+    """
+    return {
+        "last_applied_offset": image.provenance.last_contained_offset,
+        "last_applied_epoch": image.provenance.last_contained_epoch,
+        "digest": image.digest(),
+    }
+
+
+def topic(services: BrokerServices, topic_name: str, first_partition: int = 0) -> Document | None:
+    """One topic with its configuration and partitions, or None when there is no such topic."""
+    image = services.metadata.image
+    found = image.topics.topics_by_name.get(topic_name)
+    if found is None:
+        return None
+    alive = alive_brokers(image)
+    listener_name = services.node_config.inter_broker_listener_name
+    indexes = [index for index in sorted(found.partitions) if index >= first_partition]
+    page = indexes[:MAX_PARTITIONS_PER_PAGE]
+    partitions = []
+    for index in page:
+        registration = found.partitions[index]
+        error, leader_id, offline_replicas = partition_state(registration, alive, listener_name)
+        entry: Document = {
+            "partition": index,
+            "leader": leader_id,
+            "leader_epoch": registration.leader_epoch,
+            "replicas": list(registration.replicas),
+            "isr": list(registration.isr),
+            "eligible_leader_replicas": list(registration.elr),
+            "offline_replicas": offline_replicas,
+            "error": None if error == ErrorCode.NONE else error.name,
+        }
+        log = services.log_manager.get(TopicPartition(topic_name, index))
+        if log is not None:
+            entry.update(
+                log_start_offset=log.log_start_offset,
+                high_watermark=log.high_watermark,
+                log_end_offset=log.log_end_offset,
+                size_bytes=log.size_bytes,
+                offline=log.offline,
+            )
+        entry.update(_leaders_view(services.replica_manager.get(topic_name, index)))
+        partitions.append(entry)
+    return {
+        **_topic_summary(found),
+        "configs": dict(sorted(image.configs.get(ConfigResourceType.TOPIC, topic_name).items())),
+        "partitions": partitions,
+        "next_partition": indexes[len(page)] if len(indexes) > len(page) else None,
+    }
+
+
+def _leaders_view(partition: Partition | None) -> Document:
+    """What the leader of a partition knows of its replicas; empty on every other broker."""
+    if partition is None or not partition.is_leader or partition.is_offline:
+        return {}
+    return {
+        "low_watermark": partition.low_watermark,
+        "under_min_isr": partition.is_under_min_isr,
+        "reassigning": partition.is_reassigning,
+        "replica_states": [
+            {
+                "broker_id": figures.replica_id,
+                "log_end_offset": figures.log_end_offset,
+                "lag": figures.lag,
+                "in_sync": figures.is_in_sync,
+                "caught_up_age_ms": figures.caught_up_age_ms,
+            }
+            for figures in partition.replica_figures()
+        ],
+    }
+
+
+def log_directories(services: BrokerServices) -> Document:
+    """Each log directory with the sizes of its partitions and of its volume."""
+    return {
+        "log_directories": [
+            {
+                "directory": described.directory,
+                "error": None if described.error == ErrorCode.NONE else described.error.name,
+                "total_bytes": described.total_bytes,
+                "usable_bytes": described.usable_bytes,
+                "partitions": [
+                    {
+                        "topic": partition.topic_partition.topic,
+                        "partition": partition.topic_partition.partition,
+                        "size_bytes": partition.size_bytes,
+                    }
+                    for partition in described.partitions
+                ],
+            }
+            for described in describe_log_dirs(services.log_manager)
+        ]
+    }
+
+
+def _topic_summary(found: TopicImage) -> Document:
+    return {
+        "name": found.name,
+        "topic_id": uuid_to_base64(found.topic_id),
+        "internal": is_internal_topic(found.name),
+        "partition_count": len(found.partitions),
+    }

@@ -1,0 +1,347 @@
+"""The composition root: one node from its configuration to its last flush.
+
+Owns the order in which quorum, broker and HTTP start and stop, and nothing of what they do. This
+package is the only one that joins raft, metadata.controller, controller_server and broker.
+Invariant: the broker starts when the metadata log has been read; the quorum ends after the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import secrets
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from moldau.broker.api.services import BrokerServices
+from moldau.broker.lifecycle.broker_lifecycle import BrokerState, RegistrationRefused
+from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
+from moldau.broker.lifecycle.metadata_loader import MetadataLoader
+from moldau.broker.lifecycle.metadata_progress import INTERNAL_PRINCIPAL
+from moldau.config import ConfigError, NodeConfig
+from moldau.node.broker_part import BrokerPart, format_address
+from moldau.node.faults import FaultHandler
+from moldau.node.formatting import (
+    FormatError,
+    FormatPlan,
+    format_storage,
+    random_cluster_id,
+)
+from moldau.node.http.server import HttpListener
+from moldau.node.quorum_link import (
+    ControllerRouter,
+    LeaderRelay,
+    NoActiveController,
+    follow_metadata,
+)
+from moldau.node.quorum_node import QuorumNode
+from moldau.node.settings import http_address, server_limits
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.raft import METADATA_DIRECTORY, MetadataLogError
+from moldau.runtime.clock import SystemClock
+from moldau.runtime.filesystem import OsFilesystem
+from moldau.runtime.garbage_collector import freeze_garbage_collector
+from moldau.runtime.telemetry import Registry, enhance, load_renderer
+from moldau.server.loop_watchdog import LoopWatchdog
+from moldau.server.server import Server
+from moldau.storage.log_directory import (
+    LOCK_FILE,
+    LogDirectories,
+    LogDirectoryError,
+    open_log_directories,
+)
+from moldau.storage.meta_properties import META_PROPERTIES
+
+logger = logging.getLogger("moldau.node")
+
+HTTP_PATIENCE_S: Final = 1.0
+
+
+class NodeStartError(Exception):
+    """The node cannot start as it is configured; one line that says why."""
+
+
+class Node:
+    """One node, a broker, a controller or both. States: made → `start` → serving → `stop`.
+
+    Args:
+        config: checked configuration.
+        on_fatal: told once, from any thread, when the node must not go on.
+    """
+
+    def __init__(self, config: NodeConfig, *, on_fatal: Callable[[str], None]) -> None:
+        self._config = config
+        self._on_fatal = on_fatal
+        self._random = random.Random(secrets.randbits(128))
+        self._filesystem = OsFilesystem()
+        self._clock = SystemClock()
+        self._registry = Registry(self._clock.monotonic_ms)
+        failures = self._registry.counter("kafka.server:type=BackgroundJobs,name=Failures")
+        self._on_fault = FaultHandler(on_fatal, failures.add)
+        self._metadata = MetadataLoader(config.node_id)
+        self._directories: LogDirectories | None = None
+        self._quorum: QuorumNode | None = None
+        self._channel: ControllerRouter | None = None
+        self._broker: BrokerPart | None = None
+        self._http: HttpListener | None = None
+        self._watchdog = LoopWatchdog(self._clock, self._registry, "DataLoop")
+        self._is_serving = False
+        self._background: set[asyncio.Task[None]] = set()
+        self._registry.gauge(
+            "kafka.controller:type=KafkaController,name=ActiveControllerCount",
+            lambda: float(self._quorum is not None and self._quorum.is_active_controller),
+        )
+
+    # -- start -----------------------------------------------------------------------------------
+
+    async def start(self, *, format_if_needed: bool = False) -> None:
+        """Bring everything up; returns when the broker's clients are answered. A controller does
+        not wait for the others of its quorum.
+
+        Raises:
+            NodeStartError: configuration, directories, addresses or metadata do not allow it.
+        """
+        asyncio.get_running_loop().set_exception_handler(self._on_fault.from_loop)
+        serving = asyncio.Event()
+        http = asyncio.create_task(self._listen_http(serving))
+        try:
+            directories = self._open_directories(format_if_needed)
+            channel = await self._start_quorum(directories)
+            if self._config.is_broker:
+                await self._start_broker(directories, channel)
+            self._is_serving = True
+            serving.set()
+            await http
+        except (
+            ConfigError,
+            LogDirectoryError,
+            FormatError,
+            MetadataLogError,
+            RegistrationRefused,
+            ControllerUnavailable,
+        ) as error:
+            raise NodeStartError(str(error)) from error
+        except OSError as error:
+            raise NodeStartError(_words(error)) from error
+        finally:
+            http.cancel()
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the first listener, a broker's before a controller's, as advertised."""
+        if self._broker is not None:
+            return self._broker.address
+        assert self._quorum is not None, "started"
+        endpoint = self._config.advertised_controller_listeners[0]
+        port = endpoint.port or self._quorum.port(endpoint.listener_name)
+        return format_address(endpoint._replace(port=port))
+
+    def after_start(self) -> None:
+        """What can wait until the node serves: memory housekeeping, prettier logs, metrics."""
+        freeze_garbage_collector()
+        self._watchdog.start()
+        task = asyncio.get_running_loop().create_task(self._enhance_logs())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def create_topic(self, name: str, partition_count: int, replication_factor: int) -> None:
+        """Create a topic unless it exists.
+
+        Raises:
+            NodeStartError: the controller refuses it.
+        """
+        assert self._channel is not None, "started"
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=name,
+                    num_partitions=partition_count,
+                    replication_factor=replication_factor,
+                )
+            ]
+        )
+        try:
+            response = await self._channel.send(request, INTERNAL_PRINCIPAL)
+        except ControllerUnavailable as error:
+            raise NodeStartError(f"topic {name}: {error}") from error
+        result = response.topics[0]
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise NodeStartError(f"topic {name}: {result.error_message}")
+        await self._metadata.wait_until(lambda image: name in image.topics.topics_by_name)
+
+    def _open_directories(self, format_if_needed: bool) -> LogDirectories:
+        paths = list(self._config.log_directories)
+        if format_if_needed and not self._is_formatted(paths):
+            cluster_id = random_cluster_id(self._random)
+            plan = FormatPlan.from_config(self._config, cluster_id)
+            format_storage(self._filesystem, self._clock, self._random, plan)
+        metadata_directory = self._config.metadata_log_directory
+        has_run = self._filesystem.exists(os.path.join(metadata_directory, LOCK_FILE))
+        self._directories = open_log_directories(
+            self._filesystem,
+            paths,
+            cluster_id=None,
+            node_id=self._config.node_id,
+            random=self._random,
+        )
+        if self._config.is_controller:
+            self._check_metadata_log(os.path.join(metadata_directory, METADATA_DIRECTORY), has_run)
+        return self._directories
+
+    def _check_metadata_log(self, path: str, has_run: bool) -> None:
+        """A voter whose log is gone must not vote under the same identity: it has acknowledged
+        records that it does not know any more.
+        """
+        if self._filesystem.exists(path):
+            return
+        if has_run:
+            raise NodeStartError(
+                f"{path} is missing, and this controller has run here before: a voter must not "
+                "forget what it acknowledged. Restore it, or format "
+                f"{self._config.metadata_log_directory} anew, with another directory id"
+            )
+        self._filesystem.mkdirs(path)
+
+    def _is_formatted(self, paths: list[str]) -> bool:
+        return any(self._filesystem.exists(os.path.join(path, META_PROPERTIES)) for path in paths)
+
+    async def _start_quorum(self, directories: LogDirectories) -> ControllerRouter:
+        quorum = QuorumNode(
+            self._config,
+            cluster_id=directories.online[0].cluster_id,
+            directory_id=self._metadata_directory_id(directories),
+            on_fatal=self._on_fatal,
+            exception_handler=self._on_fault.from_loop,
+            limits=server_limits(self._config),
+            registry=self._registry,
+        )
+        self._quorum = quorum
+        await quorum.start()
+        relay = LeaderRelay(asyncio.get_running_loop())
+        channel = self._channel = ControllerRouter(
+            relay.leader,
+            node_id=self._config.node_id,
+            own=quorum if self._config.is_controller else None,
+            client_id=f"broker-{self._config.node_id}",
+            clock=self._clock,
+            request_timeout_ms=self._config.get_int("controller.socket.timeout.ms"),
+            offload=self._filesystem.offload,
+        )
+        relay.on_change = channel.leader_changed
+        await quorum.watch_leader(relay.publish)
+        if self._config.is_broker:
+            await self._follow_metadata(quorum, channel)
+        return channel
+
+    async def _follow_metadata(self, quorum: QuorumNode, channel: ControllerRouter) -> None:
+        config, limit = self._config, "initial.broker.registration.timeout.ms"
+        try:
+            await follow_metadata(
+                quorum, channel, self._metadata, leader_timeout_ms=config.get_int(limit)
+            )
+        except NoActiveController as problem:
+            key = "controller.quorum.bootstrap.servers"
+            if not config.quorum_bootstrap_servers:
+                key = "controller.quorum.voters"
+            assert self._directories is not None, "opened"
+            raise NodeStartError(
+                f"{key}={config.text(key)}: no active controller of cluster "
+                f"{self._directories.online[0].cluster_id} was found within "
+                f"{limit}={config.get_int(limit)}: {problem}"
+            ) from problem
+
+    def _metadata_directory_id(self, directories: LogDirectories) -> uuid.UUID:
+        wanted = os.path.abspath(self._config.metadata_log_directory)
+        for directory in directories.online:
+            if directory.path == wanted:
+                return directory.directory_id
+        reason = directories.offline.get(wanted, "it is not one of log.dirs")
+        raise NodeStartError(f"metadata.log.dir {wanted} cannot be used: {reason}")
+
+    async def _start_broker(self, directories: LogDirectories, channel: ControllerRouter) -> None:
+        quorum = self._quorum
+        assert quorum is not None, "started"
+        broker = BrokerPart(
+            self._config,
+            directories=directories,
+            filesystem=self._filesystem,
+            clock=self._clock,
+            registry=self._registry,
+            random=self._random,
+            metadata=self._metadata,
+            kraft_version=lambda: quorum.kraft_version,
+            on_fault=self._on_fault,
+            on_fatal=self._on_fatal,
+            has_child_processes=True,
+            watchdog=self._watchdog,
+        )
+        self._broker = broker
+        await broker.load()
+        await broker.listen(channel)
+        await broker.join(channel)
+
+    async def _listen_http(self, serving: asyncio.Event) -> None:
+        """Serve HTTP as soon as clients are served; earlier when that takes long, so that whoever
+        watches the node can tell recovery from death.
+        """
+        address = http_address(self._config)
+        if address is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(serving.wait(), HTTP_PATIENCE_S)
+        self._http = HttpListener(
+            self._services,
+            server=self._server,
+            registry=self._registry,
+            is_ready=self._is_ready,
+            data_loop=asyncio.get_running_loop(),
+        )
+        await self._http.start(*address)
+
+    # -- stop ------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop the broker, then what it stands on; idempotent."""
+        self._watchdog.stop()
+        self._is_serving = False
+        if self._broker is not None:
+            await self._broker.stop()
+        if self._http is not None:
+            await self._http.close()
+        if self._channel is not None:
+            await self._channel.close()
+        if self._quorum is not None:
+            await self._quorum.stop()
+        if self._directories is not None:
+            self._directories.release()
+        self._filesystem.close()
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _services(self) -> BrokerServices | None:
+        return None if self._broker is None else self._broker.services
+
+    def _server(self) -> Server | None:
+        return None if self._broker is None else self._broker.server
+
+    def _is_ready(self) -> bool:
+        if self._config.is_broker:
+            return self._broker is not None and self._broker.state is BrokerState.RUNNING
+        return self._is_serving
+
+    async def _enhance_logs(self) -> None:
+        """structlog costs more than the rest of the start: import it beside the loop."""
+        await asyncio.to_thread(load_renderer)
+        enhance()
+
+
+def _words(error: OSError) -> str:
+    """An OSError in one line."""
+    if error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return error.strerror or str(error)

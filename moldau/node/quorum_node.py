@@ -1,0 +1,401 @@
+"""A node's part in the quorum, on a thread of its own: voter, candidate for one, or observer.
+
+Owns: joining log, controller core, driver, listener and APIs on the quorum thread, and the way in
+and out of it. Must not: know the broker. Invariant: everything below runs on the quorum's loop;
+what other threads see are requests, responses, committed batches and who leads, none of which
+anybody changes afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import uuid
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from moldau.config import NodeConfig
+from moldau.controller import (
+    Controller,
+    ControllerCore,
+    ControllerSettings,
+    SnapshotPolicy,
+)
+from moldau.controller.apis import ControllerApis
+from moldau.controller.descriptions import ClusterDescriptions
+from moldau.controller.listener import ControllerListener
+from moldau.controller.long_work import LongWork
+from moldau.controller.registration import ControllerRegistrationManager
+from moldau.controller.request_context import ControllerRequestContext
+from moldau.metadata.authorizer import AllowAllAuthorizer, Authorizer
+from moldau.metadata.bootstrap import feature_records, initial_feature_levels
+from moldau.node.leadership import leader_address
+from moldau.node.quorum_settings import controller_registration, metadata_log_settings
+from moldau.node.quorum_thread import (
+    LoopRelay,
+    MetadataConsumer,
+    QuorumBusy,
+    QuorumThread,
+)
+from moldau.node.voter_identity import VoterIdentity
+from moldau.protocol.schema import Message
+from moldau.raft import MetadataLogError, QuorumLog, RaftRequestHandler, read_bootstrap
+from moldau.raft.peers import ConnectionPeers
+from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.filesystem import Filesystem, OsFilesystem
+from moldau.runtime.leader_link import LeaderAddress, LeaderLink
+from moldau.runtime.network import AsyncioNetwork, Network
+from moldau.runtime.telemetry import Registry
+from moldau.server.loop_watchdog import LoopWatchdog
+from moldau.server.server import ListenerSpec, RequestObserver, ServerLimits
+
+logger = logging.getLogger("moldau.controller")
+
+ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
+LeaderWatcher: TypeAlias = Callable[[LeaderAddress | None], None]
+
+ACTIVATION_TIMEOUT_S: Final = 60.0
+
+
+class RequestUndelivered(Exception):
+    """The controller did not take the request, or did not answer in time."""
+
+
+class QuorumNode:
+    """States: made -> `start` -> running -> `stop`.
+
+    With the role controller it votes (if it is a voter), serves the controller listeners and can
+    become the active controller; without, it only follows the log.
+
+    Args:
+        directory_id: the id of the directory that holds the metadata log.
+        on_fatal: told once, from the quorum's thread, when the node must not go on.
+        exception_handler: the quorum loop's, told of exceptions that nobody expected.
+        filesystem, clock, network: the simulation's, or None for the machine's.
+        limits, observer, authorizer: of the controller listeners.
+        registry: gets what the loop's watchdog counts; without it there is none.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        cluster_id: str,
+        directory_id: uuid.UUID,
+        on_fatal: Callable[[str], None],
+        filesystem: Filesystem | None = None,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+        exception_handler: ExceptionHandler | None = None,
+        limits: ServerLimits | None = None,
+        observer: RequestObserver | None = None,
+        authorizer: Authorizer | None = None,
+        registry: Registry | None = None,
+    ) -> None:
+        self._config = config
+        self._cluster_id = cluster_id
+        self._directory_id = directory_id
+        self._on_fatal = on_fatal
+        self._own_filesystem = OsFilesystem(thread_count=2) if filesystem is None else None
+        self._filesystem: Filesystem = filesystem or self._own_filesystem  # type: ignore[assignment]
+        self._given_clock = clock
+        self._network = network or AsyncioNetwork()
+        self._limits = limits
+        self._observer = observer
+        self._authorizer = authorizer
+        self._registry = registry
+        self._watchdog: LoopWatchdog | None = None
+        self._thread = QuorumThread(loop_factory=loop_factory)
+        self._exception_handler = exception_handler
+        self._starting: asyncio.Task[None] | None = None
+        self._log: QuorumLog | None = None
+        self._peers: ConnectionPeers | None = None
+        self._controller: Controller | None = None
+        self._apis: ControllerApis | None = None
+        self._listener: ControllerListener | None = None
+        self._registration: ControllerRegistrationManager | None = None
+        self._relays: list[LoopRelay] = []
+        self._ports: dict[str, int] = {}
+
+    # -- start -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Bind the listeners, open the log, take part; a quorum of one leads on return.
+
+        Raises:
+            MetadataLogError: the metadata log cannot be used; one line.
+            OSError: the disk refuses, or an address cannot be bound.
+        """
+        self._thread.start()
+        # What began on the thread goes on when the caller is cancelled; `stop` waits for it then.
+        self._starting = asyncio.create_task(self._thread.run(self._start()))
+        try:
+            await asyncio.shield(self._starting)
+        except (MetadataLogError, OSError):
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._exception_handler)
+        clock = self._given_clock or SystemClock(loop)
+        if self._registry is not None:
+            self._watchdog = LoopWatchdog(clock, self._registry, "QuorumLoop")
+            self._watchdog.start()
+        config = self._config
+        bootstrap: list[tuple[Message, int]] = []
+        if config.is_controller:
+            # Read before the log is opened: a start that is refused leaves it as it was.
+            bootstrap = await self._bootstrap_records()
+            await self._bind(clock)
+        peers = self._peers = ConnectionPeers(
+            self._network,
+            clock,
+            cluster_id=self._cluster_id,
+            client_id=f"raft-client-{config.node_id}",
+            listener_name=config.controller_listener_names[0],
+        )
+        log = self._log = await QuorumLog.open(
+            self._filesystem,
+            clock,
+            metadata_log_settings(config, self._directory_id, self._ports),
+            self._on_fatal,
+            peers=peers,
+        )
+        if config.is_controller:
+            await self._start_controller(log, clock, bootstrap)
+
+    async def _bootstrap_records(self) -> list[tuple[Message, int]]:
+        """What the first active controller of a cluster appends. Raises: MetadataLogError."""
+        records = await self._filesystem.offload(
+            read_bootstrap, self._filesystem, self._config.metadata_log_directory
+        )
+        return [(record, 0) for record in records] or feature_records(initial_feature_levels())
+
+    async def _bind(self, clock: Clock) -> None:
+        listener = ControllerListener(
+            clock=clock,
+            on_fault=self._on_fault,
+            authorizer=self._authorizer,
+            network=self._network,
+            limits=self._limits,
+            observer=self._observer,
+            offload=self._filesystem.offload,
+            watchdog=self._watchdog,
+        )
+        endpoints = self._config.controller_listeners
+        await listener.start(
+            ListenerSpec(each.listener_name, each.host, each.port) for each in endpoints
+        )
+        self._listener = listener
+        self._ports = {each.listener_name: listener.port(each.listener_name) for each in endpoints}
+
+    async def _start_controller(
+        self, log: QuorumLog, clock: Clock, bootstrap: list[tuple[Message, int]]
+    ) -> None:
+        config = self._config
+        controller = self._controller = Controller(
+            ControllerCore(
+                ControllerSettings.from_node_config(config, self._cluster_id),
+                random.Random(secrets.randbits(128)),
+            ),
+            log,
+            clock,
+            node_id=config.node_id,
+            bootstrap_records=bootstrap,
+            snapshot_policy=SnapshotPolicy(
+                max_bytes=config.get_int("metadata.log.max.record.bytes.between.snapshots"),
+                interval_ms=config.get_int("metadata.log.max.snapshot.interval.ms"),
+            ),
+        )
+        apis = self._apis = self._make_apis(controller, log, clock)
+        assert self._listener is not None, "bound"
+        controller.start()
+        self._listener.open(apis)
+        self._start_registration(controller, log, apis, clock)
+        if not log.is_leader:
+            return
+        try:
+            await asyncio.wait_for(controller.active_since.wait(), ACTIVATION_TIMEOUT_S)
+        except TimeoutError:
+            raise MetadataLogError(
+                f"the controller is not active after {ACTIVATION_TIMEOUT_S:.0f} s"
+            ) from None
+
+    def _make_apis(self, controller: Controller, log: QuorumLog, clock: Clock) -> ControllerApis:
+        return ControllerApis(
+            controller,
+            RaftRequestHandler(
+                log,
+                self._cluster_id,
+                clock=clock,
+                listener_name=self._config.controller_listener_names[0],
+            ),
+            ClusterDescriptions(
+                self._config,
+                self._cluster_id,
+                image=lambda: controller.committed_image,
+                leader_id=lambda: log.leadership.leader_id,
+                kraft_version=lambda: log.voters.kraft_version,
+            ),
+            kraft_upgrade=log.upgrade_kraft_version,
+            work=LongWork(clock, self._filesystem.offload),
+        )
+
+    def _start_registration(
+        self, controller: Controller, log: QuorumLog, apis: ControllerApis, clock: Clock
+    ) -> None:
+        registration = self._registration = ControllerRegistrationManager(
+            controller_registration(self._config, self._ports),
+            image=lambda: controller.committed_image,
+            leader=lambda: self._leader(log),
+            apis=apis,
+            link=LeaderLink(
+                client_id=f"controller-{self._config.node_id}-registration",
+                network=self._network,
+                clock=clock,
+            ),
+            random=random.Random(secrets.randbits(128)),
+        )
+        log.add_listener(registration)
+        log.on_leadership_change(lambda _leadership: registration.leader_changed())
+        log.add_listener(VoterIdentity(log))
+        registration.start()
+
+    def _leader(self, log: QuorumLog) -> LeaderAddress | None:
+        return leader_address(log.leadership, self._config.controller_listener_names)
+
+    def _on_fault(self, error: BaseException) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "a request to the controller failed", "exception": error}
+        )
+
+    # -- use, from any loop ----------------------------------------------------------------------
+
+    def port(self, listener_name: str) -> int:
+        """Where a controller listener is bound."""
+        return self._ports[listener_name]
+
+    @property
+    def kraft_version(self) -> int:
+        """The level of `kraft.version` as this node knows it; 0 before the start."""
+        log = self._log
+        return 0 if log is None else log.voters.kraft_version
+
+    @property
+    def is_active_controller(self) -> bool:
+        """Whether this node decides."""
+        controller = self._controller
+        return controller is not None and controller.is_active
+
+    @property
+    def committed_end_offset(self) -> int:
+        """As `ControllerApis`; read it after a response of this node's controller."""
+        apis = self._apis
+        assert apis is not None, "a controller runs on this node"
+        return apis.committed_end_offset
+
+    async def send(
+        self,
+        request: Message,
+        principal: str,
+        *,
+        timeout_ms: float | None = None,
+        client_host: str = "127.0.0.1",
+        client_id: str | None = None,
+        api_version: int | None = None,
+        is_forwarded: bool = False,
+    ) -> Any:
+        """This node's controller's response to a request.
+
+        Args:
+            principal, client_host, client_id: the client's, when its request is passed on.
+            is_forwarded: whether it is a client's, whose permissions count; what this process asks
+                for itself is always permitted.
+            api_version: what the response will be encoded as, None for the latest.
+
+        Raises:
+            RequestUndelivered: it was not taken: too much is under way, or there is no controller.
+        """
+        apis = self._apis
+        if apis is None:
+            raise RequestUndelivered("no controller runs on this node")
+        context = ControllerRequestContext(
+            principal,
+            client_id,
+            timeout_ms=timeout_ms,
+            client_host=client_host,
+            api_version=api_version,
+            authorizer=(is_forwarded and self._authorizer) or AllowAllAuthorizer(),
+        )
+        try:
+            return await self._thread.run(apis.handle(request, context))
+        except QuorumBusy as error:
+            raise RequestUndelivered(str(error)) from None
+
+    async def subscribe(self, consumer: MetadataConsumer) -> None:
+        """Deliver snapshot and batches to `consumer` on the calling loop, from the beginning."""
+        relay = LoopRelay(consumer, asyncio.get_running_loop(), self._thread.loop)
+        self._relays.append(relay)
+        await self._thread.run(self._subscribe(relay))
+
+    async def _subscribe(self, relay: LoopRelay) -> None:
+        assert self._log is not None, "started"
+        relay.subscription = self._log.add_listener(relay)
+
+    async def watch_leader(self, watcher: LeaderWatcher) -> None:
+        """Call `watcher` on the quorum's loop with the active controller's address, now and
+        whenever it changes; None while nobody is known to lead. It must return at once.
+        """
+        await self._thread.run(self._watch_leader(watcher))
+
+    async def _watch_leader(self, watcher: LeaderWatcher) -> None:
+        log = self._log
+        assert log is not None, "started"
+        names = self._config.controller_listener_names
+        log.on_leadership_change(lambda leadership: watcher(leader_address(leadership, names)))
+        watcher(self._leader(log))
+
+    async def peer_problems(self) -> dict[str, str]:
+        """Why the others of the quorum do not answer well, by `host:port`."""
+        return await self._thread.run(self._peer_problems())
+
+    async def _peer_problems(self) -> dict[str, str]:
+        assert self._peers is not None, "started"
+        return self._peers.problems()
+
+    # -- stop ------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop deciding, hand leadership on, flush and close the log, end the thread."""
+        for relay in self._relays:
+            relay.close()
+        if self._starting is not None and not self._starting.done():
+            await asyncio.wait([self._starting])
+            if self._starting.exception() is not None:
+                logger.warning("the start had been called off: %s", self._starting.exception())
+        if self._log is not None or self._listener is not None:
+            await self._thread.run(self._stop())
+        await self._thread.stop()
+        if self._own_filesystem is not None:
+            self._own_filesystem.close()
+
+    async def _stop(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        # The listener ends last: the others fetch from this log until another leads.
+        registration, self._registration = self._registration, None
+        controller, self._controller = self._controller, None
+        log, self._log = self._log, None
+        listener, self._listener = self._listener, None
+        if registration is not None:
+            await registration.close()
+        if controller is not None:
+            await controller.close()
+        if log is not None:
+            await log.close()
+        if listener is not None:
+            await listener.close()

@@ -1,0 +1,531 @@
+"""One accepted connection: frames in, requests to the handler, responses out in request order.
+
+Owns: the deque of unanswered requests, the frames not yet given to the handler, why reading is
+paused. Must not: know any API (but the header), wait, or create a task.
+Invariant: responses leave in the order of their requests; at most `MAX_IN_FLIGHT_REQUESTS` are with
+the handler, `MAX_HELD_REQUESTS` of those that are held; while any pause reason holds, nothing more
+is read from the socket; what the handler has not had within `TURN_MS` waits in the server's line,
+one request a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from moldau.protocol.errors import RemoteProtocolError
+from moldau.protocol.framing import CHUNK_BYTES, FrameReader
+from moldau.protocol.headers import decode_request_header
+from moldau.runtime.clock import TimerHandle
+from moldau.runtime.files import FileRegion, source_bytes
+from moldau.server.loop_watchdog import STALL_MS
+from moldau.server.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
+from moldau.server.request import Request
+
+if TYPE_CHECKING:
+    from moldau.server.server import Server
+
+MAX_IN_FLIGHT_REQUESTS: Final = 64
+"""Requests of one connection with the handler; more wait in the receive buffer, then in the socket.
+"""
+
+MIN_READ_BYTES: Final = 4 * 1024
+"""After a read of many requests the next one may bring so much, or as many as may be in flight if
+they are as long as the last one: to cut 256 KB into tiny frames takes 3 ms.
+"""
+
+MAX_HELD_REQUESTS: Final = 4
+"""Requests of one connection that may wait where room is limited for all; its next ones are not
+handled before. Apache Kafka handles one request of a connection at a time, whatever it waits for.
+"""
+
+MAX_HELD_BYTES: Final = 1024 * 1024
+"""Bytes of such requests after which the connection's next ones are not handled."""
+
+TURN_MS: Final = 0.25
+"""For so long requests that have just been read are handled. What is left over joins the server's
+line, of which one request is handled between two looks at the sockets; nothing more is read from
+the connection before all that it has sent is with the handler.
+"""
+
+UNSENT_MS: Final = 1.0
+"""The answers of so much handling leave together while the connection stays in the line: a call to
+the kernel costs as much as a tenth of a request. Those of what has just been read leave at once, so
+that a client with few requests in flight sends the next ones meanwhile.
+"""
+
+MAX_PENDING_RESPONSE_BYTES: Final = 1024 * 1024
+"""Response bytes a peer may leave unread before its further requests wait."""
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+
+
+class PauseReason:
+    """Why a connection is not read from: bits of a plain int (measured: to test a bit of an
+    IntFlag takes 0.2-0.4 µs, several times per request).
+    """
+
+    IN_FLIGHT: Final = 1
+    UNREAD_RESPONSES: Final = 2
+    MEMORY: Final = 4
+    THROTTLED: Final = 8
+    CLOSING: Final = 16
+    HELD: Final = 32
+    BACKLOG: Final = 64
+    SUSPENDED: Final = 128
+
+
+_STOPS_DISPATCH: Final = (
+    PauseReason.IN_FLIGHT
+    | PauseReason.UNREAD_RESPONSES
+    | PauseReason.THROTTLED
+    | PauseReason.CLOSING
+    | PauseReason.HELD
+    | PauseReason.SUSPENDED
+)
+
+
+class ServerConnection(asyncio.BufferedProtocol):
+    """A client as the server sees it. Made by the Server; handlers reach it as
+    `request.connection`.
+
+    `state` is for handlers that keep something per connection (fetch sessions, SASL). The client's
+    software name and version are set by the ApiVersions handler.
+    """
+
+    __slots__ = (
+        "_backlog",
+        "_close_callbacks",
+        "_dispatching",
+        "_flush_scheduled",
+        "_held",
+        "_held_bytes",
+        "_in_line",
+        "_pause_reasons",
+        "_read_bytes",
+        "_reader",
+        "_requests",
+        "_server",
+        "_stream",
+        "_throttle_timer",
+        "_throttled_until_ms",
+        "_unsent_ms",
+        "client_host",
+        "client_port",
+        "client_software_name",
+        "client_software_version",
+        "connection_id",
+        "is_closed",
+        "last_active_ms",
+        "listener_name",
+        "principal",
+        "state",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+    _stream: OutgoingStream
+
+    def __init__(self, server: Server, listener_name: str) -> None:
+        self._server = server
+        self.listener_name = listener_name
+        self._reader = FrameReader(server.memory, max_frame_bytes=server.limits.request_max_bytes)
+        self._requests: deque[Request] = deque()
+        self._backlog: deque[memoryview] = deque()
+        self._pause_reasons = 0
+        self._dispatching = False
+        self._in_line = False
+        self._unsent_ms = 0.0
+        self._read_bytes = CHUNK_BYTES
+        self._flush_scheduled = False
+        self._held: set[Request] = set()
+        self._held_bytes = 0
+        self._throttle_timer: TimerHandle | None = None
+        self._throttled_until_ms = 0.0
+        self._close_callbacks: list[Callable[[ServerConnection], object]] = []
+        self.is_closed = False
+        self.client_host = ""
+        self.client_port = 0
+        self.client_software_name = "unknown"
+        self.client_software_version = "unknown"
+        self.connection_id = ""
+        self.principal = ANONYMOUS
+        self.state: dict[str, Any] = {}
+        self.last_active_ms = server.clock.monotonic_ms()
+
+    def __repr__(self) -> str:
+        return f"ServerConnection({self.connection_id})"
+
+    # -- what handlers may use ------------------------------------------------------------------
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests given to the handler and not answered."""
+        return len(self._requests)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the next move is the peer's."""
+        return not self._requests or (self._requests[0].is_done and not self._stream.is_empty)
+
+    @property
+    def is_stalled_inside_frame(self) -> bool:
+        """Whether the peer owes us the rest of a large frame that has memory reserved."""
+        return self._reader.holds_large_frame
+
+    def throttle(self, delay_ms: float) -> None:
+        """Handle no further request of this connection for `delay_ms` (quota violated, KIP-219)."""
+        until = self._server.clock.monotonic_ms() + delay_ms
+        if delay_ms <= 0 or until <= self._throttled_until_ms or self.is_closed:
+            return
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
+        self._throttled_until_ms = until
+        self._throttle_timer = self._server.timers.call_later(delay_ms, self._end_throttle)
+        self._pause(PauseReason.THROTTLED)
+
+    def hold(self, request: Request) -> None:
+        """Count a request that waits where room is limited for all connections, until it is
+        answered. Those behind it wait when one connection takes too much of that room.
+        """
+        self._held.add(request)
+        self._held_bytes += request.size_bytes
+        if self._holds_too_much:
+            self._pause(PauseReason.HELD)
+
+    @property
+    def _holds_too_much(self) -> bool:
+        return len(self._held) >= MAX_HELD_REQUESTS or self._held_bytes >= MAX_HELD_BYTES
+
+    def suspend(self) -> None:
+        """Handle no further request of this connection until `proceed`: one that takes several
+        turns of the loop keeps its place in the order.
+        """
+        self._pause(PauseReason.SUSPENDED)
+
+    def proceed(self) -> None:
+        """Go on with the next request."""
+        self._resume(PauseReason.SUSPENDED)
+
+    @property
+    def offload(self) -> Offload:
+        """Runs a function beside the loop."""
+        return self._server.offload or run_inline
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that ends by itself, for a request of this connection."""
+        self._server.start_work(work)
+
+    def on_close(self, callback: Callable[[ServerConnection], object]) -> None:
+        """Call `callback(connection)` once when the connection ends."""
+        self._close_callbacks.append(callback)
+
+    def close(self, reason: str) -> None:
+        """End the connection now; answers not sent yet are dropped. One log line, rate limited."""
+        if not self.is_closed:
+            self._server.log_closing(self, reason)
+            self._abort()
+
+    def release_frame(self, frame: memoryview) -> None:
+        """For Request: the frame's bytes are not needed any more."""
+        self._reader.release(frame)
+        self._server.on_memory_released()
+
+    def on_response(self, request: Request) -> None:
+        """For Request: it has been answered."""
+        if request in self._held:
+            self._held.remove(request)
+            self._held_bytes -= request.size_bytes
+            if not self._holds_too_much:
+                self._resume(PauseReason.HELD)
+        if self.is_closed:
+            request.discard()
+        elif not self._dispatching and self._requests and self._requests[0] is request:
+            self._schedule_flush()
+
+    # -- asyncio's side -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's classes: nothing to check at run time.
+        self.transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        local = transport.get_extra_info("sockname") or ("", 0)
+        self.client_host, self.client_port = str(peer[0]), int(peer[1])
+        server = self._server
+        self._stream = OutgoingStream(self.transport, self, server.loop, offload=server.offload)
+        self.connection_id = (
+            f"{local[0]}:{local[1]}-{peer[0]}:{peer[1]}-{server.next_connection_index()}"
+        )
+        if not server.admit(self):
+            self._abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._finish()
+        self._server.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        buffer = self._reader.get_buffer(sizehint)
+        if self._read_bytes == CHUNK_BYTES or self._reader.holds_large_frame:
+            return buffer
+        return buffer[: self._read_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.is_closed:
+            return
+        now = self._server.clock.monotonic_ms()
+        self.last_active_ms = now
+        reader = self._reader
+        try:
+            frames = reader.buffer_updated(nbytes)
+        except RemoteProtocolError as error:
+            self.close(str(error))
+            return
+        if frames:
+            if len(frames) > MAX_IN_FLIGHT_REQUESTS // 2:
+                self._read_bytes = max(MIN_READ_BYTES, len(frames[-1]) * MAX_IN_FLIGHT_REQUESTS)
+            else:
+                self._read_bytes = CHUNK_BYTES
+            self._server.bytes_received += nbytes
+            self._backlog.extend(frames)
+            if not self._in_line:
+                self._dispatch(now, TURN_MS)
+            if reader.error is not None:
+                # What came whole before the garbage is answered first.
+                self._server.log_closing(self, str(reader.error))
+                self.begin_closing()
+                return
+        # Who has begun a large frame goes on: its memory is reserved, and only its end frees it.
+        if self.is_closed or reader.holds_large_frame:
+            return
+        if reader.is_blocked or self._server.memory.is_exhausted:
+            self._pause(PauseReason.MEMORY)
+            self._server.wait_for_memory(self)
+
+    def eof_received(self) -> bool:
+        # Nobody waits for answers any more; a half-closed Kafka connection has no meaning. Nor does
+        # what the transport still holds: a peer that reads none of it would stay for ever.
+        self._abort()
+        return False
+
+    def pause_writing(self) -> None:
+        self._stream.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stream.resume_writing()
+
+    # -- the outgoing stream's side -------------------------------------------------------------
+
+    def on_drained(self) -> None:
+        if self._pause_reasons:
+            self._resume(PauseReason.UNREAD_RESPONSES)
+
+    def on_progress(self) -> None:
+        self.last_active_ms = self._server.clock.monotonic_ms()
+
+    def on_send_failed(self, error: OSError) -> None:
+        self.close(f"sending failed: {error.strerror or error}")
+
+    # -- the server's side ----------------------------------------------------------------------
+
+    def begin_closing(self) -> None:
+        """Take no further request; close when everything accepted has been answered and sent."""
+        if self.is_closed:
+            return
+        self._pause(PauseReason.CLOSING)
+        self._drop_backlog()
+        if not self._requests:
+            self._stream.close_when_sent()
+
+    def memory_available(self) -> None:
+        """Memory was released: go on with the frame that waited for it."""
+        if self.is_closed:
+            return
+        frames = self._reader.resume()
+        if self._reader.is_blocked:
+            self._server.wait_for_memory(self)
+            return
+        if frames:
+            self._backlog.extend(frames)
+            self._pause(PauseReason.BACKLOG)
+        self._resume(PauseReason.MEMORY)
+
+    def take_turn(self) -> None:
+        """First in the server's line: one request is handled."""
+        self._in_line = False
+        if not self.is_closed:
+            self._dispatch(self._server.clock.monotonic_ms(), 0.0)
+
+    def flush(self) -> None:
+        """Send what can be sent: the answered requests at the head of the order, joined."""
+        self._flush_scheduled = False
+        self._unsent_ms = 0.0
+        requests = self._requests
+        if self.is_closed or not requests or not requests[0].is_done:
+            return
+        server = self._server
+        now = server.clock.monotonic_ms()
+        pending: list[bytes | bytearray | memoryview] = []
+        finished: list[Request] = []
+        stream = self._stream
+        try:
+            while requests and requests[0].is_done:
+                request = requests.popleft()
+                finished.append(request)
+                response_bytes = self._queue_parts(request, pending)
+                server.on_completed(request, response_bytes, now)
+        except OSError as error:
+            # A file could not be read: half a response is no response.
+            for request in finished:
+                request.discard()
+            self.on_send_failed(error)
+            return
+        # Joining copies: what is handed on is never a buffer that gets reused.
+        stream.write(bytes(pending[0]) if len(pending) == 1 else b"".join(pending))
+        pending.clear()
+        for request in finished:
+            request.release_body()
+        if self.is_closed:
+            return
+        if stream.pending_bytes > MAX_PENDING_RESPONSE_BYTES:
+            self._pause(PauseReason.UNREAD_RESPONSES)
+        if len(requests) <= MAX_IN_FLIGHT_REQUESTS // 2:
+            self._resume(PauseReason.IN_FLIGHT)
+        if self._pause_reasons & PauseReason.CLOSING and not requests:
+            stream.close_when_sent()
+
+    # -- inner workings -------------------------------------------------------------------------
+
+    def _dispatch(self, now: float, turn_ms: float) -> None:
+        """Give frames to the handler until there are none, a pause reason stops it, or the turn is
+        over, with one request at least.
+        """
+        if self._dispatching:
+            return
+        self._dispatching = True
+        backlog, requests, server = self._backlog, self._requests, self._server
+        begun_ms = now
+        try:
+            while backlog and not self._pause_reasons & _STOPS_DISPATCH and not self.is_closed:
+                frame = backlog.popleft()
+                try:
+                    header, header_size = decode_request_header(frame)
+                except RemoteProtocolError as error:
+                    self._reader.release(frame)
+                    self.flush()
+                    self.close(f"malformed request header: {error}")
+                    return
+                request = Request(self, header, header_size, frame, now)
+                requests.append(request)
+                try:
+                    server.handler(request)
+                except RemoteProtocolError as error:
+                    self.flush()
+                    request.close(f"malformed request: {error}")
+                    return
+                except BaseException:
+                    # Our fault. Whoever hears of it decides about the node; this request may never
+                    # be answered, and nothing behind it could be.
+                    request.close("a request failed inside the node")
+                    raise
+                handled_ms = request.handled_ms = server.clock.monotonic_ms()
+                if handled_ms - begun_ms > STALL_MS and server.watchdog is not None:
+                    server.watchdog.held_by(request, handled_ms - begun_ms)
+                begun_ms = handled_ms
+                if len(requests) >= MAX_IN_FLIGHT_REQUESTS:
+                    self.flush()
+                    if len(requests) >= MAX_IN_FLIGHT_REQUESTS:
+                        self._pause(PauseReason.IN_FLIGHT)
+                if handled_ms - now >= turn_ms:
+                    break
+        finally:
+            self._dispatching = False
+        if backlog:
+            self._pause(PauseReason.BACKLOG)
+            self._join_line()
+        elif self._pause_reasons & PauseReason.BACKLOG:
+            self._resume(PauseReason.BACKLOG)
+        self._unsent_ms += begun_ms - now
+        if turn_ms or not self._in_line or self._unsent_ms >= UNSENT_MS:
+            self.flush()
+
+    def _join_line(self) -> None:
+        """Have a turn when those who came before have had theirs."""
+        if self._backlog and not self._in_line and not self._pause_reasons & _STOPS_DISPATCH:
+            self._in_line = True
+            self._server.wait_for_turn(self)
+
+    def _queue_parts(self, request: Request, pending: list[bytes | bytearray | memoryview]) -> int:
+        """Move a response's parts to `pending`, and through it to the stream at a big region."""
+        size = 0
+        stream = self._stream
+        for part in request.take_parts():
+            size += len(part)
+            if isinstance(part, bytes | bytearray | memoryview):
+                pending.append(part)
+            elif not isinstance(part, FileRegion):
+                pending.append(source_bytes(part))
+            elif part.length < SENDFILE_MIN_BYTES and not part.is_cold:
+                pending.append(part.read())
+                part.release()
+            else:
+                stream.write_before_region(b"".join(pending))
+                pending.clear()
+                stream.write_region(part)
+        return size
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._server.schedule_flush(self)
+
+    def _pause(self, reason: int) -> None:
+        if self.is_closed:
+            return
+        if not self._pause_reasons:
+            self.transport.pause_reading()
+        self._pause_reasons |= reason
+
+    def _resume(self, reason: int) -> None:
+        before = self._pause_reasons
+        if self.is_closed or not before & reason:
+            return
+        after = self._pause_reasons = before & ~reason
+        if not self._dispatching:
+            self._join_line()
+        if not after:
+            self.transport.resume_reading()
+
+    def _end_throttle(self) -> None:
+        self._throttle_timer = None
+        self._resume(PauseReason.THROTTLED)
+
+    def _abort(self) -> None:
+        self._finish()
+        self.transport.abort()
+
+    def _drop_backlog(self) -> None:
+        for frame in self._backlog:
+            self._reader.release(frame)
+        self._backlog.clear()
+        self._server.on_memory_released()
+
+    def _finish(self) -> None:
+        """Drop everything that belongs to the connection; unanswered requests keep their frames."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
+            self._throttle_timer = None
+        self._stream.detach()
+        self._reader.close()
+        self._drop_backlog()
+        for request in self._requests:
+            if request.is_done:
+                request.discard()
+        self._requests.clear()
+        callbacks, self._close_callbacks = self._close_callbacks, []
+        for callback in callbacks:
+            callback(self)

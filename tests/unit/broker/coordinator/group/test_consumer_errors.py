@@ -1,0 +1,313 @@
+"""Every error that ConsumerGroupHeartbeat and offsets of consumer groups answer, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p68_consumer_group_heartbeat import TopicPartitions
+from tests.unit.broker.coordinator.group.consumer_harness import ConsumerShard, topic_id_of
+from tests.unit.broker.coordinator.group.harness import error_of, subscription
+
+
+def shard(partition_count: int = 4, **config: Any) -> ConsumerShard:
+    groups = ConsumerShard(**config)
+    groups.create_topic("events", partition_count)
+    return groups
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"member_id": ""},
+        {"group_id": ""},
+        {"instance_id": ""},
+        {"rack_id": ""},
+        {"rebalance_timeout_ms": -1},
+        {"topic_partitions": None},
+        {"topic_partitions": [TopicPartitions(topic_id=topic_id_of("events"), partitions=[0])]},
+        {"subscribed_topic_names": None},
+        {"member_epoch": -2},
+        {"member_epoch": -3},
+        {"member_epoch": -1, "member_id": ""},
+        {"member_epoch": 1, "member_id": ""},
+    ],
+)
+def test_requests_that_say_nothing_sensible_are_invalid(changes: dict[str, Any]) -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    answer = member.ask(**{**member.full(), **changes})
+    assert ErrorCode.of(answer.error_code) is ErrorCode.INVALID_REQUEST
+    assert answer.error_message
+    assert not groups.state.groups
+
+
+def test_in_version_0_the_coordinator_chooses_the_id() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"], member_id="", version=0)
+    answer = member.join()
+    assert answer.member_id
+    assert member.heartbeat().error_code == 0
+
+
+def test_unknown_assignors_are_refused() -> None:
+    member = shard().consumer("team", ["events"], assignor="mine")
+    assert member.error(**member.full()) is ErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+@pytest.mark.parametrize("regex", ["a(b", "[", "(?<x", "a**", "\\1", "(?=look)"])
+def test_bad_regular_expressions_are_refused(regex: str) -> None:
+    groups = shard()
+    member = groups.consumer("team", regex=regex)
+    assert member.error(**member.full()) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert not groups.state.groups
+
+
+def test_only_joining_makes_a_group() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    assert member.error(member_epoch=1) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert member.error(member_epoch=-1) is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_classic_group_is_no_consumer_group() -> None:
+    groups = shard(group_consumer_migration_policy="disabled")
+    groups.stable()
+    member = groups.consumer("team", ["events"])
+    assert member.error(member_epoch=1) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert member.error(member_epoch=-1) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert member.error(**member.full()) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert groups.described().error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert groups.described("nobody").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_full_groups_take_nobody_else() -> None:
+    groups = shard(group_consumer_max_size=1)
+    first, second = groups.consumer("team", ["events"]), groups.consumer("team", ["events"])
+    first.join()
+    assert second.error(**second.full()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert first.join().error_code == 0
+
+
+def test_unknown_members_are_told_so() -> None:
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    stranger = groups.consumer("team", ["events"])
+    assert stranger.error(member_epoch=1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert stranger.error(member_epoch=-1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert stranger.error(member_epoch=1, instance_id="x") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert stranger.error(member_epoch=-2, instance_id="x") is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_members_of_another_epoch_are_fenced() -> None:
+    groups = shard()
+    first, second = groups.consumer("team", ["events"]), groups.consumer("team", ["events"])
+    first.join()
+    second.join()
+    groups.settle([first, second])
+    assert first.epoch == 3
+    assert first.error(member_epoch=4) is ErrorCode.FENCED_MEMBER_EPOCH
+    group = groups.consumer_group()
+    member = group.members[first.member_id]
+    assert (member.member_epoch, member.previous_member_epoch) == (3, 2)
+    # Of the epoch before it may be, but not with more than it was given.
+    too_much = [TopicPartitions(topic_id=topic_id_of("events"), partitions=[0, 1, 2, 3])]
+    assert first.error(member_epoch=2, topic_partitions=too_much) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert first.error(member_epoch=2) is ErrorCode.FENCED_MEMBER_EPOCH
+    own = first.to_wire()
+    assert first.error(member_epoch=2, topic_partitions=own) is ErrorCode.NONE
+
+
+def test_an_instance_id_in_use_is_not_released() -> None:
+    groups = shard()
+    first = groups.consumer("team", ["events"], instance_id="i")
+    second = groups.consumer("team", ["events"], instance_id="i")
+    first.join()
+    assert second.error(**second.full()) is ErrorCode.UNRELEASED_INSTANCE_ID
+
+
+def test_a_replaced_static_member_is_fenced() -> None:
+    groups = shard()
+    first = groups.consumer("team", ["events"], instance_id="i")
+    second = groups.consumer("team", ["events"], instance_id="i")
+    first.join()
+    old_epoch = first.epoch
+    first.leave(-2)
+    second.join()
+    assert second.owned == {"events": {0, 1, 2, 3}}
+    assert groups.consumer_group().group_epoch == 2
+    assert first.error(member_epoch=old_epoch) is ErrorCode.FENCED_INSTANCE_ID
+    assert first.error(member_epoch=-1) is ErrorCode.FENCED_INSTANCE_ID
+    assert first.error(member_epoch=-2) is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_offsets_are_committed_by_members_only() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    member.join()
+
+    def commit(**options: Any) -> ErrorCode:
+        values = {"member_id": member.member_id, "generation": 2, **options}
+        values.setdefault("topic_id", topic_id_of("events"))
+        return error_of(groups.commit({("events", 0): 5}, **values))
+
+    assert commit() is ErrorCode.NONE
+    assert commit(member_id="who", generation=2) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(member_id="", generation=-1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(generation=3) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(version=8) is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_an_older_epoch_commits_what_it_has_had_since_then() -> None:
+    groups = shard()
+    first, second = groups.consumer("team", ["events"]), groups.consumer("team", ["events"])
+    first.join()
+    second.join()
+    groups.settle([first, second])
+    assert (first.epoch, second.epoch) == (3, 3)
+    (kept, *_) = sorted(first.owned["events"])
+    (lost, *_) = sorted(second.owned["events"])
+
+    def commit(partition: int, metadata: str = "") -> ErrorCode:
+        return error_of(
+            groups.commit(
+                {("events", partition): 9},
+                member_id=first.member_id,
+                generation=2,
+                topic_id=topic_id_of("events"),
+                metadata=metadata,
+            )
+        )
+
+    def commit_transactional(partition: int) -> ErrorCode:
+        return error_of(
+            groups.commit_transactional(
+                {("events", partition): 9}, member_id=first.member_id, generation=2
+            )
+        )
+
+    assert commit(kept) is ErrorCode.NONE
+    assert commit(lost) is ErrorCode.STALE_MEMBER_EPOCH
+    # What is not stored is not asked whose it is.
+    assert commit(lost, "x" * 4097) is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert commit_transactional(kept) is ErrorCode.NONE
+    assert commit_transactional(lost) is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_a_transaction_commits_nothing_of_another_member() -> None:
+    """A member may have heard of its new epoch, and not have let go of what it cost."""
+    groups = shard()
+    first, second = groups.consumer("team", ["events"]), groups.consumer("team", ["events"])
+    first.join()
+    second.join()
+    groups.settle([first, second])
+    (own, *_) = sorted(first.owned["events"])
+    (lost, *_) = sorted(second.owned["events"])
+
+    def commit_transactional(topic: str, partition: int) -> ErrorCode:
+        return error_of(
+            groups.commit_transactional(
+                {(topic, partition): 9}, member_id=first.member_id, generation=first.epoch
+            )
+        )
+
+    assert commit_transactional("events", own) is ErrorCode.NONE
+    assert commit_transactional("events", lost) is ErrorCode.ILLEGAL_GENERATION
+    # What nobody has, and what the group does not consume, is anybody's.
+    assert commit_transactional("elsewhere", 0) is ErrorCode.NONE
+    second.leave(-1)
+    assert commit_transactional("events", lost) is ErrorCode.NONE
+    # Without a transaction nothing is promised to be once only.
+    plain = groups.commit(
+        {("events", lost): 9},
+        member_id=first.member_id,
+        generation=first.epoch,
+        topic_id=topic_id_of("events"),
+    )
+    assert error_of(plain) is ErrorCode.NONE
+
+
+def test_offset_fetch_checks_the_member() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    member.join()
+    group = groups.consumer_group()
+    assert group.validate_offset_fetch(None, -1) is ErrorCode.NONE
+    assert group.validate_offset_fetch(member.member_id, 2) is ErrorCode.NONE
+    assert group.validate_offset_fetch(member.member_id, 0) is ErrorCode.STALE_MEMBER_EPOCH
+    assert group.validate_offset_fetch("who", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.validate_offset_fetch("who", -1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.validate_offset_fetch(member.member_id, -1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert group.validate_offset_fetch(None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_offsets_of_subscribed_topics_are_not_deleted() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    member.join()
+    groups.commit(
+        {("events", 0): 5, ("old", 0): 6}, member_id=member.member_id, generation=member.epoch
+    )
+    deleted = groups.delete_offsets({"events": [0]})
+    assert error_of(deleted) is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert error_of(groups.delete_offsets({"old": [0]})) is ErrorCode.NONE
+
+
+def test_classic_requests_of_members_of_the_new_protocol_are_unknown() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    member.join()
+    classic = groups.member()
+    classic.member_id, classic.generation = member.member_id, member.epoch
+    assert classic.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+    assert error_of(classic.sync()) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_classic_members_must_speak_the_consumer_protocol() -> None:
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    for options in (
+        {"protocol_type": "connect"},
+        {"protocols": {"range": b"\0"}},
+        {"protocols": {"range": b"\xff\xff" + subscription("events")[2:]}},
+    ):
+        classic = groups.member(**options)
+        assert error_of(classic.join()) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_errors_of_classic_members_in_a_consumer_group() -> None:
+    groups = shard()
+    groups.consumer("team", ["events"]).join()
+    classic = groups.member(instance_id="i")
+    classic.join()
+    classic.joined()
+    assert classic.heartbeat(generation=99) is ErrorCode.ILLEGAL_GENERATION
+    assert classic.heartbeat(instance_id="j") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert classic.heartbeat(member_id="other") is ErrorCode.FENCED_INSTANCE_ID
+    assert error_of(classic.sync(generation=99)) is ErrorCode.ILLEGAL_GENERATION
+    assert error_of(classic.sync(protocol_name="x")) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert error_of(classic.sync(protocol_type="x")) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    answer = classic.sync(protocol_type="consumer", protocol_name="range").answer
+    assert (answer.error_code, answer.protocol_name) == (0, "range")
+    left = groups.leave(("other", "i"), ("", "nobody"), ("unknown", None)).answer
+    assert [ErrorCode.of(member.error_code) for member in left.members] == [
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ]
+
+
+def test_refusals_change_nothing() -> None:
+    groups = shard()
+    member = groups.consumer("team", ["events"])
+    member.join()
+    end = groups.log.log_end_offset
+    member.ask(member_epoch=7)
+    member.ask(server_assignor="mine")
+    member.ask(subscribed_topic_regex="(")
+    groups.consumer("team", ["events"]).ask(member_epoch=1)
+    assert groups.log.log_end_offset == end
+    groups.settle([member])
+    assert member.owned == {"events": {0, 1, 2, 3}}

@@ -1,0 +1,233 @@
+"""A controller behind its listener, on loopback; its log is a list that commits by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from moldau.controller import (
+    Controller,
+    ControllerCore,
+    ControllerSettings,
+    MetadataLogListener,
+    SnapshotPolicy,
+)
+from moldau.controller.apis import ControllerApis
+from moldau.controller.descriptions import ClusterDescriptions
+from moldau.controller.listener import ControllerListener
+from moldau.controller.long_work import LongWork
+from moldau.metadata.authorizer import (
+    AllowAllAuthorizer,
+    Authorizer,
+    Operation,
+    ResourceType,
+)
+from moldau.metadata.bootstrap import feature_records, initial_feature_levels
+from moldau.protocol.error_responses import error_response
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
+from moldau.protocol.schema import Message
+from moldau.raft import CommittedBatch
+from moldau.runtime.clock import SystemClock
+from moldau.runtime.connection import Connection
+from moldau.runtime.network import AsyncioNetwork
+from moldau.server.server import ListenerSpec
+from moldau.testing.waiting import wait_until_async
+from tests.unit.metadata.builders import CLUSTER_ID, node_config, registration
+
+LISTENER = "CONTROLLER"
+OTHER_NODE = 2
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """Return when `condition` holds."""
+
+    async def holds() -> object:
+        return condition()
+
+    await wait_until_async(holds, what=what)
+
+
+class ListLog:
+    """A metadata log in memory; `commits` False holds commits back."""
+
+    def __init__(self) -> None:
+        self.leader_epoch = 1
+        self.log_end_offset = 0
+        self.voter_ids: list[int] = []
+        self.commits = True
+        self.listeners: list[MetadataLogListener] = []
+        self._uncommitted: list[CommittedBatch] = []
+
+    def step_down(self) -> None:
+        raise AssertionError("this log takes everything")
+
+    def add_listener(self, listener: MetadataLogListener) -> None:
+        self.listeners.append(listener)
+
+    def append(
+        self,
+        records: Sequence[tuple[Message, int]],
+        *,
+        leader_epoch: int,
+        values: Sequence[bytes] | None = None,
+    ) -> tuple[ErrorCode, int]:
+        if leader_epoch != self.leader_epoch:
+            return ErrorCode.NOT_CONTROLLER, -1
+        first = self.log_end_offset
+        self.log_end_offset += len(records)
+        messages = tuple(record for record, _version in records)
+        self._uncommitted.append(
+            CommittedBatch(first, self.log_end_offset - 1, leader_epoch, 5, 100, messages)
+        )
+        asyncio.get_running_loop().call_soon(self.commit)
+        return ErrorCode.NONE, self.log_end_offset - 1
+
+    def commit(self) -> None:
+        while self.commits and self._uncommitted:
+            batch = self._uncommitted.pop(0)
+            for listener in self.listeners:
+                listener.handle_commit(batch)
+
+    def lead(self, node_id: int, leader_epoch: int) -> None:
+        self.leader_epoch = leader_epoch
+        for listener in self.listeners:
+            listener.handle_leader_change(node_id, leader_epoch)
+
+    async def write_snapshot(
+        self,
+        *,
+        end_offset: int,
+        leader_epoch: int,
+        last_contained_log_time_ms: int,
+        records: Iterator[tuple[Message, int]],
+    ) -> None:
+        raise AssertionError("these logs are short")
+
+
+class RecordingQuorum:
+    """Stands for the quorum's request handler: notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Message, int, str]] = []
+        self.release = asyncio.Event()
+        self.release.set()
+
+    async def handle(self, request: Message, api_version: int, client_host: str) -> Message:
+        self.asked.append((request, api_version, client_host))
+        await self.release.wait()
+        response: Message = error_response(
+            request, ErrorCode.UNKNOWN_LEADER_EPOCH, "as scripted", api_version=api_version
+        )
+        return response
+
+
+class Deny(AllowAllAuthorizer):
+    """Refuses the (operation, resource type) pairs it is given, to one principal if named."""
+
+    def __init__(
+        self, *pairs: tuple[Operation, ResourceType], principal: str | None = None
+    ) -> None:
+        self._pairs = set(pairs)
+        self._principal = principal
+
+    def authorize(
+        self, principal: str, client_host: str, operation: Operation, kind: ResourceType, name: str
+    ) -> bool:
+        if self._principal not in (None, principal):
+            return True
+        return (operation, kind) not in self._pairs
+
+
+class ControllerBench:
+    """One controller, its listener, and connections to it. Use `await ControllerBench.start()`."""
+
+    def __init__(self, authorizer: Authorizer | None) -> None:
+        self.config = node_config()
+        self.clock = SystemClock()
+        self.log = ListLog()
+        self.quorum = RecordingQuorum()
+        self.faults: list[BaseException] = []
+        self.kraft_version = 1
+        self.kraft_upgrade_outcome = ErrorCode.NONE
+        self.core = ControllerCore(
+            ControllerSettings.from_node_config(self.config, CLUSTER_ID), random.Random(3)
+        )
+        self.controller = Controller(
+            self.core,
+            self.log,
+            self.clock,
+            node_id=1,
+            bootstrap_records=feature_records(initial_feature_levels()),
+            snapshot_policy=SnapshotPolicy(max_bytes=10**9, interval_ms=0),
+        )
+        self.apis = ControllerApis(
+            self.controller,
+            self.quorum,
+            ClusterDescriptions(
+                self.config,
+                CLUSTER_ID,
+                image=lambda: self.controller.committed_image,
+                leader_id=lambda: self.controller.leader_id,
+                kraft_version=lambda: self.kraft_version,
+            ),
+            kraft_upgrade=self.upgrade_kraft_version,
+            work=LongWork(self.clock, asyncio.to_thread),
+        )
+        self.listener = ControllerListener(
+            clock=self.clock,
+            on_fault=self.faults.append,
+            authorizer=authorizer,
+            offload=asyncio.to_thread,
+        )
+        self._connections: list[Connection] = []
+
+    @classmethod
+    async def start(
+        cls, *, authorizer: Authorizer | None = None, leads: bool = True
+    ) -> ControllerBench:
+        bench = cls(authorizer)
+        bench.controller.start()
+        await bench.listener.start([ListenerSpec(LISTENER, "127.0.0.1", 0)])
+        bench.listener.open(bench.apis)
+        bench.log.lead(1 if leads else OTHER_NODE, 1)
+        return bench
+
+    async def upgrade_kraft_version(self, level: int, *, timeout_ms: int) -> tuple[ErrorCode, str]:
+        outcome = self.kraft_upgrade_outcome
+        if outcome is ErrorCode.NONE:
+            self.kraft_version = level
+        return outcome, "as scripted"
+
+    @property
+    def port(self) -> int:
+        return self.listener.port(LISTENER)
+
+    async def connect(self) -> Connection:
+        connection = await Connection.connect(
+            AsyncioNetwork(), "127.0.0.1", self.port, client_id="tests"
+        )
+        self._connections.append(connection)
+        return connection
+
+    async def join(self, connection: Connection, broker_id: int = 1) -> int:
+        """Register a broker and let it in; its epoch."""
+        response = await connection.send(registration(broker_id))
+        assert response.error_code == ErrorCode.NONE
+        beat = BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=response.broker_epoch,
+            current_metadata_offset=response.broker_epoch,
+        )
+        answer: Any = await connection.send(beat)
+        assert not answer.is_fenced
+        return int(response.broker_epoch)
+
+    async def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        await self.listener.close()
+        await self.controller.close()
+        assert self.faults == []
