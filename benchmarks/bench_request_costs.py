@@ -35,7 +35,7 @@ from benchmarks.loop_probe import DATA, QUORUM
 from benchmarks.nodes import HOST, BrokerNode, free_ports, temporary_directory
 from benchmarks.wire import Wire
 from moldau.broker.api import BROKER_APIS
-from moldau.controller.request_router import SERVED
+from moldau.controller.apis import SERVED
 from moldau.protocol.api_keys import ApiKey, api_name
 from moldau.protocol.error_responses import error_codes
 from moldau.protocol.errors import ErrorCode

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from moldau.broker.api import BROKER_APIS, ServedApi
 from moldau.config import document
-from moldau.controller.request_router import SERVED
+from moldau.controller.apis import SERVED
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.registry import api_keys, request_class
 

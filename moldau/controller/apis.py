@@ -1,9 +1,10 @@
 """The controller's requests: which there are, who may send them, how long they may take.
 
-Owns: dispatch from an ApiKey to the controller or the quorum, and the permission each API needs.
-Called in process by a broker of the same node, and by the controller listener. Must not: decide
-anything about metadata. Invariant: every request gets a response of its own API, failures included;
-clients' requests reach the controller in the order they came.
+Owns: dispatch from an ApiKey to the controller or the quorum, the permission each API needs, and
+what is forwarded in an Envelope (KIP-590). Called in process by a broker of the same node, and by
+the request router of the controller listener. Must not: decide anything about metadata. Invariants:
+every request gets a response of its own API, failures included; clients' requests reach the
+controller in the order they came, and those of the quorum and of brokers never wait behind them.
 """
 
 from __future__ import annotations
@@ -20,14 +21,26 @@ from moldau.controller.kraft_upgrade import (
     update_with_kraft_version,
 )
 from moldau.controller.long_work import LongWork
-from moldau.controller.request_context import ControllerRequestContext
 from moldau.controller.resource_requests import FILTERS
-from moldau.metadata.authorizer import Operation
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.error_responses import error_response, fit_version
+from moldau.protocol.envelope import (
+    EnvelopeRefused,
+    ForwardedRequest,
+    decode_envelope,
+    encode_enveloped_response,
+)
+from moldau.protocol.error_responses import error_response, fit_version, has_error
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.headers import RequestHeader
+from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p57_update_features import UpdateFeaturesRequest
+from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
+from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
+from moldau.server.api_versions import ServedVersions, answer_api_versions
+from moldau.server.authorizer import Operation
+from moldau.server.request_context import RequestContext, Sender
+from moldau.server.request_router import Handler, Lane, Route
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
@@ -98,6 +111,35 @@ CLUSTER_OPERATION: Final = {
 """The permission on the cluster that an API needs; the others ask for each resource."""
 
 
+PEER_APIS: Final = (QUORUM_APIS - {ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER}) | {
+    ApiKey.ALTER_PARTITION,
+    ApiKey.BROKER_REGISTRATION,
+    ApiKey.BROKER_HEARTBEAT,
+    ApiKey.ALLOCATE_PRODUCER_IDS,
+    ApiKey.CONTROLLER_REGISTRATION,
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+}
+"""What the quorum and brokers ask, in a lane of their own."""
+
+CLIENTS: Final = Lane(64, 10_000, "10000 requests of clients already wait")
+"""Forwarded requests included."""
+
+PEERS: Final = Lane(10_000, 0, "10000 requests are under way already")
+"""Waiting fetches included."""
+
+
+def _versions(api_key: ApiKey) -> tuple[int, int]:
+    messages = request_class(api_key)
+    return messages.MIN_VERSION, messages.LATEST_STABLE_VERSION
+
+
+SERVED: Final[dict[ApiKey, tuple[int, int]]] = {
+    api_key: _versions(api_key)
+    for api_key in sorted(CONTROLLER_APIS | {ApiKey.API_VERSIONS, ApiKey.ENVELOPE})
+}
+"""What ApiVersions tells, and nothing else is served: the lowest and highest version by API."""
+
+
 class QuorumRequests(Protocol):
     """Answers QUORUM_APIS."""
 
@@ -134,10 +176,28 @@ class ControllerApis:
         whose resources are being looked at.
         """
 
-    @property
-    def descriptions(self) -> ClusterDescriptions:
-        """For the listener, whose ApiVersions names features."""
-        return self._descriptions
+    def routes(self) -> dict[int, Route]:
+        """The table for the request router of the controller listeners."""
+        own = {
+            ApiKey.API_VERSIONS: Route(
+                *SERVED[ApiKey.API_VERSIONS], lambda: Handler(handle=self._answer_api_versions)
+            ),
+            ApiKey.ENVELOPE: Route(
+                *SERVED[ApiKey.ENVELOPE],
+                lambda: Handler(answer=self._answer_envelope),
+                CLIENTS,
+                _opened,
+            ),
+        }
+        routes = {
+            api_key: Route(
+                *SERVED[api_key],
+                lambda: Handler(answer=self.answer),
+                PEERS if api_key in PEER_APIS else CLIENTS,
+            )
+            for api_key in CONTROLLER_APIS
+        }
+        return {int(api_key): route for api_key, route in {**routes, **own}.items()}
 
     @property
     def committed_end_offset(self) -> int:
@@ -146,7 +206,7 @@ class ControllerApis:
         """
         return self._controller.committed_image.provenance.last_contained_offset + 1
 
-    async def handle(self, request: Message, context: ControllerRequestContext) -> Any:
+    async def answer(self, context: Sender, request: Message) -> Any:
         """The response to `request`, after what it did is committed."""
         api_key = ApiKey(request.API_KEY)
         assert api_key in CONTROLLER_APIS, f"{api_key.name} is not for the controller"
@@ -183,9 +243,41 @@ class ControllerApis:
             fit_version(response, context.api_version)
         return response
 
-    async def _decide_allowed(
-        self, request: Message, context: ControllerRequestContext, restrict: Any
-    ) -> Any:
+    def _answer_api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> None:
+        served = [ServedVersions(api_key, *versions) for api_key, versions in SERVED.items()]
+        descriptions = self._descriptions
+        answer_api_versions(
+            context, request, served, descriptions.image, descriptions.kraft_version
+        )
+
+    async def _answer_envelope(
+        self, context: RequestContext, forwarded: ForwardedRequest | EnvelopeRefused
+    ) -> EnvelopeResponse:
+        """Serve the embedded request as if its client had sent it here (KIP-590).
+
+        An error of the Envelope itself is for the broker: NOT_CONTROLLER makes it look for the
+        active controller and try again, whatever part of the inner response says it.
+        """
+        if not context.authorized_cluster(Operation.CLUSTER_ACTION):
+            return EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if isinstance(forwarded, EnvelopeRefused):
+            return EnvelopeResponse(error_code=forwarded.error)
+        header = forwarded.header
+        lowest, highest = SERVED.get(ApiKey(header.api_key), (0, -1))
+        if not lowest <= header.api_version <= highest:
+            return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        client = Sender(
+            forwarded.principal,
+            context.authorizer,
+            header.client_id,
+            client_host=forwarded.client_host,
+            api_version=header.api_version,
+            listener_name=context.listener_name,
+        )
+        response = await self.answer(client, forwarded.message)
+        return await self._work.on(response, _closed, response, header, self.committed_end_offset)
+
+    async def _decide_allowed(self, request: Message, context: Sender, restrict: Any) -> Any:
         """The response to a request for resources, of which the sender may ask for some."""
         work = self._work
         decision = None
@@ -200,19 +292,19 @@ class ControllerApis:
             response = await self._decision(allowed, context, decision)
         return await work.in_slices(merge(response))
 
-    async def _decide(self, request: Message, context: ControllerRequestContext) -> Any:
+    async def _decide(self, request: Message, context: Sender) -> Any:
         async with self._in_order:
             decision = self._begin(request, context)
         return await self._decision(request, context, decision)
 
-    def _begin(self, request: Message, context: ControllerRequestContext) -> asyncio.Future[Any]:
+    def _begin(self, request: Message, context: Sender) -> asyncio.Future[Any]:
         timeout_ms = context.timeout_ms
         if timeout_ms is None:
             timeout_ms = float(getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS))
         return self._controller.ask(request, timeout_ms=timeout_ms)
 
     async def _decision(
-        self, request: Message, context: ControllerRequestContext, decision: asyncio.Future[Any]
+        self, request: Message, context: Sender, decision: asyncio.Future[Any]
     ) -> Any:
         try:
             return await decision
@@ -220,7 +312,7 @@ class ControllerApis:
             return await self._failure(request, context, failure.error, failure.message)
 
     async def _failure(
-        self, request: Message, context: ControllerRequestContext, error: ErrorCode, words: str
+        self, request: Message, context: Sender, error: ErrorCode, words: str
     ) -> Any:
         """The response that says of everything in the request that it failed."""
         return await self._work.on(
@@ -230,3 +322,20 @@ class ControllerApis:
             error,
             words,
         )
+
+
+def _opened(envelope: EnvelopeRequest) -> ForwardedRequest | EnvelopeRefused:
+    """What is in an Envelope, or what is wrong with it."""
+    try:
+        return decode_envelope(envelope)
+    except EnvelopeRefused as refusal:
+        return refusal
+
+
+def _closed(
+    response: Message, header: RequestHeader, committed_end_offset: int
+) -> EnvelopeResponse:
+    """An embedded request's response in an Envelope's."""
+    if has_error(response, ErrorCode.NOT_CONTROLLER):
+        return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    return encode_enveloped_response(response, header, committed_end_offset=committed_end_offset)

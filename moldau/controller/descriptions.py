@@ -1,6 +1,6 @@
 """What any controller may tell, active or not, from the metadata it has replayed.
 
-Owns: the answers to ApiVersions, DescribeCluster (KIP-919) and DescribeConfigs on the controller
+Owns: the answers to DescribeCluster (KIP-919) and DescribeConfigs on the controller
 listener. Must not: change anything. Invariant: an answer is built from one image.
 """
 
@@ -17,25 +17,12 @@ from moldau.config import (
     describe_cluster_default_config,
     describe_topic_config,
 )
-from moldau.controller.request_context import ControllerRequestContext
 from moldau.controller.resource_requests import may_see_config
-from moldau.metadata.authorizer import Operation
 from moldau.metadata.described_configs import DescribedEntries
-from moldau.metadata.features import (
-    KRAFT_VERSION,
-    advertised_features,
-    supports_controller_registration,
-)
+from moldau.metadata.features import supports_controller_registration
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.steps import Steps
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p18_api_versions import (
-    ApiVersion,
-    ApiVersionsResponse,
-    FinalizedFeatureKey,
-    SupportedFeatureKey,
-)
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -48,13 +35,13 @@ from moldau.protocol.messages.p60_describe_cluster import (
     DescribeClusterResponse,
 )
 from moldau.protocol.schema import Message
+from moldau.server.authorizer import Operation
+from moldau.server.request_context import Sender
 
 BROKER_ENDPOINTS: Final = 1
 CONTROLLER_ENDPOINTS: Final = 2
 MAX_SHOWN_CHARACTERS: Final = 250
 """So much of an unknown name is told: a topic's has no more."""
-FIRST_VERSION_WITH_FEATURES: Final = 3
-FIRST_VERSION_WITH_ZERO_FEATURES: Final = 4
 
 
 class ClusterDescriptions:
@@ -82,11 +69,16 @@ class ClusterDescriptions:
         self._kraft_version = kraft_version
 
     @property
+    def image(self) -> MetadataImage:
+        """The committed metadata, as far as this node has replayed it."""
+        return self._image()
+
+    @property
     def kraft_version(self) -> int:
         """The finalized level."""
         return self._kraft_version()
 
-    def answer(self, request: Message, context: ControllerRequestContext) -> Steps[Message]:
+    def answer(self, request: Message, context: Sender) -> Steps[Message]:
         """The response to DescribeCluster or DescribeConfigs, in steps."""
         if isinstance(request, DescribeClusterRequest):
             return self._describe_cluster(request, context)
@@ -99,40 +91,10 @@ class ClusterDescriptions:
             yield
         return response
 
-    def api_versions(
-        self, served: Mapping[ApiKey, tuple[int, int]], api_version: int
-    ) -> ApiVersionsResponse:
-        """What this listener serves, and the features (KIP-584)."""
-        response = ApiVersionsResponse(
-            api_keys=[
-                ApiVersion(api_key=api_key, min_version=lowest, max_version=highest)
-                for api_key, (lowest, highest) in served.items()
-            ]
-        )
-        if api_version < FIRST_VERSION_WITH_FEATURES:
-            return response
-        image = self._image()
-        finalized = dict(image.features.finalized_levels)
-        finalized[KRAFT_VERSION] = self._kraft_version()
-        response.supported_features = [
-            SupportedFeatureKey(
-                name=name, min_version=levels.minimum_level, max_version=levels.maximum_level
-            )
-            for name, levels in advertised_features(image.features.finalized_levels).items()
-            if levels.minimum_level > 0 or api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
-        ]
-        response.finalized_features_epoch = image.provenance.last_contained_offset
-        response.finalized_features = [
-            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in sorted(finalized.items())
-            if level > 0
-        ]
-        return response
-
     # -- DescribeCluster -------------------------------------------------------------------------
 
     def _describe_cluster(
-        self, request: DescribeClusterRequest, context: ControllerRequestContext
+        self, request: DescribeClusterRequest, context: Sender
     ) -> DescribeClusterResponse:
         """Controllers, by the addresses of the listener that was asked."""
         if request.endpoint_type == BROKER_ENDPOINTS:
@@ -178,7 +140,7 @@ class ClusterDescriptions:
         image: MetadataImage,
         entries: DescribedEntries,
         resource: DescribeConfigsResource,
-        context: ControllerRequestContext,
+        context: Sender,
     ) -> DescribeConfigsResult:
         resource_type, name = resource.resource_type, resource.resource_name
         result = DescribeConfigsResult(resource_type=resource_type, resource_name=name)

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from moldau.controller.apis import ControllerApis
-from moldau.controller.request_router import ControllerRequestRouter
-from moldau.metadata.authorizer import Authorizer
 from moldau.runtime.clock import Clock
 from moldau.runtime.network import Network
+from moldau.server.authorizer import AllowAllAuthorizer, Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
+from moldau.server.request import Request
+from moldau.server.request_router import RequestRouter
 from moldau.server.server import ListenerSpec, RequestObserver, Server, ServerLimits
+from moldau.server.start_gate import StartGate
 
 CLOSE_GRACE_MS: Final = 500.0
 """How long a stop waits for answers on their way; waiting fetches are ended before."""
@@ -44,11 +46,14 @@ class ControllerListener:
         offload: Offload | None = None,
         watchdog: LoopWatchdog | None = None,
     ) -> None:
-        self.router = ControllerRequestRouter(
-            on_fault=on_fault, authorizer=authorizer, watchdog=watchdog
-        )
+        self._router: RequestRouter | None = None
+        self._clock = clock
+        self._on_fault = on_fault
+        self._authorizer = authorizer or AllowAllAuthorizer()
+        self._watchdog = watchdog
+        self._gate = StartGate(self._route)
         self._server = Server(
-            self.router,
+            self._gate,
             clock=clock,
             network=network,
             limits=limits,
@@ -62,12 +67,29 @@ class ControllerListener:
         await self._server.start(listeners)
 
     def open(self, apis: ControllerApis) -> None:
-        """Serve what came meanwhile, and everything from now on."""
-        self.router.open(apis)
+        """Serve what came early, and everything from now on."""
+        self._router = RequestRouter(
+            apis.routes(),
+            clock=self._clock,
+            authorizer=self._authorizer,
+            on_fault=self._on_fault,
+            watchdog=self._watchdog,
+        )
+        self._gate.open()
+
+    def _route(self, request: Request) -> None:
+        assert self._router is not None, "open"
+        self._router(request)
 
     def port(self, listener_name: str) -> int:
         """Where a listener is bound, for those configured with port 0."""
         return self._server.port(listener_name)
+
+    @property
+    def request_count(self) -> int:
+        """Requests that run or wait, early ones included."""
+        running = 0 if self._router is None else self._router.request_count
+        return running + self._gate.waiting_count
 
     @property
     def connection_count(self) -> int:
@@ -75,6 +97,9 @@ class ControllerListener:
         return self._server.connection_count
 
     async def close(self, graceful_ms: float = CLOSE_GRACE_MS) -> None:
-        """Accept nothing more, end what runs, close the connections."""
-        await self.router.close()
+        """Accept nothing more, end what runs (waiting fetches may wait long), close the
+        connections.
+        """
+        if self._router is not None:
+            await self._router.close(cancels=True)
         await self._server.close(graceful_ms)

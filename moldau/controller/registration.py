@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from moldau.controller import CommittedBatch, LoadedSnapshot
 from moldau.controller.apis import ControllerApis
-from moldau.controller.request_context import ControllerRequestContext
 from moldau.metadata.features import (
     METADATA_VERSION,
     advertised_features,
@@ -30,6 +29,8 @@ from moldau.protocol.messages.p70_controller_registration import (
 )
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.restarts import RestartedTask
+from moldau.server.authorizer import AllowAllAuthorizer
+from moldau.server.request_context import Sender
 
 logger = logging.getLogger("moldau.controller.registration")
 
@@ -179,9 +180,9 @@ class ControllerRegistrationManager:
             for name, levels in advertised_features(finalized).items()
         ]
         if leader.node_id == self._request.controller_id:
-            response = await self._apis.handle(
+            response = await self._apis.answer(
+                Sender(OWN_PRINCIPAL, AllowAllAuthorizer(), timeout_ms=REQUEST_TIMEOUT_MS),
                 self._request,
-                ControllerRequestContext(OWN_PRINCIPAL, timeout_ms=REQUEST_TIMEOUT_MS),
             )
         else:
             response = await self._link.send(leader, self._request, timeout_ms=REQUEST_TIMEOUT_MS)

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from moldau.controller.request_context import ControllerRequestContext
-from moldau.metadata.authorizer import Operation
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.api_keys import ApiKey
@@ -39,6 +37,8 @@ from moldau.protocol.messages.p37_create_partitions import (
 )
 from moldau.protocol.schema import Message
 from moldau.protocol.types import ZERO_UUID
+from moldau.server.authorizer import Operation, ResourceType
+from moldau.server.request_context import Sender
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 NAMED_TWICE: Final = "named twice in one request"
@@ -48,7 +48,7 @@ Filtered = Steps[tuple[Message | None, Merge]]
 
 
 def _create_topics(
-    request: CreateTopicsRequest, context: ControllerRequestContext, _image: MetadataImage
+    request: CreateTopicsRequest, context: Sender, _image: MetadataImage
 ) -> Filtered:
     """CREATE on the cluster or the topic; without DESCRIBE_CONFIGS the configuration is hidden."""
     named_twice = yield from repeated(topic.name for topic in request.topics)
@@ -109,9 +109,7 @@ def _create_topics(
     )
 
 
-def _delete_topics(
-    request: DeleteTopicsRequest, context: ControllerRequestContext, image: MetadataImage
-) -> Filtered:
+def _delete_topics(request: DeleteTopicsRequest, context: Sender, image: MetadataImage) -> Filtered:
     """DELETE on the topic; who may not DESCRIBE it is not told what an id's name is."""
     states = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
     yield
@@ -161,10 +159,13 @@ def _delete_topics(
 
 
 def _may_delete(
-    state: DeleteTopicState, context: ControllerRequestContext, image: MetadataImage
+    state: DeleteTopicState, context: Sender, image: MetadataImage
 ) -> tuple[ErrorCode, str] | None:
     if (state.topic_id != ZERO_UUID) == (state.name is not None):
-        return ErrorCode.INVALID_REQUEST, "name the topic by its name or by its id"
+        return (
+            ErrorCode.INVALID_REQUEST,
+            "name the topic by its name or by its id, not by both or neither",
+        )
     name = state.name
     if name is None:
         known = image.topics.topics_by_id.get(state.topic_id)
@@ -177,7 +178,7 @@ def _may_delete(
 
 
 def _create_partitions(
-    request: CreatePartitionsRequest, context: ControllerRequestContext, _image: MetadataImage
+    request: CreatePartitionsRequest, context: Sender, _image: MetadataImage
 ) -> Filtered:
     """ALTER on the topic."""
     named_twice = yield from repeated(topic.name for topic in request.topics)
@@ -224,20 +225,21 @@ def _create_partitions(
 
 
 def may_see_config(
-    operation: Operation, resource_type: int, name: str, context: ControllerRequestContext
+    operation: Operation, resource_type: int, name: str, context: Sender
 ) -> ErrorCode:
     """NONE, or why the sender may not do `operation` to a resource's configuration."""
     if resource_type == ConfigResourceType.TOPIC:
         allowed = context.authorized_topic(operation, name)
         return ErrorCode.NONE if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if resource_type == ConfigResourceType.GROUP:
+        allowed = context.authorized(operation, ResourceType.GROUP, name)
+        return ErrorCode.NONE if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
     allowed = context.authorized_cluster(operation)
     return ErrorCode.NONE if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def _config_filter(request_class: Any, response_class: Any, entry_class: Any) -> Any:
-    def restrict(
-        request: Any, context: ControllerRequestContext, _image: MetadataImage
-    ) -> Filtered:
+    def restrict(request: Any, context: Sender, _image: MetadataImage) -> Filtered:
         allowed, refused = [], []
         for resource in request.resources:
             yield

@@ -16,8 +16,7 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
-from moldau.broker.api.authorizer import AllowAllAuthorizer
-from moldau.broker.api.request_router import RequestRouter
+from moldau.broker.api import broker_routes
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.coordinators import Coordinators
 from moldau.broker.coordinator.internal_topics import InternalTopics
@@ -43,7 +42,6 @@ from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.node.dynamic_settings import DynamicSettings
 from moldau.node.quorum_link import ProducerIdBlocks
 from moldau.node.settings import fetch_session_limit, server_limits
-from moldau.node.start_gate import StartGate
 from moldau.protocol.messages.p62_broker_registration import Feature, Listener
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
@@ -51,10 +49,13 @@ from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.network import Network
 from moldau.runtime.telemetry import Registry
 from moldau.runtime.timers import TimerWheel
+from moldau.server.authorizer import AllowAllAuthorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.request import Request
 from moldau.server.request_metrics import RequestMetrics
+from moldau.server.request_router import RequestRouter
 from moldau.server.server import ListenerSpec, Server
+from moldau.server.start_gate import StartGate
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from moldau.storage.cleaner.process_worker import ProcessWorker
 from moldau.storage.cleaner.settings import CleanerSettings
@@ -196,7 +197,8 @@ class BrokerPart:
         self._coordinators = Coordinators(services)
         self.services = services
         self._router = RequestRouter(
-            services,
+            broker_routes(services),
+            clock=self._clock,
             authorizer=AllowAllAuthorizer(),
             on_fault=self._on_fault,
             watchdog=self._watchdog,

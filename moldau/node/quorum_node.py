@@ -28,8 +28,6 @@ from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
 from moldau.controller.long_work import LongWork
 from moldau.controller.registration import ControllerRegistrationManager
-from moldau.controller.request_context import ControllerRequestContext
-from moldau.metadata.authorizer import AllowAllAuthorizer, Authorizer
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.node.leadership import leader_address
 from moldau.node.quorum_settings import controller_registration, metadata_log_settings
@@ -48,7 +46,9 @@ from moldau.runtime.filesystem import Filesystem, OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
 from moldau.runtime.network import AsyncioNetwork, Network
 from moldau.runtime.telemetry import Registry
+from moldau.server.authorizer import AllowAllAuthorizer, Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
+from moldau.server.request_context import Sender
 from moldau.server.server import ListenerSpec, RequestObserver, ServerLimits
 
 logger = logging.getLogger("moldau.controller")
@@ -323,16 +323,16 @@ class QuorumNode:
         apis = self._apis
         if apis is None:
             raise RequestUndelivered("no controller runs on this node")
-        context = ControllerRequestContext(
+        sender = Sender(
             principal,
+            (is_forwarded and self._authorizer) or AllowAllAuthorizer(),
             client_id,
             timeout_ms=timeout_ms,
             client_host=client_host,
             api_version=api_version,
-            authorizer=(is_forwarded and self._authorizer) or AllowAllAuthorizer(),
         )
         try:
-            return await self._thread.run(apis.handle(request, context))
+            return await self._thread.run(apis.answer(sender, request))
         except QuorumBusy as error:
             raise RequestUndelivered(str(error)) from None
 

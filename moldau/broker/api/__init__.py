@@ -5,16 +5,24 @@ in it only when it is fully served, so what is not advertised cannot be reached 
 import a handler before its first request (start-up). Invariant: every row names a module of this
 package with a `handle` (plain function, answers through its context, now or later; a generator if
 a request may have many parts, which yields after each so that others get their turn) or an `answer`
-(coroutine that returns the response).
+(coroutine that returns the response). What only travels on to the active controller, which
+authorises and decides it, has the row's module `forwarding`.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.protocol.api_keys import ApiKey
+from moldau.server.request_router import Handler, Route
+
+if TYPE_CHECKING:
+    from moldau.broker.api.services import BrokerServices
+
+FORWARDED: Final = "forwarding"
 
 
 class ServedApi(NamedTuple):
@@ -40,8 +48,8 @@ BROKER_APIS: Final[dict[ApiKey, ServedApi]] = {
     ApiKey.DESCRIBE_GROUPS: ServedApi("p15_describe_groups", 0, 6),
     ApiKey.LIST_GROUPS: ServedApi("p16_list_groups", 0, 5),
     ApiKey.API_VERSIONS: ServedApi("p18_api_versions", 0, 4),
-    ApiKey.CREATE_TOPICS: ServedApi("p19_create_topics", 2, 7),
-    ApiKey.DELETE_TOPICS: ServedApi("p20_delete_topics", 1, 6),
+    ApiKey.CREATE_TOPICS: ServedApi(FORWARDED, 2, 7),
+    ApiKey.DELETE_TOPICS: ServedApi(FORWARDED, 1, 6),
     ApiKey.DELETE_RECORDS: ServedApi("p21_delete_records", 0, 2),
     ApiKey.INIT_PRODUCER_ID: ServedApi("p22_init_producer_id", 0, 6),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: ServedApi("p23_offset_for_leader_epoch", 2, 4),
@@ -53,29 +61,47 @@ BROKER_APIS: Final[dict[ApiKey, ServedApi]] = {
     ApiKey.DESCRIBE_CONFIGS: ServedApi("p32_describe_configs", 1, 4),
     ApiKey.ALTER_CONFIGS: ServedApi("p33_alter_configs", 0, 2),
     ApiKey.DESCRIBE_LOG_DIRS: ServedApi("p35_describe_log_dirs", 1, 5),
-    ApiKey.CREATE_PARTITIONS: ServedApi("p37_create_partitions", 0, 3),
+    ApiKey.CREATE_PARTITIONS: ServedApi(FORWARDED, 0, 3),
     ApiKey.DELETE_GROUPS: ServedApi("p42_delete_groups", 0, 2),
-    ApiKey.ELECT_LEADERS: ServedApi("p43_elect_leaders", 0, 2),
+    ApiKey.ELECT_LEADERS: ServedApi(FORWARDED, 0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: ServedApi("p44_incremental_alter_configs", 0, 1),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ServedApi("p45_alter_partition_reassignments", 0, 1),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: ServedApi("p46_list_partition_reassignments", 0, 0),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ServedApi(FORWARDED, 0, 1),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ServedApi(FORWARDED, 0, 0),
     ApiKey.OFFSET_DELETE: ServedApi("p47_offset_delete", 0, 0),
-    ApiKey.DESCRIBE_QUORUM: ServedApi("p55_describe_quorum", 0, 2),
-    ApiKey.UPDATE_FEATURES: ServedApi("p57_update_features", 0, 2),
+    ApiKey.DESCRIBE_QUORUM: ServedApi(FORWARDED, 0, 2),
+    ApiKey.UPDATE_FEATURES: ServedApi(FORWARDED, 0, 2),
     ApiKey.DESCRIBE_CLUSTER: ServedApi("p60_describe_cluster", 0, 2),
     ApiKey.DESCRIBE_PRODUCERS: ServedApi("p61_describe_producers", 0, 0),
-    ApiKey.UNREGISTER_BROKER: ServedApi("p64_unregister_broker", 0, 0),
+    ApiKey.UNREGISTER_BROKER: ServedApi(FORWARDED, 0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: ServedApi("p65_describe_transactions", 0, 0),
     ApiKey.LIST_TRANSACTIONS: ServedApi("p66_list_transactions", 0, 2),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: ServedApi("p68_consumer_group_heartbeat", 0, 1),
     ApiKey.CONSUMER_GROUP_DESCRIBE: ServedApi("p69_consumer_group_describe", 0, 1),
     ApiKey.LIST_CONFIG_RESOURCES: ServedApi("p74_list_config_resources", 0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ServedApi("p75_describe_topic_partitions", 0, 0),
-    ApiKey.ADD_RAFT_VOTER: ServedApi("p80_add_raft_voter", 0, 1),
-    ApiKey.REMOVE_RAFT_VOTER: ServedApi("p81_remove_raft_voter", 0, 0),
+    ApiKey.ADD_RAFT_VOTER: ServedApi(FORWARDED, 0, 1),
+    ApiKey.REMOVE_RAFT_VOTER: ServedApi(FORWARDED, 0, 0),
 }
 
 
 def load_handler_module(served: ServedApi) -> ModuleType:
     """Import the module that answers an API; the import system keeps it for the next time."""
     return import_module(f"moldau.broker.api.{served.module}")
+
+
+def broker_routes(
+    services: BrokerServices, apis: dict[ApiKey, ServedApi] = BROKER_APIS
+) -> dict[int, Route]:
+    """The table for a request router; `services` is what handlers work with."""
+    return {
+        int(api_key): Route(
+            served.min_version, served.max_version, partial(_load_handler, services, served)
+        )
+        for api_key, served in apis.items()
+    }
+
+
+def _load_handler(services: BrokerServices, served: ServedApi) -> Handler:
+    module = load_handler_module(served)
+    handle, answer = getattr(module, "handle", None), getattr(module, "answer", None)
+    return Handler(handle and partial(handle, services), answer and partial(answer, services))

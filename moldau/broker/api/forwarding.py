@@ -1,19 +1,19 @@
-"""Requests that only the controller may serve, forwarded to it by the broker that got them.
+"""Requests that only the active controller may decide, forwarded to it by the broker that got them.
 
 Owns the round trip, the wait until this broker has applied what the answer tells of, and the error
-a client sees when no controller answers. Must not decide anything the controller decides.
-Invariants: what authorisation refuses here never reaches the controller; the answer to a change is
-given when this broker's next answers are in accord with it, or VISIBLE_WAIT_MS after the
-controller's.
+a client sees when no controller answers. Must not authorise or decide anything: the controller does
+both, for the client behind the request. Invariant: the answer to a change is given when this
+broker's next answers are in accord with it, or VISIBLE_WAIT_MS after the controller's.
+Known gaps: none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 
-from moldau.broker.api.request_context import RequestContext
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.controller_channel import (
     DEFAULT_TIMEOUT_MS,
@@ -23,12 +23,10 @@ from moldau.broker.lifecycle.controller_channel import (
 from moldau.broker.lifecycle.metadata_loader import TooManyWaiters
 from moldau.broker.lifecycle.metadata_progress import catch_up, wait_applied
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.error_responses import error_response
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET
 from moldau.protocol.schema import Message
-
-if TYPE_CHECKING:
-    from moldau.broker.api.authorizer import Operation
+from moldau.server.request_context import RequestContext
 
 logger = logging.getLogger("moldau.broker.api.forwarding")
 
@@ -42,10 +40,32 @@ QUESTIONS: Final = frozenset({ApiKey.DESCRIBE_QUORUM, ApiKey.LIST_PARTITION_REAS
 """Forwarded, but no change: their answers do not wait for metadata."""
 
 
+async def answer(services: BrokerServices, context: RequestContext, request: Message) -> Any:
+    """Pass a request on as the client sent it; the response is always one of its own API."""
+    version = context.api_version
+    timeout_ms = getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS)
+    client = ForwardedClient(context.client_host, context.client_id, version)
+    try:
+        return await _send(services, context, request, client, timeout_ms)
+    except ControllerUnavailable as problem:
+        logger.warning("no answer from the controller: %s", problem)
+        failed = partial(
+            error_response,
+            request,
+            problem.error,
+            "the controller did not answer",
+            api_version=version,
+        )
+        if context.request.is_large:
+            return await context.request.connection.offload(failed)
+        return failed()
+
+
 async def forward(
     services: BrokerServices, context: RequestContext, request: Message, *, timeout_ms: int
 ) -> Any | None:
-    """The controller's response, or None when none came in time.
+    """The controller's response to what a handler made of its request, or None when none came in
+    time.
 
     Args:
         timeout_ms: what the client gave; a little is added for the way.
@@ -56,43 +76,6 @@ async def forward(
     except ControllerUnavailable as problem:
         logger.warning("no answer from the controller: %s", problem)
         return None
-
-
-async def forward_whole(
-    services: BrokerServices,
-    context: RequestContext,
-    request: Message,
-    operation: Operation,
-    *,
-    timeout_ms: int = DEFAULT_TIMEOUT_MS,
-) -> Any:
-    """Pass a request on as the client sent it; the response is always one of its own API.
-
-    Args:
-        operation: what the client must be allowed to do to the cluster.
-        timeout_ms: what the client gave, where the API has such a thing.
-    """
-    from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, ResourceType
-    from moldau.protocol.error_responses import error_response, fit_version
-
-    version = context.api_version
-    if not context.authorized(operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME):
-        return error_response(
-            request,
-            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            "not permitted on the cluster",
-            api_version=version,
-        )
-    try:
-        client = ForwardedClient(context.client_host, context.client_id, version)
-        response = await _send(services, context, request, client, timeout_ms)
-    except ControllerUnavailable as problem:
-        logger.warning("no answer from the controller: %s", problem)
-        return error_response(
-            request, problem.error, "the controller did not answer", api_version=version
-        )
-    fit_version(response, version)
-    return response
 
 
 async def _send(

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS
 from moldau.broker.coordinator.transaction.produce import TransactionalProduce
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
@@ -33,13 +32,14 @@ from moldau.protocol.messages.p00_produce import (
     TopicProduceResponse,
 )
 from moldau.protocol.records import BATCH_HEADER_SIZE, LOG_OVERHEAD, Codec
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.replica import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.protocol.messages.p00_produce import TopicProduceData
+    from moldau.server.request_context import RequestContext
 
 FIRST_BY_TOPIC_ID: Final = 13
 FIRST_WITH_ZSTD: Final = 7

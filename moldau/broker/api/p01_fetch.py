@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS, LeaderHints
 from moldau.broker.replica.core.values import UNKNOWN_BROKER_EPOCH
 from moldau.broker.replica.delayed_fetch import (
@@ -50,11 +49,12 @@ from moldau.protocol.messages.p01_fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.replica import FetchRead
+    from moldau.server.request_context import RequestContext
 
 FIRST_BY_TOPIC_ID: Final = 13
 FIRST_WITH_SESSIONS: Final = 7

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from moldau.broker.api.authorizer import Operation
 from moldau.broker.replica.partition_lookup import LedPartition, find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p02_list_offsets import (
@@ -24,13 +23,14 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsTopicResponse,
 )
 from moldau.runtime.slices import LoopSlices
+from moldau.server.authorizer import Operation
 from moldau.storage.faults import LogOffline
 from moldau.storage.log_lookup import TimestampSearch
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.runtime.filesystem import Filesystem
+    from moldau.server.request_context import RequestContext
 
 LATEST: Final = -1
 EARLIEST: Final = -2

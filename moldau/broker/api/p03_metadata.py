@@ -13,9 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.api.forwarding import forward
-from moldau.broker.api.request_context import RequestContext
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.internal_topics import creatable_topic
 from moldau.broker.lifecycle.cluster_view import (
@@ -37,6 +35,8 @@ from moldau.protocol.messages.p03_metadata import (
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.topic_names import is_legal_topic_name
 from moldau.protocol.types import ZERO_UUID
+from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.request_context import RequestContext
 
 AUTO_CREATE_WAIT_MS = 5_000
 AUTO_CREATE_MAX_TOPICS = 1_000

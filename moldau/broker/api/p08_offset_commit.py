@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import (
@@ -24,11 +23,12 @@ from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.metadata.image import TopicImage, TopicsImage
+    from moldau.server.request_context import RequestContext
 
 FIRST_TOPIC_ID_VERSION: Final = 10
 

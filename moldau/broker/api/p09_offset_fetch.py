@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.broker.coordinator import Answerable
 from moldau.broker.coordinator.collecting import Collector
 from moldau.broker.coordinator.group.core.offset_requests import no_offset, refused_fetch
@@ -29,10 +28,11 @@ from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
+    from moldau.server.request_context import RequestContext
 
 FIRST_TOP_LEVEL_ERROR_VERSION: Final = 2
 FIRST_BATCHED_VERSION: Final = 8

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final
 
-from moldau.broker.api.authorizer import Operation, ResourceType
-from moldau.broker.api.request_context import RequestContext
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -24,6 +22,8 @@ from moldau.protocol.messages.p10_find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from moldau.server.authorizer import Operation, ResourceType
+from moldau.server.request_context import RequestContext
 
 FIRST_BATCHED_VERSION: Final = 4
 FIRST_SHARE_VERSION: Final = 6

@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.broker.coordinator.group.core.classic_answers import join_error
 from moldau.protocol.errors import ErrorCode
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.protocol.messages.p11_join_group import JoinGroupRequest
+    from moldau.server.request_context import RequestContext
 
 
 def handle(

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p13_leave_group import (
     LeaveGroupResponse,
     MemberIdentity,
     MemberResponse,
 )
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.coordinator import Answerable
     from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
+    from moldau.server.request_context import RequestContext
 
 FIRST_BATCHED_VERSION: Final = 3
 

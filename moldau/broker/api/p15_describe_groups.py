@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import Operation, ResourceType, authorized_operations
 from moldau.broker.coordinator.collecting import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p15_describe_groups import DescribedGroup, DescribeGroupsResponse
+from moldau.server.authorizer import Operation, ResourceType, authorized_operations
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.protocol.messages.p15_describe_groups import DescribeGroupsRequest
+    from moldau.server.request_context import RequestContext
 
 
 def handle(

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.protocol.messages.p16_list_groups import ListedGroup, ListGroupsResponse
+from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.metadata.steps import Steps
     from moldau.protocol.errors import ErrorCode
     from moldau.protocol.messages.p16_list_groups import ListGroupsRequest
+    from moldau.server.request_context import RequestContext
 
 
 def handle(

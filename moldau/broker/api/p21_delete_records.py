@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import Operation
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.broker.replica.delayed_delete_records import NO_LOW_WATERMARK, DelayedDeleteRecords
 from moldau.broker.replica.partition_lookup import find_led
@@ -24,11 +23,12 @@ from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from moldau.server.authorizer import Operation
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.replica.replica_manager import ReplicaManager
+    from moldau.server.request_context import RequestContext
 
 HIGH_WATERMARK = -1
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.coordinator.producer_ids import ProducerIdsUnavailable
 from moldau.broker.coordinator.transaction.core.answers import InitProducerIdAnswer
 from moldau.broker.coordinator.transaction.core.init_producer_id import InitProducerId
@@ -29,10 +28,11 @@ from moldau.protocol.messages.p22_init_producer_id import (
     InitProducerIdResponse,
 )
 from moldau.protocol.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
+    from moldau.server.request_context import RequestContext
 
 FIRST_VERSION_WITH_PRODUCER_FENCED = 4
 

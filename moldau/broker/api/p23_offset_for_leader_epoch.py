@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.replica.partition_lookup import find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p23_offset_for_leader_epoch import (
@@ -20,10 +19,11 @@ from moldau.protocol.messages.p23_offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
+    from moldau.server.request_context import RequestContext
 
 
 def handle(

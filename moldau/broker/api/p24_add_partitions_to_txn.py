@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.coordinator.collecting import Collector
 from moldau.broker.coordinator.transaction.core.transaction import EPOCH_BUMP_VERSION
 from moldau.broker.coordinator.transaction.errors import producer_fenced_error
@@ -30,10 +29,11 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
 )
 from moldau.protocol.types import TopicPartition
+from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
+    from moldau.server.request_context import RequestContext
 
 FIRST_BROKER_VERSION = 4
 FIRST_VERSION_WITH_PRODUCER_FENCED = 2

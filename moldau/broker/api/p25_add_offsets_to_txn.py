@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.broker.coordinator.transaction.errors import producer_fenced_error
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
@@ -18,10 +17,11 @@ from moldau.protocol.messages.p25_add_offsets_to_txn import (
     AddOffsetsToTxnResponse,
 )
 from moldau.protocol.types import TopicPartition
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
+    from moldau.server.request_context import RequestContext
 
 FIRST_VERSION_WITH_PRODUCER_FENCED = 2
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.broker.coordinator.transaction.core.answers import EndTransactionAnswer
 from moldau.broker.coordinator.transaction.core.transaction import EPOCH_BUMP_VERSION
 from moldau.broker.coordinator.transaction.errors import producer_fenced_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest, EndTxnResponse
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
+    from moldau.server.request_context import RequestContext
 
 FIRST_VERSION_WITH_PRODUCER_FENCED = 2
 FIRST_VERSION_WITH_EPOCH_BUMP = 5

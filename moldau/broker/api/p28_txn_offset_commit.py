@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.broker.coordinator.transaction.verification import Support
 from moldau.broker.replica.transactions import (
     NO_SEQUENCE,
@@ -36,15 +35,16 @@ from moldau.protocol.messages.p28_txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from moldau.protocol.types import TopicPartition
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.coordinator.group.core.prepared_commit import PreparedCommit
     from moldau.broker.replica import Partition
     from moldau.metadata.steps import Steps
+    from moldau.server.request_context import RequestContext
 
 FIRST_WITH_LOAD_ERROR: Final = 2
 FIRST_WITH_ABORTABLE_ERROR: Final = 4

@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
 
-from moldau.broker.api.authorizer import Operation
 from moldau.broker.api.config_resources import (
     authorized_for,
     known_loggers,
     logger_level,
     problem,
 )
-from moldau.broker.api.request_context import RequestContext
 from moldau.broker.api.services import BrokerServices
 from moldau.config import (
     ConfigSource,
@@ -39,6 +37,8 @@ from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsResult,
 )
 from moldau.runtime.slices import LoopSlices
+from moldau.server.authorizer import Operation
+from moldau.server.request_context import RequestContext
 
 
 async def answer(

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from moldau.broker.api.authorizer import Operation
 from moldau.broker.api.config_resources import (
     Problem,
     authorized_for,
     problem,
 )
 from moldau.broker.api.forwarding import forward
-from moldau.broker.api.request_context import RequestContext
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
@@ -28,6 +26,8 @@ from moldau.protocol.messages.p33_alter_configs import (
     AlterConfigsResponse,
 )
 from moldau.runtime.slices import LoopSlices
+from moldau.server.authorizer import Operation
+from moldau.server.request_context import RequestContext
 
 FORWARD_TIMEOUT_MS: Final = 30_000
 

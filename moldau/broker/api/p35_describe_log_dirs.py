@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.api.request_context import RequestContext
 from moldau.broker.api.services import BrokerServices
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p35_describe_log_dirs import (
@@ -20,6 +18,8 @@ from moldau.protocol.messages.p35_describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from moldau.runtime.slices import LoopSlices
+from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.request_context import RequestContext
 from moldau.storage.log_dir_description import describe_log_dirs
 
 

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.broker.coordinator.collecting import Collector
 from moldau.metadata.steps import each_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
+    from moldau.server.request_context import RequestContext
 
 
 def handle(

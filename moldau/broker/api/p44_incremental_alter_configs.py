@@ -11,7 +11,6 @@ import logging
 from collections import Counter
 from typing import Final
 
-from moldau.broker.api.authorizer import Operation
 from moldau.broker.api.config_resources import (
     LOG_LEVELS,
     TO_PYTHON_LEVEL,
@@ -21,7 +20,6 @@ from moldau.broker.api.config_resources import (
     problem,
 )
 from moldau.broker.api.forwarding import forward
-from moldau.broker.api.request_context import RequestContext
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
@@ -33,6 +31,8 @@ from moldau.protocol.messages.p44_incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from moldau.runtime.slices import LoopSlices
+from moldau.server.authorizer import Operation
+from moldau.server.request_context import RequestContext
 
 SET: Final = 0
 DELETE: Final = 1

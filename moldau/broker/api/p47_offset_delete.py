@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequestPartition,
@@ -20,12 +19,13 @@ from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.metadata.image import TopicsImage
     from moldau.protocol.messages.p47_offset_delete import OffsetDeleteRequest
+    from moldau.server.request_context import RequestContext
 
 
 def handle(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from moldau.broker.api.request_context import RequestContext
 from moldau.broker.api.services import BrokerServices
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p60_describe_cluster import (
@@ -18,6 +17,7 @@ from moldau.protocol.messages.p60_describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from moldau.server.request_context import RequestContext
 
 BROKER_ENDPOINTS: Final = 1
 CONTROLLER_ENDPOINTS: Final = 2

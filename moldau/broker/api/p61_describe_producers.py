@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import Operation
 from moldau.broker.replica.partition_lookup import LedPartition, find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p61_describe_producers import (
@@ -20,10 +19,11 @@ from moldau.protocol.messages.p61_describe_producers import (
     TopicResponse,
 )
 from moldau.protocol.topic_names import is_legal_topic_name
+from moldau.server.authorizer import Operation
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
+    from moldau.server.request_context import RequestContext
 
 
 def handle(

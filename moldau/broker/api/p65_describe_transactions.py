@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.broker.coordinator.transaction.core.answers import DescribeAnswer
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p65_describe_transactions import (
@@ -19,10 +18,11 @@ from moldau.protocol.messages.p65_describe_transactions import (
     TopicData,
     TransactionState,
 )
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
+    from moldau.server.request_context import RequestContext
 
 
 def handle(

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.broker.coordinator.expressions.core.expressions import (
     InvalidExpression,
     compile_expression,
@@ -29,11 +28,12 @@ from moldau.protocol.messages.p66_list_transactions import (
     TransactionState,
 )
 from moldau.runtime.slices import LoopSlices
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.coordinator.transaction.core.transaction import Transaction
+    from moldau.server.request_context import RequestContext
 
 
 async def answer(

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import Operation, ResourceType, authorized_operations
 from moldau.broker.api.p68_consumer_group_heartbeat import is_served
 from moldau.broker.coordinator.collecting import Collector
 from moldau.protocol.errors import ErrorCode
@@ -20,13 +19,14 @@ from moldau.protocol.messages.p69_consumer_group_describe import (
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
+from moldau.server.authorizer import Operation, ResourceType, authorized_operations
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.coordinator.core.result import CoordinatorResult
     from moldau.broker.coordinator.group.core.state import GroupState
     from moldau.protocol.messages.p69_consumer_group_describe import ConsumerGroupDescribeRequest
+    from moldau.server.request_context import RequestContext
 
 
 def handle(

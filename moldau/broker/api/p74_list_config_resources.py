@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.api.request_context import RequestContext
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.protocol.errors import ErrorCode
@@ -21,6 +19,8 @@ from moldau.protocol.messages.p74_list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.request_context import RequestContext
 
 ALL_TYPES: Final = tuple(kind for kind in ConfigResourceType if kind)
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from moldau.broker.api.authorizer import Operation, ResourceType
-from moldau.broker.api.request_context import RequestContext
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.cluster_view import (
     alive_brokers,
@@ -26,6 +24,8 @@ from moldau.protocol.messages.p75_describe_topic_partitions import (
 )
 from moldau.protocol.topic_names import is_legal_topic_name
 from moldau.runtime.slices import LoopSlices, sorted_in_slices
+from moldau.server.authorizer import Operation, ResourceType
+from moldau.server.request_context import RequestContext
 
 MAX_PARTITIONS_CONFIG: Final = "max.request.partition.size.limit"
 

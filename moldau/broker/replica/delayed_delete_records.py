@@ -17,9 +17,9 @@ from moldau.protocol.messages.p21_delete_records import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.replica import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
+    from moldau.server.request_context import RequestContext
 
 NO_LOW_WATERMARK: Final = -1
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from moldau.broker.api.authorizer import Operation
 from moldau.broker.replica import FetchRead, FollowerFetch
 from moldau.broker.replica.core.values import UNKNOWN_BROKER_EPOCH
 from moldau.broker.replica.fetch_sessions import NO_REPLICA, FetchSession
@@ -18,12 +17,13 @@ from moldau.broker.replica.purgatory import DelayedOperation
 from moldau.broker.replica.waiting import wait_in, wait_no_longer
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.slices import in_slices
+from moldau.server.authorizer import Operation
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.replica import Partition
     from moldau.broker.replica.fetch_sessions import FetchPartition
     from moldau.broker.replica.replica_manager import ReplicaManager
+    from moldau.server.request_context import RequestContext
 
 PENDING_WAIT_MS: Final = 5_000
 """How long a fetch that would not wait waits all the same for bytes being read off the loop."""

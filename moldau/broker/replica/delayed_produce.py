@@ -25,10 +25,10 @@ from moldau.protocol.messages.p00_produce import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.replica import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.broker.replica.transactions import VerificationGuard
+    from moldau.server.request_context import RequestContext
     from moldau.storage.append import AppendResult
 
 ACKS_ALL: Final = -1

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from moldau.broker.api.authorizer import Operation
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.replica import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
+    from moldau.server.authorizer import Operation
+    from moldau.server.request_context import RequestContext
     from moldau.storage.log import Log
 
 

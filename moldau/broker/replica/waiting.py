@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.replica.purgatory import DelayedOperation, Purgatory
+    from moldau.server.request_context import RequestContext
     from moldau.server.server_connection import ServerConnection
 
 STATE_KEY: Final = "waiting_operations"

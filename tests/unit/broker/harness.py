@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from moldau.broker.api.authorizer import AllowAllAuthorizer
-from moldau.broker.api.request_router import RequestRouter
+from moldau.broker.api import broker_routes
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.coordinators import Coordinators
 from moldau.broker.coordinator.internal_topics import InternalTopics
@@ -51,6 +50,8 @@ from moldau.runtime.filesystem import FileRegion, Filesystem, OsFilesystem
 from moldau.runtime.network import AsyncioNetwork
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
+from moldau.server.authorizer import AllowAllAuthorizer
+from moldau.server.request_router import RequestRouter
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import format_log_directory, open_log_directories
 from moldau.storage.log_manager import LogManager
@@ -357,7 +358,10 @@ class DataPath:
         self.services = services
         self.coordinators = Coordinators(services)
         self.router = RequestRouter(
-            services, authorizer=self.authorizer, on_fault=self.faults.append
+            broker_routes(services),
+            clock=self.clock,
+            authorizer=self.authorizer,
+            on_fault=self.faults.append,
         )
 
     async def __aexit__(self, *exception: object) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation, ResourceType
+from moldau.broker.api import BROKER_APIS, FORWARDED
 from moldau.broker.api.p03_metadata import PARTITIONS_PER_TURN
 from moldau.broker.lifecycle.controller_channel import (
     ControllerAnswer,
@@ -19,17 +19,24 @@ from moldau.broker.lifecycle.controller_channel import (
 from moldau.config import NodeConfig
 from moldau.metadata import described_configs
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.error_responses import error_codes, error_response, has_error
+from moldau.protocol.error_responses import error_response, has_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest, DeleteTopicState
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResult,
 )
+from moldau.protocol.messages.p37_create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, TopicPartitions
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
+from moldau.server.authorizer import AllowAllAuthorizer, Operation, ResourceType
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 
 
@@ -65,7 +72,7 @@ def combined_node_config(home: Path) -> NodeConfig:
 @pytest.fixture
 def administered(broker: DataPath, tmp_path: Path) -> DataPath:
     """A broker with what administrative handlers need besides the data path."""
-    services = broker.router._services
+    services = broker.services
     services.node_config = combined_node_config(tmp_path)
     services.controller = ScriptedController(None)
     broker.metadata.controller_id_for_clients = lambda: 1  # type: ignore[attr-defined]
@@ -140,7 +147,7 @@ async def test_who_may_make_topics_by_asking_for_them(
         raise ControllerUnavailable("only asked")
 
     administered.router._authorizer = Some()
-    administered.router._services.controller = ScriptedController(answer)
+    administered.services.controller = ScriptedController(answer)
     request = MetadataRequest(topics=[MetadataRequestTopic(name="missing")])
     response = await administered.ask(request, 12)
     assert response.topics[0].error_code == expected
@@ -204,58 +211,41 @@ async def test_described_resources_share_entries_up_to_a_limit(
     assert not results[3].configs
 
 
-FORWARDED_WHOLE = {
-    ApiKey.ELECT_LEADERS: Operation.ALTER,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Operation.ALTER,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: Operation.DESCRIBE,
-    ApiKey.DESCRIBE_QUORUM: Operation.DESCRIBE,
-    ApiKey.UPDATE_FEATURES: Operation.ALTER,
-    ApiKey.UNREGISTER_BROKER: Operation.ALTER,
-    ApiKey.ADD_RAFT_VOTER: Operation.ALTER,
-    ApiKey.REMOVE_RAFT_VOTER: Operation.ALTER,
-}
+FORWARDED_APIS = [key for key, served in BROKER_APIS.items() if served.module == FORWARDED]
 
 
-def made(api_key: ApiKey) -> Message:
+def made(api_key: ApiKey, version: int) -> Message:
     """A request that names something, so that its answer has room for an error in every version."""
-    if api_key is ApiKey.ELECT_LEADERS:
-        return ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="t", partitions=[0])])
+    match api_key:
+        case ApiKey.ELECT_LEADERS:
+            partitions = [TopicPartitions(topic="t", partitions=[0])]
+            return ElectLeadersRequest(topic_partitions=partitions)
+        case ApiKey.CREATE_TOPICS:
+            return CreateTopicsRequest(topics=[CreatableTopic(name="t")])
+        case ApiKey.DELETE_TOPICS:
+            if version < 6:
+                return DeleteTopicsRequest(topic_names=["t"])
+            return DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
+        case ApiKey.CREATE_PARTITIONS:
+            return CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t")])
     return request_class(api_key)()
 
 
-@pytest.mark.parametrize("api_key", FORWARDED_WHOLE, ids=lambda api_key: api_key.name)
-async def test_what_is_passed_on_whole_in_every_version(
-    administered: DataPath, api_key: ApiKey
-) -> None:
+@pytest.mark.parametrize("api_key", FORWARDED_APIS, ids=lambda api_key: api_key.name)
+async def test_what_is_forwarded_in_every_version(administered: DataPath, api_key: ApiKey) -> None:
     """The client's version, name and address go along; answers and silence fit that version."""
-    services = administered.router._services
-    kind = request_class(api_key)
-    for version in range(kind.MIN_VERSION, kind.MAX_VERSION + 1):
+    services = administered.services
+    served = BROKER_APIS[api_key]
+    for version in range(served.min_version, served.max_version + 1):
         answering = ScriptedController(
-            lambda request: error_response(request, ErrorCode.POLICY_VIOLATION, "as scripted")
+            lambda request, version=version: error_response(
+                request, ErrorCode.POLICY_VIOLATION, "as scripted", api_version=version
+            )
         )
         services.controller = answering
-        response = await administered.ask(made(api_key), version)
+        response = await administered.ask(made(api_key, version), version)
         assert has_error(response, ErrorCode.POLICY_VIOLATION)
         assert answering.clients == [ForwardedClient("127.0.0.1", "tests", version)]
         services.controller = ScriptedController(None)
-        response = await administered.ask(made(api_key), version)
+        response = await administered.ask(made(api_key, version), version)
         assert has_error(response, ErrorCode.REQUEST_TIMED_OUT)
-
-
-@pytest.mark.parametrize("api_key", FORWARDED_WHOLE, ids=lambda api_key: api_key.name)
-async def test_who_may_not_is_told_without_the_controller(
-    administered: DataPath, api_key: ApiKey
-) -> None:
-    class AllBut(AllowAllAuthorizer):
-        def authorize(
-            self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
-        ) -> bool:
-            return operation is not FORWARDED_WHOLE[api_key]
-
-    administered.router._authorizer = AllBut()
-    controller = administered.router._services.controller
-    response = await administered.ask(made(api_key), request_class(api_key).MAX_VERSION)
-    assert ErrorCode.CLUSTER_AUTHORIZATION_FAILED in set(error_codes(response))
-    assert isinstance(controller, ScriptedController)
-    assert controller.clients == []

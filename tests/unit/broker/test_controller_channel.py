@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.lifecycle.broker_lifecycle import controller_channel
+from moldau.broker.lifecycle import controller_channel
 from moldau.broker.lifecycle.controller_channel import (
     ControllerUnavailable,
     ForwardedClient,

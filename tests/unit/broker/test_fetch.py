@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation
 from moldau.broker.replica import Partition
 from moldau.broker.replica.delayed_fetch import DelayedFetch
 from moldau.protocol.errors import ErrorCode
@@ -20,6 +19,7 @@ from moldau.protocol.messages.p01_fetch import (
     ReplicaState,
 )
 from moldau.protocol.records import Record, encode_batch
+from moldau.server.authorizer import AllowAllAuthorizer, Operation
 from moldau.storage.transaction_index import AbortedTransaction
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -14,9 +13,6 @@ import pytest
 
 from moldau.broker import api
 from moldau.broker.api import p01_fetch
-from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation, ResourceType
-from moldau.broker.api.request_context import RequestContext
-from moldau.broker.api.request_router import RequestRouter
 from moldau.broker.replica import delayed_fetch
 from moldau.metadata.features import GROUP_VERSION
 from moldau.protocol.api_keys import ApiKey
@@ -28,8 +24,6 @@ from moldau.protocol.messages import (
     p11_join_group,
     p13_leave_group,
     p15_describe_groups,
-    p19_create_topics,
-    p20_delete_topics,
     p21_delete_records,
     p23_offset_for_leader_epoch,
     p24_add_partitions_to_txn,
@@ -37,7 +31,6 @@ from moldau.protocol.messages import (
     p28_txn_offset_commit,
     p32_describe_configs,
     p33_alter_configs,
-    p37_create_partitions,
     p42_delete_groups,
     p44_incremental_alter_configs,
     p47_offset_delete,
@@ -55,6 +48,9 @@ from moldau.protocol.schema import Message
 from moldau.runtime import slices
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.slices import SLICE_MS
+from moldau.server.authorizer import AllowAllAuthorizer, Operation, ResourceType
+from moldau.server.request_context import RequestContext
+from moldau.server.request_router import Handler, RequestRouter, Route
 from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, produce
 from tests.unit.broker.test_admin_requests import ScriptedController, combined_node_config
@@ -107,10 +103,6 @@ def _requests() -> Iterator[tuple[Message, int]]:
     yield p09_offset_fetch.OffsetFetchRequest(groups=groups), 8
     yield FindCoordinatorRequest(key_type=0, coordinator_keys=NAMES), 4
     yield p15_describe_groups.DescribeGroupsRequest(groups=NAMES), 5
-    topics = [p19_create_topics.CreatableTopic(name=n, num_partitions=1) for n in NAMES]
-    yield p19_create_topics.CreateTopicsRequest(topics=topics), 5
-    topics = [p20_delete_topics.DeleteTopicState(name=n) for n in NAMES]
-    yield p20_delete_topics.DeleteTopicsRequest(topics=topics), 6
     partition = p21_delete_records.DeleteRecordsPartition(partition_index=0, offset=-1)
     topics = [p21_delete_records.DeleteRecordsTopic(name=n, partitions=[partition]) for n in NAMES]
     yield p21_delete_records.DeleteRecordsRequest(topics=topics), 2
@@ -346,29 +338,19 @@ class Counted(list[Any]):
         return super().__iter__()
 
 
-@pytest.mark.parametrize("api_key", [19, 33, 37])
-async def test_the_parts_of_a_request_are_not_searched_for_each_part(
-    broker: DataPath, api_key: int
-) -> None:
-    topics: Any = Counted(p19_create_topics.CreatableTopic(name=name) for name in NAMES)
-    request: Any = p19_create_topics.CreateTopicsRequest(topics=topics)
-    if api_key == 33:
-        topics = Counted(
-            p33_alter_configs.AlterConfigsResource(resource_type=2, resource_name=name)
-            for name in NAMES
-        )
-        request = p33_alter_configs.AlterConfigsRequest(resources=topics)
-    elif api_key == 37:
-        topics = Counted(p37_create_partitions.CreatePartitionsTopic(name=name) for name in NAMES)
-        request = p37_create_partitions.CreatePartitionsRequest(topics=topics)
-    module = api.load_handler_module(api.BROKER_APIS[ApiKey(api_key)])
-    version = api.BROKER_APIS[ApiKey(api_key)].max_version
-    context = RequestContext(
-        FakeRequest(FakeConnection(), api_key, version, b""),  # type: ignore[arg-type]
-        AllowAllAuthorizer() if api_key == ApiKey.CREATE_PARTITIONS else broker.authorizer,
+async def test_the_parts_of_a_request_are_not_searched_for_each_part(broker: DataPath) -> None:
+    resources: Any = Counted(
+        p33_alter_configs.AlterConfigsResource(resource_type=2, resource_name=name)
+        for name in NAMES
     )
+    request = p33_alter_configs.AlterConfigsRequest(resources=resources)
+    context = RequestContext(
+        FakeRequest(FakeConnection(), 33, 2, b""),  # type: ignore[arg-type]
+        broker.authorizer,
+    )
+    module = api.load_handler_module(api.BROKER_APIS[ApiKey.ALTER_CONFIGS])
     await module.answer(broker.services, context, request)
-    assert topics.count < 5
+    assert resources.count < 5
 
 
 # -- the router ----------------------------------------------------------------------------------
@@ -391,15 +373,13 @@ def _router(handle: Any) -> tuple[RequestRouter, list[BaseException]]:
     """`handle` is given the clock, and the request's context."""
     faults: list[BaseException] = []
     clock = ManualClock()
+    handler = Handler(handle=lambda context, _message: handle(clock, context))
     router = RequestRouter(
-        SimpleNamespace(clock=clock),  # type: ignore[arg-type]
+        {ApiKey.FIND_COORDINATOR: Route(0, 6, lambda: handler)},
+        clock=clock,
         authorizer=AllowAllAuthorizer(),
         on_fault=faults.append,
-        apis={ApiKey.FIND_COORDINATOR: api.ServedApi("large", 0, 6)},
     )
-    (route,) = router._routes.values()
-    route.request_class = FindCoordinatorRequest
-    route.handle = lambda _services, context, _message: handle(clock, context)
     return router, faults
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation
 from moldau.broker.replica import IsrChange, Partition, PartitionState
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import ReplicaState
@@ -24,6 +23,7 @@ from moldau.protocol.metadata_records import (
     ConfigRecord,
     PartitionChangeRecord,
 )
+from moldau.server.authorizer import AllowAllAuthorizer, Operation
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeRequest, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsPartition,
@@ -17,6 +16,7 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsTopic,
 )
 from moldau.protocol.records import Record, decode_records, encode_batch
+from moldau.server.authorizer import AllowAllAuthorizer, Operation
 from moldau.storage import log_lookup
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import NOW_MS, batch, only, produce

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation
 from moldau.broker.replica import ProduceWait, deferred
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
@@ -17,6 +16,7 @@ from moldau.protocol.messages.p00_produce import (
     TopicProduceData,
 )
 from moldau.protocol.records import Codec, iter_batches
+from moldau.server.authorizer import AllowAllAuthorizer, Operation
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection, until
 from tests.unit.broker.messages import NOW_MS, batch, fetch, fetched_values, only, produce
 

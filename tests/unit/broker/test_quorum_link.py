@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.lifecycle.broker_lifecycle import metadata_progress
+from moldau.broker.lifecycle import metadata_progress
 from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.node import quorum_link

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from moldau.broker import api
-from moldau.broker.api import BROKER_APIS, load_handler_module, request_router
-from moldau.broker.api.authorizer import AllowAllAuthorizer
-from moldau.broker.api.request_router import RequestRouter
+from moldau.broker.api import BROKER_APIS, load_handler_module
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p60_describe_cluster import (
@@ -21,7 +17,9 @@ from moldau.protocol.messages.p60_describe_cluster import (
 from moldau.protocol.registry import request_class
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry import Registry
+from moldau.server.authorizer import AllowAllAuthorizer
 from moldau.server.loop_watchdog import STALL_MS, LoopWatchdog
+from moldau.server.request_router import ADMIN, Handler, Lane, RequestRouter, Route
 from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest, until
 from tests.unit.broker.messages import batch, produce
 
@@ -80,7 +78,7 @@ async def test_malformed_bodies_close_the_connection(broker: DataPath, cut: int)
 
 
 class Slow:
-    """A handler module whose answers come when told to."""
+    """A handler whose answers come when told to."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
@@ -88,7 +86,7 @@ class Slow:
         self.error: BaseException | None = None
         self.cluster_id: Any = "x"
 
-    async def answer(self, services: Any, context: Any, request: Any) -> Any:
+    async def answer(self, context: Any, request: Any) -> Any:
         self.running += 1
         try:
             await self.release.wait()
@@ -99,17 +97,14 @@ class Slow:
         return DescribeClusterResponse(cluster_id=self.cluster_id)
 
 
-def slow_router(monkeypatch: pytest.MonkeyPatch) -> tuple[RequestRouter, Slow, list[BaseException]]:
+def slow_router(lane: Lane = ADMIN) -> tuple[RequestRouter, Slow, list[BaseException]]:
     slow = Slow()
-    module = ModuleType("slow")
-    module.answer = slow.answer  # type: ignore[attr-defined]
-    monkeypatch.setattr(request_router, "load_handler_module", lambda served: module)
     faults: list[BaseException] = []
     router = RequestRouter(
-        SimpleNamespace(),  # type: ignore[arg-type]
+        {ApiKey.DESCRIBE_CLUSTER: Route(0, 2, lambda: Handler(answer=slow.answer), lane)},
+        clock=ManualClock(),
         authorizer=AllowAllAuthorizer(),
         on_fault=faults.append,
-        apis={ApiKey.DESCRIBE_CLUSTER: api.ServedApi("slow", 0, 2)},
     )
     return router, slow, faults
 
@@ -119,20 +114,18 @@ def describe(connection: FakeConnection | None = None) -> FakeRequest:
     return FakeRequest(connection or FakeConnection(), 60, 2, body)
 
 
-async def test_slow_requests_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_router, "MAX_RUNNING_ADMIN_REQUESTS", 2)
-    monkeypatch.setattr(request_router, "MAX_WAITING_ADMIN_REQUESTS", 3)
-    router, slow, faults = slow_router(monkeypatch)
+async def test_slow_requests_are_limited() -> None:
+    router, slow, faults = slow_router(Lane(2, 3, "too many"))
     requests = [describe() for _ in range(6)]
     for request in requests:
         router(request)  # type: ignore[arg-type]
     assert requests[5].connection.is_closed
     await asyncio.sleep(0)
-    assert (slow.running, router.admin_request_count) == (2, 5)
+    assert (slow.running, router.request_count) == (2, 5)
     slow.release.set()
     await until(lambda: all(request.is_answered for request in requests))
     assert [request.response is not None for request in requests] == [True] * 5 + [False]
-    await until(lambda: router.admin_request_count == 0)
+    await until(lambda: router.request_count == 0)
     assert faults == []
 
 
@@ -140,21 +133,19 @@ async def test_steps_of_slow_requests_are_watched() -> None:
     clock = ManualClock()
     registry = Registry(clock.monotonic_ms)
 
-    async def answer(services: Any, context: Any, request: Any) -> Any:
+    async def answer(context: Any, request: Any) -> Any:
         clock.stand_still(STALL_MS)
         await asyncio.sleep(0)
         clock.stand_still(STALL_MS + 1)
         return DescribeClusterResponse()
 
     router = RequestRouter(
-        SimpleNamespace(),  # type: ignore[arg-type]
+        {ApiKey.DESCRIBE_CLUSTER: Route(0, 2, lambda: Handler(answer=answer))},
+        clock=clock,
         authorizer=AllowAllAuthorizer(),
         on_fault=[].append,
-        apis={ApiKey.DESCRIBE_CLUSTER: api.ServedApi("watched", 0, 2)},
         watchdog=LoopWatchdog(clock, registry, "DataLoop"),
     )
-    (route,) = router._routes.values()
-    route.request_class, route.answer = DescribeClusterRequest, answer
     request = describe()
     router(request)  # type: ignore[arg-type]
     await until(lambda: request.is_answered)
@@ -163,8 +154,8 @@ async def test_steps_of_slow_requests_are_watched() -> None:
     assert registry.counter(name, request="DescribeCluster").value == 1
 
 
-async def test_a_fault_closes_its_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    router, slow, faults = slow_router(monkeypatch)
+async def test_a_fault_closes_its_connection_only() -> None:
+    router, slow, faults = slow_router()
     slow.error = RuntimeError("the test says so")
     request = describe()
     router(request)  # type: ignore[arg-type]
@@ -174,11 +165,9 @@ async def test_a_fault_closes_its_connection_only(monkeypatch: pytest.MonkeyPatc
     assert faults == [slow.error]
 
 
-async def test_an_answer_that_does_not_fit_the_wire_closes_its_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_answer_that_does_not_fit_the_wire_closes_its_connection() -> None:
     """Not answering at all would hold up everything behind it for ever."""
-    router, slow, faults = slow_router(monkeypatch)
+    router, slow, faults = slow_router()
     slow.cluster_id = 7
     request = describe()
     router(request)  # type: ignore[arg-type]
@@ -188,9 +177,8 @@ async def test_an_answer_that_does_not_fit_the_wire_closes_its_connection(
     assert len(faults) == 1
 
 
-async def test_close_waits_for_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_router, "MAX_RUNNING_ADMIN_REQUESTS", 1)
-    router, slow, _ = slow_router(monkeypatch)
+async def test_close_waits_for_what_runs() -> None:
+    router, slow, _ = slow_router(Lane(1, 3, "too many"))
     running, waiting = describe(), describe()
     for request in (running, waiting):
         router(request)  # type: ignore[arg-type]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsPartition,
@@ -25,6 +24,7 @@ from moldau.protocol.messages.p61_describe_producers import (
     DescribeProducersRequest,
     TopicRequest,
 )
+from moldau.server.authorizer import AllowAllAuthorizer, Operation
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 

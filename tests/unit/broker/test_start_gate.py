@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from moldau.node import start_gate
-from moldau.node.start_gate import StartGate
 from moldau.protocol.errors import RemoteProtocolError
+from moldau.server import start_gate
+from moldau.server.start_gate import StartGate
 from tests.unit.broker.harness import until
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from moldau.controller import descriptions, request_router
+from moldau.controller import apis, descriptions
 from moldau.controller.long_work import MANY_ELEMENTS, LongWork, has_many_elements
 from moldau.metadata import described_configs
 from moldau.metadata.described_configs import MAX_DESCRIBED_ENTRIES
@@ -173,7 +173,9 @@ async def test_a_request_does_not_overtake_one_whose_names_are_looked_at(
         connection.send(topics(*names)),
         connection.send(topics(names[-1])),
         connection.send(elections),
-        connection.send(DeleteTopicsRequest(topics=[DeleteTopicState(name=names[-1])])),
+        connection.send(
+            DeleteTopicsRequest(topics=[DeleteTopicState(name=names[-1])], timeout_ms=30_000)
+        ),
     )
     assert set(error_codes(created)) == {ErrorCode.NONE}
     assert again.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
@@ -207,11 +209,9 @@ async def test_a_large_envelope_is_opened_and_closed_in_another_thread(
 
         return call
 
-    monkeypatch.setattr(
-        request_router, "decode_envelope", watched("opened", request_router.decode_envelope)
-    )
-    closing = watched("closed", request_router.encode_enveloped_response)
-    monkeypatch.setattr(request_router, "encode_enveloped_response", closing)
+    monkeypatch.setattr(apis, "decode_envelope", watched("opened", apis.decode_envelope))
+    closing = watched("closed", apis.encode_enveloped_response)
+    monkeypatch.setattr(apis, "encode_enveloped_response", closing)
     own = threading.current_thread()
     for count, is_large in ((1, False), (5_000, True)):
         request = topics(*(f"a-topic-{index}" for index in range(count)))

@@ -8,15 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from moldau.controller import request_router
+from moldau.controller import apis
 from moldau.controller.apis import (
     ACTIVE_CONTROLLER_APIS,
     CLUSTER_OPERATION,
     CONTROLLER_APIS,
     QUORUM_APIS,
+    SERVED,
 )
-from moldau.controller.request_router import SERVED
-from moldau.metadata.authorizer import Operation, ResourceType
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import FORWARDABLE_APIS, decode_enveloped_response, encode_envelope
 from moldau.protocol.error_responses import error_codes, has_error
@@ -58,7 +57,10 @@ from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
 from moldau.raft import RAFT_APIS
 from moldau.runtime.connection import Connection, ConnectionLost
+from moldau.server import start_gate
+from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import LARGE_BODY_BYTES, LARGE_ELEMENT_COUNT
+from moldau.server.request_router import Lane
 from moldau.server.server import ListenerSpec
 from tests.unit.controller.harness import (
     LISTENER,
@@ -349,11 +351,11 @@ async def test_the_active_controller_decides_all_that_is_sent_to_it(start: Start
 
 
 async def test_what_comes_before_the_log_is_open_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_router, "MAX_EARLY_REQUESTS", 1)
+    monkeypatch.setattr(start_gate, "MAX_EARLY_REQUESTS", 1)
     bench = ControllerBench(None)
     await bench.listener.start([ListenerSpec(LISTENER, "127.0.0.1", 0)])
     early = asyncio.ensure_future(bench.connect())
-    await until(lambda: bench.listener.router.request_count == 1, "it waits")
+    await until(lambda: bench.listener.request_count == 1, "it waits")
     with pytest.raises(ConnectionLost):
         await bench.connect()
     bench.controller.start()
@@ -569,8 +571,7 @@ async def test_nonsense_closes_only_its_own_connection(start: Start) -> None:
 async def test_heartbeats_do_not_wait_behind_clients(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_router, "MAX_RUNNING_CLIENT_REQUESTS", 2)
-    monkeypatch.setattr(request_router, "MAX_WAITING_CLIENT_REQUESTS", 1)
+    monkeypatch.setattr(apis, "CLIENTS", Lane(2, 1, "too many"))
     bench = await start()
     peer, *clients = [await bench.connect() for _ in range(5)]
     broker_epoch = await bench.join(peer)
@@ -578,9 +579,7 @@ async def test_heartbeats_do_not_wait_behind_clients(
     waiting = []
     for number, client in enumerate(clients[:3]):
         waiting.append(asyncio.ensure_future(client.send(AddRaftVoterRequest())))
-        await until(
-            lambda count=number + 1: bench.listener.router.request_count == count, "it arrived"
-        )
+        await until(lambda count=number + 1: bench.listener.request_count == count, "it arrived")
     with pytest.raises(ConnectionLost):
         await clients[3].send(AddRaftVoterRequest())
     beat = BrokerHeartbeatRequest(
@@ -594,7 +593,7 @@ async def test_heartbeats_do_not_wait_behind_clients(
 
 
 async def test_peers_are_bounded_too(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_router, "MAX_RUNNING_PEER_REQUESTS", 1)
+    monkeypatch.setattr(apis, "PEERS", Lane(1, 0, "too many"))
     bench = await start()
     first, second = await bench.connect(), await bench.connect()
     bench.quorum.release.clear()

@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 
 from moldau.controller.registration import ControllerRegistrationManager
-from moldau.controller.request_context import ControllerRequestContext
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.node.leadership import leader_address
 from moldau.protocol.messages.p70_controller_registration import (
@@ -23,6 +22,7 @@ from moldau.raft import VoterEndpoint
 from moldau.raft.core.values import Leadership
 from moldau.runtime import restarts
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
+from moldau.server.request_context import Sender
 from tests.unit.controller.harness import LISTENER, ControllerBench, until
 
 NOBODY_LISTENS = LeaderAddress(9, "127.0.0.1", 1)
@@ -123,18 +123,18 @@ async def test_a_registration_replaced_before_its_answer_comes_is_made_again(
     connection = await bench.connect()
     active = Registering(bench, request(1, incarnation=8))
     active.leader = address(bench)
-    handle, attempts = bench.apis.handle, 0
+    answer, attempts = bench.apis.answer, 0
 
-    async def handle_late(asked: Message, context: ControllerRequestContext) -> object:
+    async def answer_late(sender: Sender, asked: Message) -> object:
         nonlocal attempts
-        answer = await handle(asked, context)
+        response = await answer(sender, asked)
         if isinstance(asked, ControllerRegistrationRequest) and asked.incarnation_id.int == 8:
             attempts += 1
             if attempts == 1:
                 await connection.send(request(1, incarnation=7))
-        return answer
+        return response
 
-    monkeypatch.setattr(bench.apis, "handle", handle_late)
+    monkeypatch.setattr(bench.apis, "answer", answer_late)
     active.manager.start()
     await until(lambda: attempts == 2, "the replaced registration is made again")
     await until(lambda: active.manager.is_registered, "this start's incarnation is known")

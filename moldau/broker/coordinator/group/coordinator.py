@@ -44,7 +44,6 @@ from moldau.protocol.messages.p15_describe_groups import DescribedGroup
 from moldau.protocol.messages.p47_offset_delete import OffsetDeleteResponse
 
 if TYPE_CHECKING:
-    from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.coordinator import CoordinatorRuntimes
     from moldau.broker.coordinator.core.result import CoordinatorResult
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
         TxnOffsetCommitResponse,
     )
     from moldau.protocol.messages.p47_offset_delete import OffsetDeleteRequest
+    from moldau.server.request_context import RequestContext
 
 Operation = Callable[[GroupState, float], "CoordinatorResult"]
 

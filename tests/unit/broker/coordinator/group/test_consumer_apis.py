@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import re2
 
-from moldau.broker.api.authorizer import Operation, ResourceType
 from moldau.broker.coordinator.expressions.matcher import REST_PER_COMPILATION
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
@@ -17,6 +16,7 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import (
 )
 from moldau.protocol.messages.p69_consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.server.authorizer import Operation, ResourceType
 from tests.unit.broker.coordinator.group.data_path import Refusing, running_broker, stable
 from tests.unit.broker.harness import DataPath, topic_id_of, until
 

@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.api.authorizer import Operation
 from moldau.broker.coordinator.replica_partitions import ReplicaPartition
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
@@ -30,6 +29,7 @@ from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from moldau.server.authorizer import Operation
 from tests.unit.broker.coordinator.group.data_path import (
     SYNCED_PROTOCOL,
     commit_request,

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation, ResourceType
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import (
@@ -34,6 +33,7 @@ from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from moldau.server.authorizer import AllowAllAuthorizer, Operation, ResourceType
 from tests.unit.broker.coordinator.group.data_path import (
     SYNCED_PROTOCOL,
     Refusing,

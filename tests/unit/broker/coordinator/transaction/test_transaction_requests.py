@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import re2
 
-from moldau.broker.api.authorizer import AllowAllAuthorizer, Operation, ResourceType
 from moldau.broker.coordinator.expressions.matcher import REST_PER_COMPILATION
 from moldau.metadata.features import TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -26,6 +25,7 @@ from moldau.protocol.messages.p26_end_txn import EndTxnRequest
 from moldau.protocol.messages.p65_describe_transactions import DescribeTransactionsRequest
 from moldau.protocol.messages.p66_list_transactions import ListTransactionsRequest
 from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.server.authorizer import AllowAllAuthorizer, Operation, ResourceType
 from tests.unit.broker.coordinator.harness import create_internal_topic
 from tests.unit.broker.harness import DataPath, until
 

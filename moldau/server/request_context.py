@@ -1,15 +1,16 @@
 """What a handler knows about the request it answers, and the one way to answer it.
 
-Owns the view of a request that handlers get: who asks, from where, in which version; and the
-throttle time that goes into its response. Must not know any API. Invariant: every context is
-answered exactly once: by `respond`, `respond_nothing` or `close`.
+Owns the view of a request that handlers get: its sender, its version, and the throttle time that
+goes into its response. Must not know any API. Invariants: every context is answered exactly once,
+by `respond`, `respond_nothing` or `close`; the sender of a forwarded request is its client, never
+the broker that forwarded it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.broker.api.authorizer import (
+from moldau.server.authorizer import (
     CLUSTER_RESOURCE_NAME,
     Authorizer,
     Operation,
@@ -22,44 +23,48 @@ if TYPE_CHECKING:
     from moldau.server.request import Request
 
 
-class RequestContext:
-    """One request in a handler's hands; outlives the handler's call when the answer comes later."""
+class Sender:
+    """The client behind a request, and the questions to the authorizer about it.
+
+    Args:
+        api_version: of the response; None when the response is not encoded (in process).
+        timeout_ms: how long the answer may take; None for the request's own limit.
+        listener_name: the listener that the request came in by.
+    """
 
     __slots__ = (
-        "api_key",
         "api_version",
         "authorizer",
         "client_host",
         "client_id",
         "listener_name",
         "principal",
-        "received_ms",
-        "request",
-        "throttle_time_ms",
+        "timeout_ms",
     )
 
-    def __init__(self, request: Request, authorizer: Authorizer) -> None:
-        connection = request.connection
-        self.request = request
+    def __init__(
+        self,
+        principal: str,
+        authorizer: Authorizer,
+        client_id: str | None = None,
+        *,
+        client_host: str = "127.0.0.1",
+        api_version: int | None = None,
+        listener_name: str = "",
+        timeout_ms: float | None = None,
+    ) -> None:
+        self.principal = principal
         self.authorizer = authorizer
-        self.api_key = request.api_key
-        self.api_version = request.api_version
-        self.client_id = request.client_id
-        self.received_ms = request.received_ms
-        self.listener_name: str = connection.listener_name
-        self.principal: str = connection.principal
-        self.client_host: str = connection.client_host
-        self.throttle_time_ms = 0
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether the request has its answer, or never gets one."""
-        return self.request.is_answered
+        self.client_id = client_id
+        self.client_host = client_host
+        self.api_version = api_version
+        self.listener_name = listener_name
+        self.timeout_ms = timeout_ms
 
     def authorized(
         self, operation: Operation, resource_type: ResourceType, resource_name: str
     ) -> bool:
-        """Whether whoever sent the request may do this."""
+        """Whether the sender may do this."""
         return self.authorizer.authorize(
             self.principal, self.client_host, operation, resource_type, resource_name
         )
@@ -69,6 +74,10 @@ class RequestContext:
         return self.authorizer.authorize(
             self.principal, self.client_host, operation, ResourceType.TOPIC, topic_name
         )
+
+    def authorized_cluster(self, operation: Operation) -> bool:
+        """`authorized` for the cluster."""
+        return self.authorized(operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
 
     def authorized_by_resource_type(
         self, operation: Operation, resource_type: ResourceType
@@ -93,6 +102,33 @@ class RequestContext:
             ResourceType.CLUSTER,
             CLUSTER_RESOURCE_NAME,
         )
+
+
+class RequestContext(Sender):
+    """One request in a handler's hands; outlives the handler's call when the answer comes later."""
+
+    __slots__ = ("api_key", "received_ms", "request", "throttle_time_ms")
+
+    api_version: int
+
+    def __init__(self, request: Request, authorizer: Authorizer) -> None:
+        connection = request.connection
+        self.request = request
+        self.authorizer = authorizer
+        self.api_key = request.api_key
+        self.api_version = request.api_version
+        self.client_id = request.client_id
+        self.received_ms = request.received_ms
+        self.listener_name = connection.listener_name
+        self.principal = connection.principal
+        self.client_host = connection.client_host
+        self.timeout_ms = None
+        self.throttle_time_ms = 0
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the request has its answer, or never gets one."""
+        return self.request.is_answered
 
     def throttle(self, throttle_time_ms: int) -> None:
         """Ask for a pause; the longest one asked for wins."""
@@ -123,7 +159,7 @@ class RequestContext:
         finally:
             if not self.is_answered:
                 # Left open, everything behind it on the connection would wait for ever.
-                self.close("an answer failed inside the broker")
+                self.close("an answer failed inside the node")
 
     def respond_nothing(self) -> None:
         """Finish a request whose sender expects no response (acks=0)."""

@@ -35,6 +35,11 @@ class StartGate:
         else:
             request.close("the node is starting, and too many requests wait already")
 
+    @property
+    def waiting_count(self) -> int:
+        """Requests that came early and wait."""
+        return len(self._early)
+
     def open(self) -> None:
         """Hand on what waits, each in a turn of its own; afterwards nothing is held back."""
         loop = asyncio.get_running_loop()
