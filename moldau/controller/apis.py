@@ -10,18 +10,16 @@ controller in the order they came, and those of the quorum and of brokers never 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from moldau.controller import Controller, RequestFailed
+from moldau.controller.core.feature_control import is_known_upgrade_type, updated
 from moldau.controller.descriptions import ClusterDescriptions
-from moldau.controller.kraft_upgrade import (
-    KraftUpgrade,
-    names_kraft_version,
-    update_with_kraft_version,
-)
-from moldau.controller.long_work import LongWork
 from moldau.controller.resource_requests import FILTERS
+from moldau.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
+from moldau.metadata.steps import Steps
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import (
     EnvelopeRefused,
@@ -33,12 +31,20 @@ from moldau.protocol.error_responses import error_response, fit_version, has_err
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.headers import RequestHeader
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
-from moldau.protocol.messages.p57_update_features import UpdateFeaturesRequest
+from moldau.protocol.messages.p57_update_features import (
+    FeatureUpdateKey,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.registry import request_class
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import Message, Struct
+from moldau.runtime.clock import Clock
+from moldau.runtime.slices import LoopSlices
 from moldau.server.api_versions import ServedVersions, answer_api_versions
 from moldau.server.authorizer import Operation
+from moldau.server.outgoing import Offload
+from moldau.server.request import array_names
 from moldau.server.request_context import RequestContext, Sender
 from moldau.server.request_router import Handler, Lane, Route
 
@@ -339,3 +345,134 @@ def _closed(
     if has_error(response, ErrorCode.NOT_CONTROLLER):
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     return encode_enveloped_response(response, header, committed_end_offset=committed_end_offset)
+
+
+Decide = Callable[[UpdateFeaturesRequest], Awaitable[Any]]
+
+
+class KraftUpgrade(Protocol):
+    """Raises the level of the quorum, or finds it there already."""
+
+    async def __call__(self, level: int, *, timeout_ms: int) -> tuple[ErrorCode, str]:
+        """The error, and what to say of it: NOT_LEADER_OR_FOLLOWER when this node does not lead."""
+
+
+def names_kraft_version(request: UpdateFeaturesRequest) -> bool:
+    """Whether the quorum is concerned."""
+    return any(update.feature == KRAFT_VERSION for update in request.feature_updates)
+
+
+async def update_with_kraft_version(
+    request: UpdateFeaturesRequest,
+    *,
+    current_level: int,
+    upgrade: KraftUpgrade,
+    decide: Decide,
+) -> Any:
+    """Answer a request that names `kraft.version`.
+
+    Args:
+        decide: the controller's answer to what concerns the metadata alone.
+    """
+    own = [each for each in request.feature_updates if each.feature == KRAFT_VERSION]
+    others = [each for each in request.feature_updates if each.feature != KRAFT_VERSION]
+    problem = _problem(own, current_level)
+    if problem:
+        return _failed(ErrorCode.INVALID_UPDATE_VERSION, problem)
+    # Also when there are no others: who does not lead must not answer.
+    checked = await decide(_part(request, others, validate_only=True))
+    if checked.error_code != ErrorCode.NONE:
+        return checked
+    level = own[0].max_version_level
+    # Also when the level is that already: it may not be committed yet, and would not last then.
+    if not request.validate_only:
+        error, words = await upgrade(level, timeout_ms=max(request.timeout_ms, 0))
+        if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            error = ErrorCode.NOT_CONTROLLER
+        if error is not ErrorCode.NONE:
+            return _failed(error, words)
+    response = checked
+    if others and not request.validate_only:
+        response = await decide(_part(request, others, validate_only=False))
+    response.results.append(updated(KRAFT_VERSION))
+    return response
+
+
+def _problem(own: list[FeatureUpdateKey], current_level: int) -> str:
+    supported = SUPPORTED_FEATURES[KRAFT_VERSION]
+    level = own[0].max_version_level
+    if len(own) > 1:
+        return "it is named twice"
+    if not is_known_upgrade_type(own[0]):
+        return f"there is no upgrade type {own[0].upgrade_type}"
+    if not supported.minimum_level <= level <= supported.maximum_level:
+        return f"level {level} is not supported: 0 to {supported.maximum_level} are"
+    if level < current_level:
+        return f"the quorum cannot go back from level {current_level} to {level}"
+    return ""
+
+
+def _part(
+    request: UpdateFeaturesRequest, updates: list[FeatureUpdateKey], *, validate_only: bool
+) -> UpdateFeaturesRequest:
+    return UpdateFeaturesRequest(
+        timeout_ms=request.timeout_ms, feature_updates=updates, validate_only=validate_only
+    )
+
+
+def _failed(error: ErrorCode, words: str) -> UpdateFeaturesResponse:
+    return UpdateFeaturesResponse(
+        error_code=error,
+        error_message=f"nothing was updated, because of {KRAFT_VERSION}: {words}",
+    )
+
+
+T = TypeVar("T")
+
+MANY_ELEMENTS: Final = 1_000
+"""Making or encoding a message with more parts than this is left to another thread."""
+
+
+class LongWork:
+    """The two ways."""
+
+    __slots__ = ("_clock", "_offload")
+
+    def __init__(self, clock: Clock, offload: Offload) -> None:
+        self._clock = clock
+        self._offload = offload
+
+    async def in_slices(self, steps: Steps[T]) -> T:
+        """Do work that yields after each small part; others of the loop have their turns between
+        slices. Work of one slice is done at once.
+        """
+        slices = LoopSlices(self._clock)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if slices.is_over:
+                await slices.next()
+
+    async def on(self, message: Message, function: Callable[..., T], *arguments: Any) -> T:
+        """What `function` makes of the arguments, in another thread if the message is large."""
+        if has_many_elements(message):
+            return await self._offload(function, *arguments)  # type: ignore[no-any-return]
+        return function(*arguments)
+
+
+def has_many_elements(message: Struct) -> bool:
+    """Whether its arrays have more than MANY_ELEMENTS elements, those inside of others included."""
+    count = 0
+    waiting: list[Struct] = [message]
+    while waiting:
+        struct = waiting.pop()
+        for name in array_names(type(struct)):
+            elements = getattr(struct, name) or ()
+            count += len(elements)
+            if count > MANY_ELEMENTS:
+                return True
+            if elements and isinstance(elements[0], Struct):
+                waiting.extend(elements)
+    return False

@@ -39,9 +39,8 @@ from moldau.config import (
 )
 from moldau.metadata.features import advertised_features
 from moldau.metadata.image import ConfigResourceType, MetadataImage
-from moldau.node.dynamic_settings import DynamicSettings
 from moldau.node.quorum_link import ProducerIdBlocks
-from moldau.node.settings import fetch_session_limit, server_limits
+from moldau.node.settings import DynamicSettings, fetch_session_limit, server_limits
 from moldau.protocol.messages.p62_broker_registration import Feature, Listener
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock

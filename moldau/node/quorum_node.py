@@ -13,7 +13,7 @@ import logging
 import random
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from moldau.config import NodeConfig
@@ -23,23 +23,30 @@ from moldau.controller import (
     ControllerSettings,
     SnapshotPolicy,
 )
-from moldau.controller.apis import ControllerApis
+from moldau.controller.apis import ControllerApis, LongWork
 from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
-from moldau.controller.long_work import LongWork
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
-from moldau.node.leadership import leader_address
-from moldau.node.quorum_settings import controller_registration, metadata_log_settings
 from moldau.node.quorum_thread import (
     LoopRelay,
     MetadataConsumer,
     QuorumBusy,
     QuorumThread,
 )
-from moldau.node.voter_identity import VoterIdentity
+from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message
-from moldau.raft import MetadataLogError, QuorumLog, RaftRequestHandler, read_bootstrap
+from moldau.protocol.types import ZERO_UUID, uuid_to_base64
+from moldau.raft import (
+    CommittedBatch,
+    LoadedSnapshot,
+    MetadataLogError,
+    QuorumLog,
+    RaftRequestHandler,
+    VoterSet,
+    read_bootstrap,
+)
+from moldau.raft.core.values import NO_NODE, Leadership
 from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.filesystem import Filesystem, OsFilesystem
@@ -399,3 +406,59 @@ class QuorumNode:
             await log.close()
         if listener is not None:
             await listener.close()
+
+
+def leader_address(leadership: Leadership, listener_names: Sequence[str]) -> LeaderAddress | None:
+    """The active controller's address, None while nobody is known to lead.
+
+    Args:
+        listener_names: `controller.listener.names`; the first that the leader has is taken, as
+            brokers and controllers connect by the first one.
+    """
+    if leadership.leader_id == NO_NODE:
+        return None
+    by_name = {endpoint.listener_name: endpoint for endpoint in leadership.endpoints}
+    for name in listener_names:
+        if name in by_name:
+            return LeaderAddress(leadership.leader_id, by_name[name].host, by_name[name].port)
+    return None
+
+
+class VoterIdentity:
+    """A listener of the metadata log."""
+
+    def __init__(self, log: QuorumLog) -> None:
+        self._log = log
+        self._told = ZERO_UUID
+        self._seen = VoterSet()
+
+    def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
+        """It may name voters."""
+        self._check()
+
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        """Voters may have been learned since the last one."""
+        self._check()
+
+    def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
+        """Voters may have been learned with it."""
+        self._check()
+
+    def _check(self) -> None:
+        voters = self._log.voters
+        if voters is self._seen:
+            return
+        self._seen = voters
+        voter = voters.with_id(self._log.node_id)
+        found: uuid.UUID = ZERO_UUID if voter is None else voter.directory_id
+        if found in (self._log.directory_id, ZERO_UUID, self._told):
+            return
+        self._told = found
+        logger.warning(
+            "node.id=%d votes with another directory, %s, and this one, %s, only observes: either "
+            "that process is a double, or its disk was replaced and "
+            "`moldau quorum remove-controller` and `add-controller` give the vote to this one",
+            self._log.node_id,
+            uuid_to_base64(found),
+            uuid_to_base64(self._log.directory_id),
+        )

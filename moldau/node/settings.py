@@ -5,13 +5,29 @@ Owns the translation, key by key. Invariant: a key that a part honours is named 
 
 from __future__ import annotations
 
+import logging
+import secrets
+import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from moldau.config import NodeConfig
+from moldau.broker.coordinator.transaction.verification import TransactionVerifier
+from moldau.broker.replica.replication import Replication
+from moldau.config import NodeConfig, dynamic_config_warnings, effective_broker_config
 from moldau.config.listeners import parse_connection_overrides
+from moldau.metadata.image import ConfigResource, ConfigResourceType, MetadataDelta, MetadataImage
+from moldau.protocol.messages.p70_controller_registration import (
+    ControllerRegistrationRequest,
+    Listener,
+)
+from moldau.protocol.types import ZERO_UUID
+from moldau.raft import MetadataLogSettings, VoterDescription, VoterEndpoint, VoterSet
+from moldau.raft.core.values import Destination
 from moldau.runtime.network import OS_DEFAULT_BYTES
-from moldau.server.server import ServerLimits
+from moldau.runtime.telemetry import set_level
+from moldau.server.server import Server, ServerLimits
+from moldau.storage.cleaner.settings import CleanerSettings
+from moldau.storage.log_manager import LogManager
 
 UNLIMITED_REQUEST_BYTES: Final = -1
 CONNECTION_OVERRIDES: Final = "max.connections.per.ip.overrides"
@@ -64,3 +80,143 @@ def http_address(config: NodeConfig) -> tuple[str, int] | None:
         return None
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+logger = logging.getLogger("moldau.node")
+
+LOG_LEVEL = "moldau.log.level"
+ROOT_LOGGER = "moldau"
+
+
+class DynamicSettings:
+    """A metadata publisher."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        server: Server,
+        log_manager: LogManager,
+        replication: Replication,
+        transaction_verifier: TransactionVerifier,
+    ) -> None:
+        self._config = config
+        self._server = server
+        self._log_manager = log_manager
+        self._replication = replication
+        self._transaction_verifier = transaction_verifier
+        self._resources = (
+            ConfigResource(ConfigResourceType.BROKER, ""),
+            ConfigResource(ConfigResourceType.BROKER, str(config.node_id)),
+        )
+        self._log_level = config[LOG_LEVEL]
+
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Apply what changed."""
+        if not any(resource in delta.configs_delta.changes for resource in self._resources):
+            return
+        defaults, own = (image.configs.get(*resource) for resource in self._resources)
+        for warning in dynamic_config_warnings(defaults, own):
+            logger.warning("dynamic configuration: %s", warning)
+        self._apply(effective_broker_config(self._config, defaults, own))
+
+    def _apply(self, values: dict[str, Any]) -> None:
+        self._server.update_limits(server_limits(self._config, values))
+        self._log_manager.update_producer_expiration(values["producer.id.expiration.ms"])
+        self._log_manager.cleaner.update_settings(CleanerSettings.from_values(values))
+        self._replication.update_settings(values)
+        self._transaction_verifier.update_verification(
+            values["transaction.partition.verification.enable"]
+        )
+        if values[LOG_LEVEL] != self._log_level:
+            self._log_level = values[LOG_LEVEL]
+            set_level(ROOT_LOGGER, self._log_level)
+            logger.info("log level is now %s", self._log_level)
+
+
+NO_PORTS: Mapping[str, int] = {}
+_UNKNOWN_HOST = "localhost"
+_FIRST_BOOTSTRAP_ID = -2
+"""Bootstrap servers have negative ids, as in Apache Kafka: their own are not known yet."""
+
+
+def metadata_log_settings(
+    config: NodeConfig, directory_id: uuid.UUID, bound_ports: Mapping[str, int] = NO_PORTS
+) -> MetadataLogSettings:
+    """What this node's replica of the metadata log is told at its start.
+
+    Args:
+        bound_ports: by controller listener, for those configured with port 0.
+    """
+    return MetadataLogSettings(
+        metadata_directory=config.metadata_log_directory,
+        node_id=config.node_id,
+        directory_id=directory_id,
+        endpoints=controller_endpoints(config, bound_ports),
+        is_controller=config.is_controller,
+        static_voters=static_voters(config),
+        bootstrap_servers=tuple(
+            Destination(_FIRST_BOOTSTRAP_ID - index, address.host, address.port)
+            for index, address in enumerate(config.controller_addresses)
+        ),
+        election_timeout_ms=config.get_int("controller.quorum.election.timeout.ms"),
+        election_backoff_max_ms=config.get_int("controller.quorum.election.backoff.max.ms"),
+        fetch_timeout_ms=config.get_int("controller.quorum.fetch.timeout.ms"),
+        request_timeout_ms=config.get_int("controller.quorum.request.timeout.ms"),
+        retry_backoff_ms=config.get_int("controller.quorum.retry.backoff.ms"),
+        fetch_max_bytes=config.get_int("controller.quorum.fetch.max.bytes"),
+        fetch_snapshot_max_bytes=config.get_int("controller.quorum.fetch.snapshot.max.bytes"),
+        segment_bytes=config.get_int("metadata.log.segment.bytes"),
+        segment_ms=config.get_int("metadata.log.segment.ms"),
+        retention_bytes=config.get_int("metadata.max.retention.bytes"),
+        retention_ms=config.get_int("metadata.max.retention.ms"),
+    )
+
+
+def static_voters(config: NodeConfig) -> VoterSet:
+    """The voters of `controller.quorum.voters`: they count until the metadata log names others."""
+    name = config.controller_listener_names[0]
+    return VoterSet(
+        tuple(
+            VoterDescription(
+                voter.node_id, ZERO_UUID, (VoterEndpoint(name, voter.host, voter.port),)
+            )
+            for voter in config.quorum_voters
+        )
+    )
+
+
+def controller_endpoints(
+    config: NodeConfig, bound_ports: Mapping[str, int] = NO_PORTS
+) -> tuple[VoterEndpoint, ...]:
+    """Where other nodes find this controller: what it advertises, or else where it listens."""
+    return tuple(
+        VoterEndpoint(
+            endpoint.listener_name,
+            endpoint.host or _UNKNOWN_HOST,
+            endpoint.port or bound_ports.get(endpoint.listener_name, 0),
+        )
+        for endpoint in config.advertised_controller_listeners
+    )
+
+
+def controller_registration(
+    config: NodeConfig, bound_ports: Mapping[str, int] = NO_PORTS
+) -> ControllerRegistrationRequest:
+    """What this start of the controller registers, under an incarnation id of its own (KIP-919).
+    Its features depend on the metadata: they are filled in when it is sent.
+    """
+    protocols = config.listener_security_protocols
+    return ControllerRegistrationRequest(
+        controller_id=config.node_id,
+        incarnation_id=uuid.UUID(int=secrets.randbits(128), version=4),
+        zk_migration_ready=False,
+        listeners=[
+            Listener(
+                name=endpoint.listener_name,
+                host=endpoint.host,
+                port=endpoint.port,
+                security_protocol=protocols[endpoint.listener_name].value,
+            )
+            for endpoint in controller_endpoints(config, bound_ports)
+        ],
+    )

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from moldau.config import NodeConfig
-from moldau.node.quorum_settings import metadata_log_settings
+from moldau.node.settings import metadata_log_settings
 from moldau.raft import QuorumLog, VoterDescription, VoterEndpoint
 from moldau.raft.peers import ConnectionPeers
 

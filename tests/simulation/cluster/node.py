@@ -21,14 +21,13 @@ from moldau.controller import (
     ControllerSettings,
     SnapshotPolicy,
 )
-from moldau.controller.apis import ControllerApis
+from moldau.controller.apis import ControllerApis, LongWork
 from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
-from moldau.controller.long_work import LongWork
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
-from moldau.node.leadership import leader_address
-from moldau.node.quorum_settings import controller_registration
+from moldau.node.quorum_node import leader_address
+from moldau.node.settings import controller_registration
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
 from moldau.raft import (

@@ -16,7 +16,7 @@ from moldau.broker.lifecycle.controller_channel import NetworkControllerChannel
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import NodeConfig
 from moldau.metadata.image import Provenance
-from moldau.node.leadership import leader_address
+from moldau.node.quorum_node import leader_address
 from moldau.raft import QuorumLog
 from tests.simulation.cluster.logs import (
     LISTENER,

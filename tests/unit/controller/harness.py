@@ -14,10 +14,9 @@ from moldau.controller import (
     MetadataLogListener,
     SnapshotPolicy,
 )
-from moldau.controller.apis import ControllerApis
+from moldau.controller.apis import ControllerApis, LongWork
 from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
-from moldau.controller.long_work import LongWork
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode

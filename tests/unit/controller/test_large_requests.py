@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from moldau.controller import apis, descriptions
-from moldau.controller.long_work import MANY_ELEMENTS, LongWork, has_many_elements
+from moldau.controller.apis import MANY_ELEMENTS, LongWork, has_many_elements
 from moldau.metadata import described_configs
 from moldau.metadata.described_configs import MAX_DESCRIBED_ENTRIES
 from moldau.protocol.envelope import decode_enveloped_response, encode_envelope

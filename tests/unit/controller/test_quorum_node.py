@@ -22,8 +22,8 @@ from moldau.node import quorum_node as quorum_node_module
 from moldau.node import quorum_thread as quorum_thread_module
 from moldau.node.quorum_link import LeaderRelay
 from moldau.node.quorum_node import QuorumNode, RequestUndelivered
-from moldau.node.quorum_settings import controller_endpoints
 from moldau.node.quorum_thread import LoopRelay, QuorumBusy, QuorumThread
+from moldau.node.settings import controller_endpoints
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p55_describe_quorum as quorum

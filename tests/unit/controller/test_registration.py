@@ -11,7 +11,7 @@ import pytest
 
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import SUPPORTED_FEATURES
-from moldau.node.leadership import leader_address
+from moldau.node.quorum_node import leader_address
 from moldau.protocol.messages.p70_controller_registration import (
     ControllerRegistrationRequest,
     Feature,

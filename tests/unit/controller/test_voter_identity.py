@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.node.voter_identity import VoterIdentity
+from moldau.node.quorum_node import VoterIdentity
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
 from moldau.raft import VoterDescription, VoterSet
 

@@ -9,7 +9,7 @@ import pytest
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import NodeConfig
 from moldau.metadata.image import Provenance
-from moldau.node.dynamic_settings import DynamicSettings
+from moldau.node.settings import DynamicSettings
 from moldau.protocol.metadata_records import ConfigRecord
 
 BROKER = 4
