@@ -28,12 +28,7 @@ from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
-from moldau.node.quorum_thread import (
-    LoopRelay,
-    MetadataConsumer,
-    QuorumBusy,
-    QuorumThread,
-)
+from moldau.node.metadata_relay import MetadataConsumer, MetadataRelay
 from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
@@ -51,6 +46,7 @@ from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.filesystem import Filesystem, OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
+from moldau.runtime.loop_thread import LoopBusy, LoopThread
 from moldau.runtime.network import AsyncioNetwork, Network
 from moldau.runtime.telemetry import Registry
 from moldau.server.authorizer import AllowAllAuthorizer, Authorizer
@@ -115,7 +111,7 @@ class QuorumNode:
         self._authorizer = authorizer
         self._registry = registry
         self._watchdog: LoopWatchdog | None = None
-        self._thread = QuorumThread(loop_factory=loop_factory)
+        self._thread = LoopThread("moldau-quorum", loop_factory)
         self._exception_handler = exception_handler
         self._starting: asyncio.Task[None] | None = None
         self._log: QuorumLog | None = None
@@ -124,7 +120,7 @@ class QuorumNode:
         self._apis: ControllerApis | None = None
         self._listener: ControllerListener | None = None
         self._registration: ControllerRegistrationManager | None = None
-        self._relays: list[LoopRelay] = []
+        self._relays: list[MetadataRelay] = []
         self._ports: dict[str, int] = {}
 
     # -- start -----------------------------------------------------------------------------------
@@ -340,16 +336,16 @@ class QuorumNode:
         )
         try:
             return await self._thread.run(apis.answer(sender, request))
-        except QuorumBusy as error:
+        except LoopBusy as error:
             raise RequestUndelivered(str(error)) from None
 
     async def subscribe(self, consumer: MetadataConsumer) -> None:
         """Deliver snapshot and batches to `consumer` on the calling loop, from the beginning."""
-        relay = LoopRelay(consumer, asyncio.get_running_loop(), self._thread.loop)
+        relay = MetadataRelay(consumer, asyncio.get_running_loop(), self._thread.loop)
         self._relays.append(relay)
         await self._thread.run(self._subscribe(relay))
 
-    async def _subscribe(self, relay: LoopRelay) -> None:
+    async def _subscribe(self, relay: MetadataRelay) -> None:
         assert self._log is not None, "started"
         relay.subscription = self._log.add_listener(relay)
 

@@ -8,18 +8,17 @@ client does, the data loop never waits for it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from moldau.broker.api.services import BrokerServices
 from moldau.node.http import collect, metrics, views
+from moldau.runtime.loop_thread import LoopThread, call_on
 from moldau.runtime.telemetry import Registry
 from moldau.server.server import Server
 
@@ -68,9 +67,8 @@ class HttpListener:
         self._registry = registry
         self._is_ready = is_ready
         self._data_loop = data_loop
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._thread = LoopThread("moldau-http")
+        self._runner: web.AppRunner | None = None
         self._handed_over = asyncio.Semaphore(MAX_HANDED_OVER)
         self._is_closing = False
         self.port = 0
@@ -81,58 +79,48 @@ class HttpListener:
         Raises:
             OSError: the address cannot be bound, or not in time.
         """
-        started: Future[int] = Future()
-        started.set_running_or_notify_cancel()  # whoever stops waiting does not take it away
-        self._thread = threading.Thread(
-            target=self._run, args=(host, port, started), name="moldau-http", daemon=True
-        )
         self._thread.start()
         try:
-            self.port = await asyncio.wait_for(asyncio.wrap_future(started), START_TIMEOUT_S)
+            serving = self._thread.run(self._serve(host, port))
+            self.port = await asyncio.wait_for(serving, START_TIMEOUT_S)
         except TimeoutError:
+            await self.close()
             reason = f"the HTTP listener was not up within {START_TIMEOUT_S:.0f} s"
             raise OSError(errno.ETIMEDOUT, reason, f"{host}:{port}") from None
+        except OSError:
+            await self.close()
+            raise
         logger.info("HTTP listener on %s:%d", host, self.port)
 
     async def close(self) -> None:
-        """Stop serving and end the thread."""
-        thread, self._thread = self._thread, None
-        if thread is None:
+        """Stop serving and end the thread (idempotent)."""
+        if self._is_closing:
             return
         self._is_closing = True
-        if self._loop is not None and self._stop is not None:
-            with contextlib.suppress(RuntimeError):  # its loop has ended by itself
-                self._loop.call_soon_threadsafe(self._stop.set)
-        await asyncio.get_running_loop().run_in_executor(None, thread.join)
+        if self._thread.is_running:
+            await self._thread.run(self._stop())
+            await self._thread.stop()
 
-    def _run(self, host: str, port: int, started: Future[int]) -> None:
-        try:
-            asyncio.run(self._serve(host, port, started))
-        except OSError as error:
-            if started.done():
-                raise
-            started.set_exception(error)
-
-    async def _serve(self, host: str, port: int, started: Future[int]) -> None:
+    async def _serve(self, host: str, port: int) -> int:
+        """Returns the port."""
         from aiohttp import web
 
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        runner = web.AppRunner(
+        runner = self._runner = web.AppRunner(
             self._application(),
             access_log=None,
             logger=_protocol_logger(),
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
         )
         await runner.setup()
-        try:
-            site = web.TCPSite(runner, host, port, backlog=64)
-            await site.start()
-            started.set_result(runner.addresses[0][1])
-            if not self._is_closing:  # told before there was anybody to tell
-                await self._stop.wait()
-        finally:
-            await runner.cleanup()
+        await web.TCPSite(runner, host, port, backlog=64).start()
+        bound: int = runner.addresses[0][1]
+        if self._is_closing:  # the start was called off
+            await self._stop()
+        return bound
+
+    async def _stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
 
     def _application(self) -> web.Application:
         from aiohttp import web
@@ -156,14 +144,10 @@ class HttpListener:
         """Run a short function on the data loop and bring its result back."""
         from aiohttp import web
 
-        async def call() -> Result:
-            return function(*arguments)
-
         async with self._handed_over:
-            future = asyncio.run_coroutine_threadsafe(call(), self._data_loop)
             try:
                 async with asyncio.timeout(DATA_LOOP_TIMEOUT_S):
-                    return await asyncio.wrap_future(future)
+                    return await call_on(self._data_loop, function, *arguments)
             except TimeoutError:
                 raise web.HTTPServiceUnavailable(text="the broker is busy\n") from None
 

@@ -18,11 +18,11 @@ from moldau.controller.apis import CONTROLLER_APIS
 from moldau.metadata.bootstrap import feature_records, initial_feature_levels
 from moldau.metadata.features import advertised_features
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
+from moldau.node import metadata_relay
 from moldau.node import quorum_node as quorum_node_module
-from moldau.node import quorum_thread as quorum_thread_module
+from moldau.node.metadata_relay import MetadataRelay
 from moldau.node.quorum_link import LeaderRelay
 from moldau.node.quorum_node import QuorumNode, RequestUndelivered
-from moldau.node.quorum_thread import LoopRelay, QuorumBusy, QuorumThread
 from moldau.node.settings import controller_endpoints
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
@@ -42,8 +42,10 @@ from moldau.raft import (
     VoterSet,
     write_bootstrap,
 )
+from moldau.runtime import loop_thread
 from moldau.runtime.connection import Connection
 from moldau.runtime.filesystem import OsFilesystem
+from moldau.runtime.loop_thread import LoopBusy, LoopThread
 from moldau.runtime.network import AsyncioNetwork
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.testing.waiting import wait_until_async
@@ -379,8 +381,8 @@ def test_every_api_has_a_failure_response() -> None:
 
 
 async def test_calls_to_the_thread_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quorum_thread_module, "MAX_CALLS", 2)
-    thread = QuorumThread()
+    monkeypatch.setattr(loop_thread, "MAX_CALLS", 2)
+    thread = LoopThread("test")
     thread.start()
     release = asyncio.Event()
 
@@ -390,20 +392,20 @@ async def test_calls_to_the_thread_are_bounded(monkeypatch: pytest.MonkeyPatch) 
 
     first, second = (asyncio.ensure_future(thread.run(wait())) for _ in range(2))
     await asyncio.sleep(0)
-    with pytest.raises(QuorumBusy):
+    with pytest.raises(LoopBusy):
         await thread.run(wait())
     first.cancel()
     thread.loop.call_soon_threadsafe(release.set)
     assert await second == "done"
     await thread.stop()
-    with pytest.raises(QuorumBusy):
+    with pytest.raises(LoopBusy):
         await thread.run(wait())
 
 
 async def test_a_slow_consumer_pauses_the_log_instead_of_filling_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quorum_thread_module, "MAX_RELAYED_BATCHES", 10)
+    monkeypatch.setattr(metadata_relay, "MAX_RELAYED_BATCHES", 10)
     loop = asyncio.get_running_loop()
     seen: list[int] = []
 
@@ -411,7 +413,7 @@ async def test_a_slow_consumer_pauses_the_log_instead_of_filling_memory(
         def on_commit(self, batch: CommittedBatch) -> None:
             seen.append(batch.base_offset)
 
-    relay = LoopRelay(Slow(), loop, loop)
+    relay = MetadataRelay(Slow(), loop, loop)
     resumed: list[bool] = []
     relay.subscription = Subscription(relay, lambda _subscription: resumed.append(True))
     for offset in range(10):
