@@ -1,4 +1,4 @@
-"""The controller's requests: which there are, who may send them, how long they may take.
+"""The controller's requests: which there are, which permissions they need, how long they may take.
 
 Owns: dispatch from an ApiKey to the controller or the quorum, the permission each API needs, and
 what is forwarded in an Envelope (KIP-590). Called in process by a broker of the same node, and by
@@ -379,7 +379,7 @@ async def update_with_kraft_version(
     problem = _problem(own, current_level)
     if problem:
         return _failed(ErrorCode.INVALID_UPDATE_VERSION, problem)
-    # Also when there are no others: who does not lead must not answer.
+    # Also when there are no others: a controller that does not lead must not answer.
     checked = await decide(_part(request, others, validate_only=True))
     if checked.error_code != ErrorCode.NONE:
         return checked

@@ -49,7 +49,7 @@ class ClusterDescriptions:
 
     Args:
         image: the committed metadata, as far as this node has replayed it.
-        leader_id: the node that leads the quorum as far as known, -1 for nobody.
+        leader_id: the node that leads the quorum as far as known, else -1.
         kraft_version: the finalized `kraft.version`, which is not in the image.
     """
 

@@ -49,7 +49,7 @@ class ControllerRegistrationManager:
         request: what is registered, but for the features, which the metadata decide; its
             incarnation id names this start of the process.
         image: the committed metadata as this node has replayed it.
-        leader: the active controller as far as known, None for nobody.
+        leader: the active controller as far as known, else None.
         apis: this node's own, for the time it is active itself; `link` reaches the others.
     """
 
@@ -108,7 +108,7 @@ class ControllerRegistrationManager:
         self.leader_changed()
 
     def leader_changed(self) -> None:
-        """Somebody else may take the registration now."""
+        """Another controller takes the registration now."""
         self._link.leader_changed(self._leader())
         self._backoff_ms = FIRST_BACKOFF_MS
         self._woken.set()

@@ -110,7 +110,7 @@ def _create_topics(
 
 
 def _delete_topics(request: DeleteTopicsRequest, context: Sender, image: MetadataImage) -> Filtered:
-    """DELETE on the topic; who may not DESCRIBE it is not told what an id's name is."""
+    """DELETE on the topic; a sender without DESCRIBE is not told what an id's name is."""
     states = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
     yield
     named_twice = yield from repeated(

@@ -68,9 +68,9 @@ logger = logging.getLogger("moldau.node")
 SERVER_CLOSE_MS: Final = 2_000
 
 CONFIRMED_SHARE: Final = 2 / 3
-"""Of `broker.session.timeout.ms`: so long after a heartbeat that was answered well nobody else
-leads in this broker's place. Not all of it: the answer may be that of a controller which is being
-replaced.
+"""Of `broker.session.timeout.ms`: for so long after a heartbeat that was answered well, no other
+broker leads in this one's place. Not all of it: the answer may be that of a controller which is
+being replaced.
 """
 
 
@@ -78,9 +78,9 @@ class BrokerPart:
     """States: made → `load` → `listen` → `join` → serving → `stop`.
 
     Args:
-        directories: opened; whoever opened them releases them after `stop`.
+        directories: opened; the caller releases them after `stop`.
         kraft_version: the quorum's level, for clients that ask.
-        on_fault: told of exceptions that nobody expected.
+        on_fault: told of unexpected exceptions.
         on_fatal: told in one line that the node must not go on.
         network: where it listens, and reaches other brokers; the machine's own without one.
     """
@@ -358,7 +358,7 @@ class BrokerPart:
         lifecycle = self._lifecycle
         broker_epoch = UNKNOWN_BROKER_EPOCH
         if lifecycle is not None and lifecycle.state is BrokerState.RUNNING:
-            # Followers fetch on meanwhile: whoever is to lead next has everything.
+            # Followers go on fetching, so that the next leader has everything.
             if self._config.get_boolean("controlled.shutdown.enable"):
                 await lifecycle.begin_controlled_shutdown()
             # With or without leave: everything is flushed below, so nothing will be missing.
@@ -366,7 +366,7 @@ class BrokerPart:
             lifecycle.move_to(BrokerState.SHUTTING_DOWN)
         services, self.services = self.services, None  # from here on HTTP shows no more of it
         if self._coordinators is not None:
-            # First: whoever waits for a coordinator is told to look for the next one.
+            # First: clients that wait for a coordinator are told to look for the next one.
             await self._coordinators.close()
         if self._replica_manager is not None:
             await self._replica_manager.close()

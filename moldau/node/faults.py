@@ -1,4 +1,4 @@
-"""The fault table: what a node does about an exception that nobody expected.
+"""The fault table: what a node does about an unexpected exception.
 
 Owns the one decision between telling and stopping, and the only place where any exception is
 caught.

@@ -286,8 +286,8 @@ class Node:
         await broker.join(channel)
 
     async def _listen_http(self, serving: asyncio.Event) -> None:
-        """Serve HTTP as soon as clients are served; earlier when that takes long, so that whoever
-        watches the node can tell recovery from death.
+        """Serve HTTP as soon as clients are served; earlier when that takes long, so that a client
+        that watches the node can tell recovery from death.
         """
         address = http_address(self._config)
         if address is None:

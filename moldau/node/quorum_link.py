@@ -41,7 +41,7 @@ CATCH_UP_TIMEOUT_S: Final = 120.0
 
 
 class ControllerRouter(NetworkControllerChannel):
-    """`ControllerChannel` to whoever is active: in this process, or across the network.
+    """`ControllerChannel` to the active controller: in this process, or across the network.
 
     Args:
         node_id: this node's.
@@ -72,7 +72,7 @@ class ControllerRouter(NetworkControllerChannel):
         own = self._own
         if own is None or leader.node_id != self._node_id:
             return await super()._attempt(leader, request, principal, timeout_ms, client)
-        # What the controller was asked runs to its end there, also when nobody waits any more: the
+        # The controller carries out what it was asked even when no caller waits any more: the
         # limit is this caller's.
         try:
             async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
@@ -111,7 +111,7 @@ class LeaderRelay:
         self.on_change: Callable[[], object] | None = None
 
     def leader(self) -> LeaderAddress | None:
-        """Who leads, None while nobody is known to; on the broker's loop."""
+        """The leader, None while none is known; on the broker's loop."""
         return self._leader
 
     def publish(self, leader: LeaderAddress | None) -> None:

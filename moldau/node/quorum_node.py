@@ -2,8 +2,8 @@
 
 Owns: joining log, controller core, driver, listener and APIs on the quorum thread, and the way in
 and out of it. Must not: know the broker. Invariant: everything below runs on the quorum's loop;
-what other threads see are requests, responses, committed batches and who leads, none of which
-anybody changes afterwards.
+what other threads see are requests, responses, committed batches and the leader, none of which
+changes afterwards.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class QuorumNode:
     Args:
         directory_id: the id of the directory that holds the metadata log.
         on_fatal: told once, from the quorum's thread, when the node must not go on.
-        exception_handler: the quorum loop's, told of exceptions that nobody expected.
+        exception_handler: the quorum loop's, told of unexpected exceptions.
         filesystem, clock, network: the simulation's, or None for the machine's.
         limits, observer, authorizer: of the controller listeners.
         registry: gets what the loop's watchdog counts; without it there is none.
@@ -351,7 +351,7 @@ class QuorumNode:
 
     async def watch_leader(self, watcher: LeaderWatcher) -> None:
         """Call `watcher` on the quorum's loop with the active controller's address, now and
-        whenever it changes; None while nobody is known to lead. It must return at once.
+        whenever it changes; None while no leader is known. It must return at once.
         """
         await self._thread.run(self._watch_leader(watcher))
 
@@ -405,7 +405,7 @@ class QuorumNode:
 
 
 def leader_address(leadership: Leadership, listener_names: Sequence[str]) -> LeaderAddress | None:
-    """The active controller's address, None while nobody is known to lead.
+    """The active controller's address, None while no leader is known.
 
     Args:
         listener_names: `controller.listener.names`; the first that the leader has is taken, as

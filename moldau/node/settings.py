@@ -62,8 +62,8 @@ def server_limits(
 
 
 def _buffer_bytes(config: NodeConfig, key: str) -> int:
-    """Only a size that somebody chose: Kafka's default of 100 KiB switches off the system's own
-    tuning and doubled the CPU per request in our measurements.
+    """Only a size that the configuration names: Kafka's default of 100 KiB switches off the
+    system's own tuning and doubled the CPU per request in our measurements.
     """
     return config.get_int(key) if key in config.explicit else OS_DEFAULT_BYTES
 

@@ -192,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
 
         Args:
             memory: for those with many responses, to reuse receive buffers among the connections of
-                one loop; nobody waits for its limit here, so it must be out of reach.
+                one loop; no timer watches it here, so it must be out of reach.
             holds_responses: the bytes of responses stay in these buffers, until the caller says
                 with `release_responses` that it is through.
             authenticator: logs in before anything else is sent, and again before that ends.
@@ -229,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
                 connection._authenticator = authenticator
                 await connection._authenticate()
         except BaseException:
-            # Cancelled too: nobody else knows this connection yet.
+            # Cancelled too: no other code knows this connection yet.
             connection.close()
             raise
         return connection
@@ -330,7 +330,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write(message, self._version_of(message, api_version))
 
     def release_responses(self) -> None:
-        """Nobody reads the bytes of the responses so far any more (with `holds_responses`)."""
+        """The bytes of the responses so far are not read any more (with `holds_responses`)."""
         assert self._held is not None, "responses own their bytes"
         for frame in self._held:
             self._reader.release(frame)
@@ -530,7 +530,7 @@ class Connection(asyncio.BufferedProtocol):
         for pending in self._pending:
             if not pending.future.done():
                 pending.future.set_exception(type(error)(*error.args))
-                # Whoever was cancelled meanwhile never looks: that is no warning's business.
+                # A caller that was cancelled never looks: that is no warning's business.
                 pending.future.exception()
         self._pending.clear()
         if self._transport is not None:
@@ -574,7 +574,7 @@ class Connection(asyncio.BufferedProtocol):
             await self._authenticate()
         except (AuthenticationError, OSError, TimeoutError, RemoteProtocolError) as error:
             self._reauthentication = None
-            # Whoever connects anew is told by the login itself.
+            # The next connection is told by the login itself.
             self._fail(ConnectionLost(f"{self._peer} did not renew the session: {error}"))
             return
         self._reauthentication = None

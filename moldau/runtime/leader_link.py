@@ -1,8 +1,8 @@
-"""A connection that follows whoever leads.
+"""A connection that follows the leader.
 
 Owns: one connection at a time, made when it is first needed, given up when the leader has moved.
 Must not: retry, or know what requests mean. Invariant: a request is sent only to the address it was
-meant for; once that is not the leader's any more, whoever still waits there is told so at once
+meant for; once that is not the leader's any more, callers that still wait there are told so at once
 instead of waiting for an answer that may never come.
 """
 
@@ -98,14 +98,14 @@ class LeaderLink:
             )
 
     def leader_changed(self, leader: LeaderAddress | None) -> None:
-        """Give up a connection to somebody else than `leader`; None changes nothing yet: an old
+        """Give up a connection to any other node than `leader`; None changes nothing yet: an old
         leader that is still reachable says NOT_CONTROLLER itself.
         """
         if leader is not None and self._address is not None and leader != self._address:
             self._drop()
 
     async def close(self) -> None:
-        """Close for good; whoever waits is told ConnectionLost."""
+        """Close for good; callers that wait are told ConnectionLost."""
         self._is_closed = True
         connecting = self._connecting
         self._drop()
@@ -149,7 +149,7 @@ class LeaderLink:
         if self._connecting is task:
             self._connecting = None
         if not task.cancelled():
-            task.exception()  # seen: whoever waited may have given up
+            task.exception()  # seen: the caller may have given up
 
     def _drop(self) -> None:
         self._address = None

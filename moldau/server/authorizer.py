@@ -1,4 +1,4 @@
-"""Who may do what: the port every request passes, and the form of it that allows everything.
+"""Which principal may do what: the port of every request, and the form that allows everything.
 
 Owns the vocabulary of operations and resources (KIP-11, KIP-290) and the bit field that tells a
 client what it may do. Must not know requests or connections. Invariant: an answer depends only on
@@ -15,7 +15,7 @@ CLUSTER_RESOURCE_NAME: Final = "kafka-cluster"
 
 
 class Operation(IntEnum):
-    """What somebody wants to do, numbered as in Kafka's ACL requests."""
+    """What a principal wants to do, numbered as in Kafka's ACL requests."""
 
     UNKNOWN = 0
     ANY = 1
@@ -108,7 +108,9 @@ class Authorizer(Protocol):
 
 
 class AllowAllAuthorizer:
-    """No rules: everybody may do everything (what Kafka does without `authorizer.class.name`)."""
+    """No rules: every principal may do everything (what Kafka does without
+    `authorizer.class.name`).
+    """
 
     __slots__ = ()
 

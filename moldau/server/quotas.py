@@ -24,7 +24,7 @@ class Quotas(Protocol):
 
 
 class UnlimitedQuotas:
-    """No quotas: nobody is throttled."""
+    """No quotas: no client is throttled."""
 
     __slots__ = ()
 

@@ -127,7 +127,7 @@ class Request:
 
     @property
     def is_connection_lost(self) -> bool:
-        """Whether nobody is there any more to read the answer (answering is still required)."""
+        """Whether the client has gone and reads no answer (answering is still required)."""
         return self.connection.is_closed
 
     async def decode(self, message_class: type[MessageT]) -> MessageT:

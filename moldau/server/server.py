@@ -84,7 +84,7 @@ class ServerLimits:
 
 
 class RequestObserver(Protocol):
-    """Who is told of every answered request (metrics, quotas). Times in milliseconds."""
+    """Told of every answered request (metrics, quotas). Times in milliseconds."""
 
     def request_completed(
         self, request: Request, response_bytes: int, local_ms: float, total_ms: float

@@ -296,7 +296,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._server.log_closing(self, str(reader.error))
                 self.begin_closing()
                 return
-        # Who has begun a large frame goes on: its memory is reserved, and only its end frees it.
+        # A connection that has begun a large frame goes on: its memory is reserved, and only its
+        # end frees it.
         if self.is_closed or reader.holds_large_frame:
             return
         if reader.is_blocked or self._server.memory.is_exhausted:
@@ -304,7 +305,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.wait_for_memory(self)
 
     def eof_received(self) -> bool:
-        # Nobody waits for answers any more; a half-closed Kafka connection has no meaning. Nor does
+        # The client reads no more answers: a half-closed Kafka connection has no meaning. Nor does
         # what the transport still holds: a peer that reads none of it would stay for ever.
         self._abort()
         return False
@@ -425,7 +426,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                     request.close(f"malformed request: {error}")
                     return
                 except BaseException:
-                    # Our fault. Whoever hears of it decides about the node; this request may never
+                    # Our fault. The fault table decides about the node; this request may never
                     # be answered, and nothing behind it could be.
                     request.close("a request failed inside the node")
                     raise

@@ -40,7 +40,7 @@ class LeaderHints:
         self._leader_ids: dict[int, None] = {}
 
     def leader(self, topic: str, partition_index: int) -> LeaderHint:
-        """Who leads the partition; remembered for `endpoints`."""
+        """The partition's leader; remembered for `endpoints`."""
         hint = self._manager.leader_hint(topic, partition_index)
         if hint.leader_id >= 0:
             self._leader_ids[hint.leader_id] = None

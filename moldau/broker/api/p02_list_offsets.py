@@ -4,7 +4,7 @@ Behaviour: -1 latest (by isolation level), -2 earliest, -3 the largest timestamp
 local (v8), -5 latest tiered (v9) and -6 earliest pending upload (v11); other negative numbers, or
 one before its version, are UNSUPPORTED_VERSION. An offset that a new leader cannot vouch for yet is
 OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before v5, KIP-207). Latest is the log end for replicas
-and for debugging (-2), who may ask a follower too.
+and for debugging (-2), which may ask a follower too.
 Known gaps: no tiered storage, so -4 equals -2, and -5 and -6 find nothing, as in Kafka without it.
 A search by time reads and decompresses off the loop, one partition of a request at a time.
 """

@@ -1,8 +1,8 @@
 """ListGroups v0–v5: the groups that this broker coordinates.
 
-Behaviour: all groups for those who may DESCRIBE the cluster, the groups one may DESCRIBE for
+Behaviour: all groups for clients that may DESCRIBE the cluster, the groups they may DESCRIBE for
 others. States (v4, KIP-518) and types (v5, KIP-848) filter, in any case of letters; a name that
-nobody knows finds nothing. COORDINATOR_LOAD_IN_PROGRESS while some of them are still being loaded.
+is unknown finds nothing. COORDINATOR_LOAD_IN_PROGRESS while some of them are still being loaded.
 """
 
 from __future__ import annotations

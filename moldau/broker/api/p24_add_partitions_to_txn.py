@@ -2,7 +2,7 @@
 
 Behaviour: up to v3 a client's request for one transaction; a partition that the client may not
 write to, or that there is not, refuses all of them (OPERATION_NOT_ATTEMPTED for the others), and
-coordinators' own topics are for nobody. From v4 on a broker's (permission to CLUSTER_ACTION), for
+coordinators' own topics are refused. From v4 on a broker's (permission to CLUSTER_ACTION), for
 many transactions at once, each to be added or only to be verified (KIP-890): TRANSACTION_ABORTABLE
 for a partition that is not in the transaction. v2 knows PRODUCER_FENCED (INVALID_PRODUCER_EPOCH
 below). Known gaps: none.

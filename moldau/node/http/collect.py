@@ -1,4 +1,4 @@
-"""Metrics that nobody counts: read from the broker's parts when `/metrics` is asked for.
+"""Metrics that no counter holds: read from the broker's parts when `/metrics` is asked for.
 
 Owns the names of what is derived from logs, the metadata image and the server. Must not be called
 on hot paths. `log_samples` and `server_samples` look at mutable parts and run on the data loop, a
