@@ -60,7 +60,6 @@ def _create_topics(
                 name=name,
                 error_code=ErrorCode.INVALID_REQUEST,
                 error_message=NAMED_TWICE,
-                configs=None,
             )
         )
         yield
@@ -82,7 +81,6 @@ def _create_topics(
                     name=topic.name,
                     error_code=error,
                     error_message="creating it is not allowed",
-                    configs=None,
                 )
             )
 
