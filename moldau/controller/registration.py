@@ -27,6 +27,7 @@ from moldau.protocol.messages.p70_controller_registration import (
     ControllerRegistrationResponse,
     Feature,
 )
+from moldau.runtime.backoff import Backoff
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.restarts import RestartedTask
 from moldau.server.authorizer import AllowAllAuthorizer
@@ -38,8 +39,6 @@ OWN_PRINCIPAL: Final = "User:ANONYMOUS"
 REQUEST_TIMEOUT_MS: Final = 30_000.0
 FIRST_BACKOFF_MS: Final = 100.0
 MAX_BACKOFF_MS: Final = 120_000.0
-BACKOFF_FACTOR: Final = 2.0
-BACKOFF_JITTER: Final = 0.02
 
 
 class ControllerRegistrationManager:
@@ -68,8 +67,7 @@ class ControllerRegistrationManager:
         self._leader = leader
         self._apis = apis
         self._link = link
-        self._random = random
-        self._backoff_ms = FIRST_BACKOFF_MS
+        self._backoff = Backoff(FIRST_BACKOFF_MS, MAX_BACKOFF_MS, random)
         self._woken = asyncio.Event()
         self._has_registered = False
         """Since the last attempt, though another incarnation may have replaced it."""
@@ -110,7 +108,7 @@ class ControllerRegistrationManager:
     def leader_changed(self) -> None:
         """Another controller takes the registration now."""
         self._link.leader_changed(self._leader())
-        self._backoff_ms = FIRST_BACKOFF_MS
+        self._backoff.reset()
         self._woken.set()
 
     # -- inner workings --------------------------------------------------------------------------
@@ -130,14 +128,11 @@ class ControllerRegistrationManager:
             leader = self._leader()
             self._has_registered = False
             if leader is not None and await self._register(leader):
-                self._backoff_ms = FIRST_BACKOFF_MS
+                self._backoff.reset()
                 # What was answered is committed; it is replayed here in a moment.
                 await self._pause(REQUEST_TIMEOUT_MS)
                 continue
-            jitter = 1.0 + BACKOFF_JITTER * (2.0 * self._random.random() - 1.0)
-            pause_ms = self._backoff_ms * jitter
-            self._backoff_ms = min(self._backoff_ms * BACKOFF_FACTOR, MAX_BACKOFF_MS)
-            await self._pause(pause_ms)
+            await self._pause(self._backoff.next_ms())
 
     async def _pause(self, pause_ms: float) -> None:
         """Wait for a registration in the log, another leader, or the time to try again."""

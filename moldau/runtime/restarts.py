@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from moldau.runtime.backoff import Backoff
+
 FIRST_PAUSE_MS: Final = 1_000
 MAX_PAUSE_MS: Final = 60_000
 
@@ -23,18 +25,17 @@ JOB_KEY: Final = "job"
 class Restarts:
     """The failures of one job."""
 
-    __slots__ = ("_pause_ms", "name")
+    __slots__ = ("_backoff", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._pause_ms = FIRST_PAUSE_MS
+        self._backoff = Backoff(FIRST_PAUSE_MS, MAX_PAUSE_MS)
 
     def failed(self, error: BaseException) -> int:
         """Tell of a failure; on the job's loop. Returns after how many milliseconds to begin
         again.
         """
-        pause_ms = self._pause_ms
-        self._pause_ms = min(2 * pause_ms, MAX_PAUSE_MS)
+        pause_ms = int(self._backoff.next_ms())
         asyncio.get_running_loop().call_exception_handler(
             {
                 "message": f"{self.name} failed and is begun again in {pause_ms} ms",
@@ -46,7 +47,7 @@ class Restarts:
 
     def went_well(self) -> None:
         """The next failure is the first one in a row."""
-        self._pause_ms = FIRST_PAUSE_MS
+        self._backoff.reset()
 
 
 class RestartedTask:
