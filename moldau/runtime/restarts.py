@@ -17,6 +17,7 @@ from moldau.runtime.backoff import Backoff
 
 FIRST_PAUSE_MS: Final = 1_000
 MAX_PAUSE_MS: Final = 60_000
+LONG_LIFE_MS: Final = 60_000
 
 JOB_KEY: Final = "job"
 """In the context of the loop's exception handler: the name of the job that is begun again."""
@@ -51,7 +52,7 @@ class Restarts:
 
 
 class RestartedTask:
-    """A task that is begun again when it raises. After a life of MAX_PAUSE_MS or more, a failure
+    """A task that is begun again when it raises. After a life of LONG_LIFE_MS or more, a failure
     counts as the first in a row.
 
     States: made → running (`start`) → pausing (it raised) → running … → ended (it returned, or
@@ -98,7 +99,7 @@ class RestartedTask:
         if error is None:
             return
         loop = task.get_loop()
-        if loop.time() - self._started_s >= MAX_PAUSE_MS / 1000:
+        if loop.time() - self._started_s >= LONG_LIFE_MS / 1000:
             self._restarts.went_well()
         pause_ms = self._restarts.failed(error)
         if not self._is_stopped:

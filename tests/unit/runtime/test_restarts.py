@@ -63,7 +63,7 @@ async def test_a_task_that_raises_after_a_long_life_pauses_shortly(
 ) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
     monkeypatch.setattr(restarts, "FIRST_PAUSE_MS", 1)
-    monkeypatch.setattr(restarts, "MAX_PAUSE_MS", 0)  # a life of any length is a long one
+    monkeypatch.setattr(restarts, "LONG_LIFE_MS", 0)  # a life of any length is a long one
     failures: Iterator[Exception] = iter([ValueError() for _ in range(5)])
     has_ended = asyncio.Event()
 
