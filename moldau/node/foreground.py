@@ -12,6 +12,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import shutil
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -19,7 +20,6 @@ from typing import Any
 
 from moldau.config import ConfigError, NodeConfig
 from moldau.node import Node, NodeStartError
-from moldau.runtime.descriptors import raise_descriptor_limit
 from moldau.runtime.stop_signals import StopSignals
 from moldau.runtime.telemetry import configure_logging
 
@@ -146,3 +146,27 @@ def _refuse(message: str, *, status: int) -> int:
     line = " ".join(message.split())
     print(f"moldau: {line}", file=sys.stderr, flush=True)
     return status
+
+
+FEW_DESCRIPTORS = 10_000
+"""With fewer a node works, and its operator is told."""
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit to the hard one, as far as the system lets us; returns what it is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:
+            # macOS reports no hard limit and grants less than that.
+            logger.info("the limit of open files stays at %d: %s", soft, error)
+        else:
+            soft = hard
+    if soft != resource.RLIM_INFINITY and soft < FEW_DESCRIPTORS:
+        logger.warning(
+            "only %d files and connections may be open at a time (ulimit -n), each partition that "
+            "is written to takes three",
+            soft,
+        )
+    return soft

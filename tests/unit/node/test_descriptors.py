@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from moldau.runtime import descriptors
-from moldau.runtime.descriptors import raise_descriptor_limit
+from moldau.node import foreground
+from moldau.node.foreground import raise_descriptor_limit
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one(
 ) -> None:
     if hard_limit == resource.RLIM_INFINITY:
         pytest.skip("this system has no hard limit")
-    monkeypatch.setattr(descriptors, "FEW_DESCRIPTORS", hard_limit)
+    monkeypatch.setattr(foreground, "FEW_DESCRIPTORS", hard_limit)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit // 2, hard_limit))
     assert raise_descriptor_limit() == hard_limit
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard_limit, hard_limit)
@@ -38,6 +38,6 @@ def test_a_low_limit_is_told(
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit - 1, hard_limit))
     with monkeypatch.context() as patched, caplog.at_level(logging.INFO):
         patched.setattr(resource, "setrlimit", refuse)
-        patched.setattr(descriptors, "FEW_DESCRIPTORS", hard_limit)
+        patched.setattr(foreground, "FEW_DESCRIPTORS", hard_limit)
         assert raise_descriptor_limit() == hard_limit - 1
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
