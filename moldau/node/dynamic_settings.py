@@ -18,7 +18,7 @@ from moldau.metadata.image import ConfigResource, ConfigResourceType, MetadataDe
 from moldau.node.settings import server_limits
 from moldau.runtime.telemetry import set_level
 from moldau.server.server import Server
-from moldau.storage.cleaner.settings import CleanerSettings
+from moldau.storage.log_config import CleanerSettings
 from moldau.storage.log_manager import LogManager
 
 logger = logging.getLogger("moldau.node")

@@ -20,7 +20,7 @@ from moldau.protocol.messages.p35_describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from moldau.runtime.slices import LoopSlices
-from moldau.storage.log_dir_description import describe_log_dirs
+from moldau.storage.log_manager import describe_log_dirs
 
 
 async def answer(
