@@ -24,18 +24,6 @@ from moldau.storage.log_config import NEVER_MS
 class PeriodicJob:
     """States: idle -> waiting (`start`) -> running -> waiting ... -> stopped (`stop`)."""
 
-    __slots__ = (
-        "_again",
-        "_clock",
-        "_interval_ms",
-        "_is_pausing",
-        "_restarts",
-        "_run",
-        "_stopped",
-        "_task",
-        "_timer",
-    )
-
     def __init__(
         self,
         name: str,

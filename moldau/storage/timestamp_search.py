@@ -42,22 +42,6 @@ class TimestampSearch:
     deleted: records that were removed since are not found, the search begins again instead.
     """
 
-    __slots__ = (
-        "_base_offset",
-        "_failure",
-        "_is_rebuilt",
-        "_limit",
-        "_log",
-        "_log_start_offset",
-        "_region",
-        "_replacement_count",
-        "_seen",
-        "_segment",
-        "_timestamp_ms",
-        "_truncation_count",
-        "found",
-    )
-
     def __init__(self, log: Log, timestamp_ms: int, *, max_offset: int | None = None) -> None:
         """`max_offset` is exclusive; None: the log end offset of now."""
         self._log = log

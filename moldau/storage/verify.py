@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from struct import Struct
@@ -22,6 +23,7 @@ from moldau.protocol.records import (
     BATCH_HEADER_SIZE,
     BatchHeader,
     InvalidBatch,
+    InvalidBatchReason,
     decode_records,
     read_batch_header,
     validate_records,
@@ -92,39 +94,32 @@ class SegmentFacts:
     last_leader_epoch: int = -1
 
 
+@dataclass(slots=True)
 class SegmentVerifier:
     """One pass over a segment; `findings` yields as it goes, `facts` is complete after it."""
 
-    def __init__(
-        self,
-        filesystem: Filesystem,
-        log_path: str,
-        *,
-        recovery_point: int | None,
-        is_last: bool,
-        allows_gaps: bool,
-        deep: bool,
-        on_progress: Callable[[int], None] | None = None,
-    ) -> None:
-        """`recovery_point`: what is below it was flushed; None when that is not known."""
-        self._filesystem = filesystem
-        self._log_path = log_path
-        self._stem = log_path.removesuffix(".log")
-        self._recovery_point = recovery_point
-        self._is_last = is_last
-        self._allows_gaps = allows_gaps
-        self._deep = deep
-        self._on_progress = on_progress
-        base_offset = int(os.path.basename(self._stem))
+    filesystem: Filesystem
+    log_path: str
+    recovery_point: int | None
+    """What is below it was flushed; None when that is not known."""
+    is_last: bool
+    allows_gaps: bool
+    deep: bool
+    on_progress: Callable[[int], None] | None
+    facts: SegmentFacts = field(init=False)
+
+    def __post_init__(self) -> None:
+        base_offset = int(os.path.basename(self.log_path).removesuffix(".log"))
         self.facts = SegmentFacts(base_offset, base_offset)
 
     def findings(self) -> Iterator[Finding]:
         """Raises: OSError of the log file itself."""
-        index = _IndexWalk(self._filesystem, self._stem + ".index", self.facts.base_offset)
-        times = _TimeIndexWalk(self._filesystem, self._stem + ".timeindex", self.facts)
+        stem = self.log_path.removesuffix(".log")
+        index = _IndexWalk(self.filesystem, stem + ".index", self.facts.base_offset)
+        times = _TimeIndexWalk(self.filesystem, stem + ".timeindex", self.facts)
         yield from index.problems
         yield from times.problems
-        file = self._filesystem.open(self._log_path, write=False)
+        file = self.filesystem.open(self.log_path, write=False)
         try:
             self.facts.size_bytes = file.size_bytes
             for position, header in self._batches(file):
@@ -133,13 +128,13 @@ class SegmentVerifier:
                 yield from times.batch(header)
         except InvalidBatch as error:
             yield self._log_damage(file, error)
-            if self._on_progress is not None:
-                self._on_progress(file.size_bytes - self.facts.end_position)
+            if self.on_progress is not None:
+                self.on_progress(file.size_bytes - self.facts.end_position)
         finally:
             file.close()
         yield from index.end(self.facts.end_position)
         yield from times.end(self.facts.next_offset)
-        yield from _txn_index_findings(self._filesystem, self._stem + ".txnindex", self.facts)
+        yield from _txn_index_findings(self.filesystem, stem + ".txnindex", self.facts)
 
     def _batches(self, file: File) -> Iterator[tuple[int, BatchHeader]]:
         """Each batch whose frame, CRC and offsets are good. Raises: InvalidBatch, OSError."""
@@ -147,26 +142,24 @@ class SegmentVerifier:
         position = 0
         end = file.size_bytes
         while position < end:
-            header = _framed(file, position, end, facts.next_offset, self._is_first_batch())
+            is_first = facts.batch_count == 0
+            header = _framed(file, position, end, facts.next_offset, is_first)
             facts.batch_count += 1
             facts.record_count += header.record_count
             yield position, header
             position += header.size_bytes
-            if self._on_progress is not None:
-                self._on_progress(header.size_bytes)
+            if self.on_progress is not None:
+                self.on_progress(header.size_bytes)
             facts.end_position = position
             facts.next_offset = header.next_offset
             facts.max_timestamp_ms = max(facts.max_timestamp_ms, header.max_timestamp_ms)
             facts.last_leader_epoch = header.partition_leader_epoch
 
-    def _is_first_batch(self) -> bool:
-        return self.facts.batch_count == 0
-
     def _content_findings(
         self, file: File, position: int, header: BatchHeader
     ) -> Iterator[Finding]:
         gap = header.base_offset - self.facts.next_offset
-        if gap > 0 and not self._allows_gaps:
+        if gap > 0 and not self.allows_gaps:
             yield self._finding(
                 Severity.WARNING,
                 position,
@@ -179,10 +172,10 @@ class SegmentVerifier:
                 f"leader epoch {header.partition_leader_epoch} after "
                 f"{self.facts.last_leader_epoch}",
             )
-        if self._deep and header.size_bytes <= MAX_DECODED_BYTES:
+        if self.deep and header.size_bytes <= MAX_DECODED_BYTES:
             try:
                 data = file.pread(header.size_bytes, position)
-                if self._allows_gaps:
+                if self.allows_gaps:
                     # Compaction takes single records out of a batch: their count and deltas vary.
                     decode_records(data)
                 else:
@@ -196,25 +189,23 @@ class SegmentVerifier:
         next_offset = facts.next_offset
         left = file.size_bytes - error.position
         text = f"{error.message}; {left} bytes from offset {next_offset} on cannot be read"
-        if self._recovery_point is None:
+        if self.recovery_point is None:
             return self._finding(Severity.DAMAGE, error.position, text)
-        if next_offset < self._recovery_point:
-            reason = f"{text}, below the recovery point {self._recovery_point}"
+        if next_offset < self.recovery_point:
+            reason = f"{text}, below the recovery point {self.recovery_point}"
             return self._finding(Severity.DAMAGE, error.position, reason)
-        if self._is_last:
+        if self.is_last:
             reason = f"{text}, not flushed: recovery cuts the log here"
             return self._finding(Severity.NOTE, error.position, reason)
         reason = f"{text}, not flushed: recovery cuts the log here and drops later segments"
         return self._finding(Severity.WARNING, error.position, reason)
 
     def _finding(self, severity: Severity, position: int | None, reason: str) -> Finding:
-        return Finding(severity, self._log_path, position, reason)
+        return Finding(severity, self.log_path, position, reason)
 
 
 def _framed(file: File, position: int, end: int, next_offset: int, is_first: bool) -> BatchHeader:
     """The header of a batch whose frame, CRC and base offset are good. Raises: InvalidBatch."""
-    from moldau.protocol.records import InvalidBatchReason as Reason
-
     head = file.pread(min(BATCH_HEADER_SIZE, end - position), position)
     try:
         header = read_batch_header(head)
@@ -222,13 +213,13 @@ def _framed(file: File, position: int, end: int, next_offset: int, is_first: boo
         raise error.at(position) from None
     if position + header.size_bytes > end:
         text = f"a batch of {header.size_bytes} bytes where {end - position} are left"
-        raise InvalidBatch(Reason.TRUNCATED, text, position=position)
+        raise InvalidBatch(InvalidBatchReason.TRUNCATED, text, position=position)
     if batch_crc(file, position, header) != header.crc:
-        raise InvalidBatch(Reason.BAD_CRC, "the CRC does not match", position=position)
+        raise InvalidBatch(InvalidBatchReason.BAD_CRC, "the CRC does not match", position=position)
     straddles = is_first and header.last_offset >= next_offset
     if header.last_offset_delta < 0 or (header.base_offset < next_offset and not straddles):
         text = f"base offset {header.base_offset} where {next_offset} is next"
-        raise InvalidBatch(Reason.BAD_OFFSET, text, position=position)
+        raise InvalidBatch(InvalidBatchReason.BAD_OFFSET, text, position=position)
     return header
 
 
@@ -439,25 +430,17 @@ class Verification:
                 )
 
     def _directory_files(self, path: str) -> Iterator[Finding]:
-        try:
+        with _faults(path, Severity.DAMAGE) as found:
             if read_meta_properties(self.filesystem, path) is None:
-                yield Finding(
-                    Severity.WARNING,
-                    os.path.join(path, META_PROPERTIES),
-                    None,
-                    "missing: this is not a formatted log directory",
-                )
-        except CorruptFile as error:
-            yield Finding(Severity.DAMAGE, error.path, None, error.reason)
-        except OSError as error:
-            yield _unreadable(path, error)
+                file = os.path.join(path, META_PROPERTIES)
+                reason = "missing: this is not a formatted log directory"
+                found.append(Finding(Severity.WARNING, file, None, reason))
+        yield from found
         for name in sorted(OFFSET_CHECKPOINTS):
-            try:
-                read_offset_checkpoint(self.filesystem, os.path.join(path, name))
-            except CorruptFile as error:
-                yield Finding(Severity.WARNING, error.path, None, error.reason)
-            except OSError as error:
-                yield _unreadable(os.path.join(path, name), error)
+            file = os.path.join(path, name)
+            with _faults(file, Severity.WARNING) as found:
+                read_offset_checkpoint(self.filesystem, file)
+            yield from found
 
     def _recovery_points(self, path: str) -> dict[TopicPartition, int] | None:
         """By partition; None without a checkpoint, or after a clean stop (all was flushed)."""
@@ -497,6 +480,8 @@ class Verification:
         if recovery_points is not None and topic_partition != METADATA_PARTITION:
             recovery_point = recovery_points.get(topic_partition, 0)
         yield from self._small_files(path, names)
+        is_internal = topic_partition.topic in _COMPACTED_TOPICS
+        allows_gaps = is_internal or topic_partition in self._compacted
         segments = [name for name in names if _SEGMENT.fullmatch(name)]
         next_offset: int | None = None
         for number, name in enumerate(segments):
@@ -508,27 +493,23 @@ class Verification:
             verifier = SegmentVerifier(
                 self.filesystem,
                 os.path.join(path, name),
-                recovery_point=recovery_point,
-                is_last=is_last,
-                allows_gaps=topic_partition in self._compacted
-                or topic_partition.topic in _COMPACTED_TOPICS,
-                deep=self.deep,
-                on_progress=self.on_progress,
+                recovery_point,
+                is_last,
+                allows_gaps,
+                self.deep,
+                self.on_progress,
             )
             try:
                 yield from verifier.findings()
             except OSError as error:
                 yield _unreadable(os.path.join(path, name), error)
             facts = verifier.facts
-            self._count(facts.batch_count, facts.record_count, facts.size_bytes)
+            self.segment_count += 1
+            self.batch_count += facts.batch_count
+            self.record_count += facts.record_count
+            self.checked_bytes += facts.size_bytes
             next_offset = facts.next_offset
         yield from self._end(path, segments, next_offset, recovery_point)
-
-    def _count(self, batch_count: int, record_count: int, size_bytes: int) -> None:
-        self.segment_count += 1
-        self.batch_count += batch_count
-        self.record_count += record_count
-        self.checked_bytes += size_bytes
 
     def _end(
         self,
@@ -542,28 +523,23 @@ class Verification:
             reason = f"the log ends at {next_offset}, its recovery point is {recovery_point}"
             yield Finding(Severity.DAMAGE, file, None, reason)
         epochs = os.path.join(path, LEADER_EPOCH_CHECKPOINT)
-        try:
+        with _faults(epochs, Severity.WARNING) as found:
             for entry in read_leader_epoch_checkpoint(self.filesystem, epochs):
                 if next_offset is not None and entry.start_offset > next_offset:
                     reason = (
                         f"leader epoch {entry.leader_epoch} begins at {entry.start_offset}, "
                         f"the log ends at {next_offset}"
                     )
-                    yield Finding(Severity.WARNING, epochs, None, reason)
-        except CorruptFile as error:
-            yield Finding(Severity.WARNING, error.path, None, error.reason)
-        except OSError as error:
-            yield _unreadable(epochs, error)
+                    found.append(Finding(Severity.WARNING, epochs, None, reason))
+        yield from found
 
     def _small_files(self, path: str, names: list[str]) -> Iterator[Finding]:
-        try:
+        with _faults(path, Severity.DAMAGE) as found:
             if read_partition_metadata(self.filesystem, path) is None:
                 file = os.path.join(path, PARTITION_METADATA)
-                yield Finding(Severity.WARNING, file, None, "missing: the topic id is not known")
-        except CorruptFile as error:
-            yield Finding(Severity.DAMAGE, error.path, None, error.reason)
-        except OSError as error:
-            yield _unreadable(path, error)
+                reason = "missing: the topic id is not known"
+                found.append(Finding(Severity.WARNING, file, None, reason))
+        yield from found
         for name in names:
             file = os.path.join(path, name)
             if name.endswith(_LEFTOVERS):
@@ -575,6 +551,18 @@ class Verification:
                     yield Finding(Severity.WARNING, file, None, str(error))
                 except OSError as error:
                     yield _unreadable(file, error)
+
+
+@contextmanager
+def _faults(path: str, severity: Severity) -> Iterator[list[Finding]]:
+    """A list to fill with findings; a damaged or unreadable file becomes one of them."""
+    found: list[Finding] = []
+    try:
+        yield found
+    except CorruptFile as error:
+        found.append(Finding(severity, error.path, None, error.reason))
+    except OSError as error:
+        found.append(_unreadable(path, error))
 
 
 def _unreadable(path: str, error: OSError) -> Finding:
