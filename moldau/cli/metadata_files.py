@@ -30,7 +30,7 @@ from moldau.raft.snapshot_files import (
     snapshot_path,
 )
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.corrupt_file import CorruptFile
+from moldau.storage.faults import CorruptFile
 from moldau.storage.meta_properties import MetaProperties, read_meta_properties
 
 LOG_SUFFIX: Final = ".log"

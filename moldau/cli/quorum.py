@@ -281,7 +281,7 @@ def _new_voter(path: Path) -> tuple[int, uuid.UUID, str, list[QuorumEndpoint]]:
     """Node id, directory id, cluster id and addresses of a controller that is formatted."""
     from moldau.config import ConfigError, NodeConfig
     from moldau.runtime.filesystem import OsFilesystem
-    from moldau.storage.corrupt_file import CorruptFile
+    from moldau.storage.faults import CorruptFile
     from moldau.storage.meta_properties import read_meta_properties
 
     try:

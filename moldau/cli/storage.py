@@ -21,7 +21,7 @@ from moldau.protocol.types import uuid_from_base64, uuid_to_base64
 from moldau.raft import METADATA_DIRECTORY
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
-from moldau.storage.corrupt_file import CorruptFile
+from moldau.storage.faults import CorruptFile
 from moldau.storage.meta_properties import read_meta_properties
 
 if TYPE_CHECKING:

@@ -56,12 +56,10 @@ from moldau.server.request_router import RequestRouter
 from moldau.server.server import ListenerSpec, Server
 from moldau.server.start_gate import StartGate
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
-from moldau.storage.cleaner.process_worker import ProcessWorker
-from moldau.storage.cleaner.settings import CleanerSettings
-from moldau.storage.log_config import LogConfig
+from moldau.storage.cleaner.workers import ProcessWorker
+from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
 from moldau.storage.log_directory import LogDirectories, LogDirectory
 from moldau.storage.log_manager import LogManager
-from moldau.storage.manager_settings import LogManagerSettings
 
 logger = logging.getLogger("moldau.node")
 

@@ -32,8 +32,8 @@ from moldau.raft import (
 )
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.corrupt_file import CorruptFile
-from moldau.storage.log_directory import LogDirectoryError, describe
+from moldau.storage.faults import CorruptFile, describe
+from moldau.storage.log_directory import LogDirectoryError
 from moldau.storage.meta_properties import (
     MetaProperties,
     read_meta_properties,

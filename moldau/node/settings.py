@@ -26,7 +26,7 @@ from moldau.raft.core.values import Destination
 from moldau.runtime.network import OS_DEFAULT_BYTES
 from moldau.runtime.telemetry import set_level
 from moldau.server.server import Server, ServerLimits
-from moldau.storage.cleaner.settings import CleanerSettings
+from moldau.storage.log_config import CleanerSettings
 from moldau.storage.log_manager import LogManager
 
 UNLIMITED_REQUEST_BYTES: Final = -1

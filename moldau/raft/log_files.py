@@ -37,8 +37,7 @@ from moldau.raft.values import (
 )
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import FileRegion, Filesystem
-from moldau.storage.corrupt_file import CorruptFile
-from moldau.storage.faults import DiskFull, LogOffline
+from moldau.storage.faults import CorruptFile, DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.partition_metadata import read_partition_metadata, write_partition_metadata

@@ -1,18 +1,16 @@
-"""What a leader demands of records before it appends them, and what it makes of them off the loop.
+"""What a leader or a follower demands of records before it appends them, and their preparation.
 
-Owns: the checks of a produce request's batches that need no log, recompression for topics with a
-`compression.type` of their own, the look at the keys of a compacted topic's records.
-Must not: know offsets, producers or files.
-Invariant: nothing is changed in a buffer before every batch in it passed. Per-record contents are
-not looked at (architecture: record batches stay the bytes the producer sent) but for keys, where
-the topic is compacted; timestamps are checked against the batch's base and max timestamp.
+Invariant: nothing is changed in a buffer before every batch in it passed. Batches stay the bytes
+the producer sent: of their records only the keys are read, where the topic is compacted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
+from typing import Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import (
@@ -23,6 +21,8 @@ from moldau.protocol.records import (
     InvalidBatchReason,
     decode_records,
     iter_batches,
+    patch_batch,
+    patch_log_append_time,
     recompress,
     scan_keys,
     validate_header,
@@ -30,40 +30,51 @@ from moldau.protocol.records import (
 )
 from moldau.storage.faults import AppendRejected
 from moldau.storage.log_config import MAX_INT64, LogConfig
+from moldau.storage.segment import MAX_RELATIVE_OFFSET
 
 _CLIENT_ATTRIBUTES = 0x17
 """Codec and transactional bit: all a producer may set."""
 MIN_RECORD_BYTES = 7
-"""The least an uncompressed record takes: length, attributes, two deltas, three counts."""
+"""The least bytes of an uncompressed record: length, attributes, two deltas, three counts."""
 _MAX_EXPANSION = (1, 1032, 64, 255, 32768)
-"""What a byte of data can become, by codec: what the formats of deflate, snappy, lz4 and zstd (a
-run of 128 KB in four bytes) allow at most. A count beyond that is a lie that would cost offsets."""
+"""The most bytes that a byte of data can become, by codec: the limits of the formats of deflate,
+snappy, lz4 and zstd (a run of 128 KB in four bytes). A larger count is false and would cost
+offsets."""
 _MAX_CODEC = 4
 _CODEC_MASK = 0x07
 _LENGTH = Struct(">i")
 MAX_INLINE_KEY_CHECKS = 5_000
-"""Records of an uncompressed batch whose keys are looked at on the loop (native codec: 0.1 ms)."""
+"""Records of an uncompressed batch whose keys are read on the loop (native codec: 0.1 ms)."""
 
 MAX_RECORD_ERRORS = 1_000
-"""Records named one by one in the answer to a batch that is refused for them."""
+"""The most records that the answer to a rejected batch names."""
+
+
+Batches = list[tuple[int, BatchHeader]]
+"""Position and header of each batch of a buffer."""
+
+ROOMLESS_MS: Final = 1_000
+"""How long after a batch found no room the batches behind it, which are in flight, get the same
+error."""
+MAX_ROOMLESS_PRODUCERS: Final = 1_000
 
 
 class AppendOrigin(Enum):
-    """Who hands over records; decides which checks apply."""
+    """Where records come from; decides which checks apply."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
     RAFT_LEADER = "raft leader"
     REPLICATION = "replication"
-    """Fetched from the partition's leader, which checked them: limits of size hold no more."""
+    """Fetched from the partition's leader, which checked them: limits of size do not apply."""
 
 
 @dataclass(slots=True)
 class AppendResult:
-    """What became of an append. Offsets are -1 with an error; `last_offset` is inclusive.
+    """The outcome of an append. Offsets are -1 with an error; `last_offset` is inclusive.
 
     `log_append_time_ms` is -1 unless the topic uses LogAppendTime. A duplicate is no error: the
-    offsets are those of the first time.
+    offsets are those of the first append.
     """
 
     error: ErrorCode
@@ -89,7 +100,7 @@ def rejected(invalid: InvalidBatch) -> AppendRejected:
 
 def check_batches(
     records: bytearray | memoryview, config: LogConfig, origin: AppendOrigin, now_ms: int
-) -> list[tuple[int, BatchHeader]]:
+) -> Batches:
     """Position and header of every batch, all of them acceptable.
 
     Raises: AppendRejected with CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE,
@@ -139,7 +150,7 @@ def check_batches(
 
 
 def whole_batches_bytes(records: bytearray | memoryview) -> int:
-    """How many bytes of a fetched response are whole batches: it may end in the middle of one.
+    """How many bytes of a fetch response are whole batches: it may end within a batch.
 
     Raises: AppendRejected with CORRUPT_MESSAGE when there is not one whole batch.
     """
@@ -148,7 +159,7 @@ def whole_batches_bytes(records: bytearray | memoryview) -> int:
     while position + LOG_OVERHEAD <= size_bytes:
         (batch_length,) = _LENGTH.unpack_from(records, position + 8)
         if batch_length < BATCH_HEADER_SIZE - LOG_OVERHEAD:
-            return size_bytes  # garbage: whoever reads the headers says so
+            return size_bytes  # garbage: reading the headers fails on it
         if position + LOG_OVERHEAD + batch_length > size_bytes:
             break
         position += LOG_OVERHEAD + batch_length
@@ -160,7 +171,7 @@ def whole_batches_bytes(records: bytearray | memoryview) -> int:
 
 
 def _is_plain(header: BatchHeader) -> bool:
-    """The common case decided at a glance; anything else goes through the full rules."""
+    """Whether the header is the common case, which needs no full validation."""
     attributes = header.attributes
     return (
         not attributes & ~_CLIENT_ATTRIBUTES
@@ -192,12 +203,135 @@ def _check_time(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
             )
 
 
+class RoomlessProducers(dict[int, float]):
+    """Producers whose latest batch found no room on the disk, with the (monotonic) time of it.
+
+    Batches that follow such a batch within `ROOMLESS_MS` are in flight and would look like a gap.
+    librdkafka takes a gap for lost records: it begins a new epoch in all partitions, and sends
+    again there what may be written already.
+    """
+
+    __slots__ = ()
+
+    def note(self, batches: Batches, now_ms: float) -> None:
+        """These batches found no room; `now_ms` is monotonic."""
+        for _, header in batches:
+            if header.producer_id >= 0:
+                self.pop(header.producer_id, None)
+                self[header.producer_id] = now_ms
+        while len(self) > MAX_ROOMLESS_PRODUCERS:
+            del self[next(iter(self))]
+
+    def forget(self, batches: Batches) -> None:
+        """These batches were written."""
+        for _, header in batches:
+            self.pop(header.producer_id, None)
+
+    def has_recent(self, producer_id: int, now_ms: float) -> bool:
+        """Whether a batch of the producer was refused within `ROOMLESS_MS`."""
+        refused_ms = self.get(producer_id)
+        return refused_ms is not None and now_ms - refused_ms < ROOMLESS_MS
+
+
+def assign_offsets(batches: Batches, log_end_offset: int, leader_epoch: int) -> None:
+    """Put offsets and leader epoch in the headers. Raises: AppendRejected with INVALID_RECORD."""
+    offset = log_end_offset
+    for _, header in batches:
+        header.base_offset = offset
+        header.partition_leader_epoch = leader_epoch
+        offset += header.last_offset_delta + 1
+    if offset - log_end_offset > 2**31:
+        raise AppendRejected(ErrorCode.INVALID_RECORD, "more records than a segment can number")
+
+
+def patch_batches(
+    records: bytearray | memoryview, batches: Batches, config: LogConfig, now_ms: int
+) -> None:
+    """Write what `assign_offsets` put in the headers, and the append time, into the buffer."""
+    for position, header in batches:
+        patch_batch(
+            records,
+            position,
+            base_offset=header.base_offset,
+            partition_leader_epoch=header.partition_leader_epoch,
+        )
+        if config.uses_log_append_time:
+            patch_log_append_time(records, position, header, now_ms)
+
+
+def check_fetched(
+    records: bytearray | memoryview,
+    config: LogConfig,
+    now_ms: int,
+    leader_epoch: int,
+    next_offset: int,
+    *,
+    may_begin_below: bool,
+) -> tuple[bytearray | memoryview, Batches]:
+    """What a follower appends of a fetch response: whole batches up to `leader_epoch`.
+
+    They must follow each other from `next_offset` on; with `may_begin_below` the first one may
+    begin before it. Raises: AppendRejected.
+    """
+    whole_bytes = whole_batches_bytes(records)
+    if whole_bytes < len(records):
+        records = memoryview(records)[:whole_bytes]
+    batches = check_batches(records, config, AppendOrigin.REPLICATION, now_ms)
+    for index, (position, header) in enumerate(batches):
+        if header.partition_leader_epoch > leader_epoch:
+            return memoryview(records)[:position], batches[:index]
+        if (header.last_offset if may_begin_below else header.base_offset) < next_offset:
+            raise AppendRejected(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"base offset {header.base_offset} where {next_offset} is next",
+            )
+        next_offset = header.next_offset
+        may_begin_below = False
+    return records, batches
+
+
+def has_holes(next_offset: int, batches: Batches) -> bool:
+    """Whether offsets are missing: the leader's log was compacted."""
+    for _, header in batches:
+        if header.base_offset > next_offset:
+            return True
+        next_offset = header.base_offset + header.last_offset_delta + 1
+    return False
+
+
+def pieces(
+    batches: Batches, size_bytes: int, segment_bytes: int
+) -> Iterator[tuple[int, int, Batches]]:
+    """`(start, end, batches)` of what fits in a segment each; positions count from the start.
+
+    A batch that is larger than a segment gets one of its own.
+    """
+    first_offset = batches[0][1].base_offset
+    if (
+        size_bytes <= segment_bytes
+        and batches[-1][1].last_offset - first_offset <= MAX_RELATIVE_OFFSET
+    ):
+        yield 0, size_bytes, batches
+        return
+    start = end = 0
+    piece: Batches = []
+    for position, header in batches:
+        end = position + header.size_bytes
+        if piece and (
+            end - start > segment_bytes or header.last_offset - first_offset > MAX_RELATIVE_OFFSET
+        ):
+            yield start, position, piece
+            start, first_offset, piece = position, header.base_offset, []
+        piece.append((position - start, header))
+    yield start, end, piece
+
+
 class PreparedRecords(bytearray):
-    """Batches that `prepare` has looked through: nobody needs to decompress them once more."""
+    """Batches that `prepare` has checked: the append does not decompress them again."""
 
 
-def require_keys(records: bytearray | memoryview, batches: list[tuple[int, BatchHeader]]) -> None:
-    """Whether every record of data has a key, and is where and what its batch says.
+def require_keys(records: bytearray | memoryview, batches: Batches) -> None:
+    """Check that every record of data has a key and fits its batch.
 
     Raises: AppendRejected with INVALID_RECORD (naming the records), CORRUPT_MESSAGE or
     MESSAGE_TOO_LARGE.
@@ -236,10 +370,9 @@ def _require_keys(records: bytearray | memoryview, position: int, header: BatchH
 
 
 def needs_preparation(records: bytearray | memoryview, config: LogConfig) -> bool:
-    """Whether some batch has another codec than the topic wants, or a look at its keys takes time:
-    call `prepare` off the loop.
+    """Whether to call `prepare` off the loop: a batch must change its codec, or its keys take time.
 
-    Garbage needs none; the append refuses it.
+    Garbage needs no preparation; the append rejects it.
     """
     if isinstance(records, PreparedRecords):
         return False
@@ -259,8 +392,9 @@ def needs_preparation(records: bytearray | memoryview, config: LogConfig) -> boo
 
 
 def prepare(records: bytearray | memoryview, config: LogConfig) -> PreparedRecords:
-    """The same batches under the topic's codec, their keys looked at where they are needed. Touches
-    nothing but its arguments: offload it.
+    """The same batches under the topic's codec, their keys checked for a compacted topic.
+
+    Touches nothing but its arguments: offload it.
 
     Raises: AppendRejected with CORRUPT_MESSAGE, INVALID_RECORD or MESSAGE_TOO_LARGE.
     """
@@ -269,7 +403,7 @@ def prepare(records: bytearray | memoryview, config: LogConfig) -> PreparedRecor
     try:
         for position, header in iter_batches(records):
             if header.size_bytes > config.max_message_bytes:
-                # Refused either way; the append says so.
+                # The append rejects it.
                 return PreparedRecords(records)
             if not verify_crc(records, position, header):
                 raise InvalidBatch(

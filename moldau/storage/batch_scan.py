@@ -1,9 +1,7 @@
 """Walking over the batches of a segment file: headers only, or every byte with its CRC.
 
-Owns: bounded buffered reads and the step from one batch to the next.
-Must not: repair, cut, or judge what a damaged batch means.
-Invariant: whatever the file holds, only InvalidBatch (with the file position) and OSError come out,
-and no read goes past `end`.
+Invariant: whatever the file holds, only InvalidBatch (with the file position) and OSError are
+raised, and no read goes past `end`.
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ from moldau.protocol.records.header import CRC_COVERED_FROM
 from moldau.runtime.filesystem import Buffer, File
 
 HEADER_SCAN_BYTES = 8 * 1024
-"""Read at a time when only headers are wanted: small batches share a read, large ones are hopped
-over."""
+"""Read at a time for headers only: small batches share a read, large ones are skipped."""
 
 VERIFY_SCAN_BYTES = 1024 * 1024
 """Read at a time when every byte is wanted; memory stays at that, however large a batch is."""
@@ -54,7 +51,7 @@ def _check_frame(header: BatchHeader, position: int, end: int) -> None:
 
 
 def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch in [position, end); record bytes are not looked at.
+    """Position and header of each batch in [position, end); record bytes are not read.
 
     Raises: InvalidBatch, OSError.
     """

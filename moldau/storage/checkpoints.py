@@ -2,24 +2,28 @@
 
 Owns: the text format shared by `recovery-point-offset-checkpoint`, `replication-offset-checkpoint`,
 `log-start-offset-checkpoint` (lines of topic, partition, offset) and `leader-epoch-checkpoint`
-(lines of leader epoch, start offset), and the JSON of `.kafka_cleanshutdown`.
-Must not: know what the offsets are used for, or keep them in memory.
+(lines of leader epoch, start offset), the JSON of `.kafka_cleanshutdown`, and which contents of an
+offset file are the newest, across the loop and the disk threads.
+Must not: decide which offsets belong into a file, or what they are used for.
 Invariant: a file is replaced as a whole (temporary file, fsync, rename, fsync of the directory); a
 reader sees the old contents or the new ones. Anything that is not exactly the format is reported as
-CorruptFile, never guessed at.
+CorruptFile, never guessed at. An offset file never goes back to older contents: a write in a disk
+thread that comes after a newer one does nothing. The race this closes: (1) the loop hands over
+recovery points, (2) a truncation lowers one and writes it at once, (3) the thread of (1) runs.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.protocol.types import TopicPartition, uuid_from_base64, uuid_to_base64
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.corrupt_file import CorruptFile
+from moldau.storage.faults import CorruptFile
 
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
@@ -28,14 +32,15 @@ CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 CLEAN_SHUTDOWN_MARKER: Final = ".kafka_cleanshutdown"
 
-OFFSET_CHECKPOINTS: Final = frozenset(
-    {
-        RECOVERY_POINT_CHECKPOINT,
-        HIGH_WATERMARK_CHECKPOINT,
-        LOG_START_OFFSET_CHECKPOINT,
-        CLEANER_CHECKPOINT,
-    }
+OFFSET_CHECKPOINTS: Final = (
+    LOG_START_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    CLEANER_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
 )
+"""In the order in which they are written: nothing promises more than what is in the files."""
+
+Offsets = dict[TopicPartition, int]
 
 UNKNOWN_BROKER_EPOCH: Final = -1
 DIRECTORY_IDS: Final = "directoryIds"
@@ -51,14 +56,14 @@ class EpochStartOffset(NamedTuple):
     start_offset: int
 
 
-def read_offset_checkpoint(filesystem: Filesystem, path: str) -> dict[TopicPartition, int]:
+def read_offset_checkpoint(filesystem: Filesystem, path: str) -> Offsets:
     """The offsets in a checkpoint file; empty when there is no such file.
 
     Raises:
         CorruptFile: the file is not in the format, or names a partition twice.
         OSError: it cannot be read.
     """
-    offsets: dict[TopicPartition, int] = {}
+    offsets: Offsets = {}
     for number, fields in _read_lines(filesystem, path, field_count=3):
         partition = _number(path, number, "partition", fields[1], 0, _MAX_INT)
         offset = _number(path, number, "offset", fields[2], 0, _MAX_OFFSET)
@@ -107,11 +112,11 @@ def write_leader_epoch_checkpoint(
 
 
 class CleanShutdown(NamedTuple):
-    """What a clean-shutdown marker says.
+    """The contents of a clean-shutdown marker.
 
     `broker_epoch` is UNKNOWN_BROKER_EPOCH when the marker names none (an older release writes an
     empty file). `directory_ids` are all log directories that the broker had when it stopped, failed
-    ones included; empty when the marker does not say, as Apache Kafka's.
+    ones included; empty in the markers of Apache Kafka.
     """
 
     broker_epoch: int = UNKNOWN_BROKER_EPOCH
@@ -147,7 +152,7 @@ def read_clean_shutdown_marker(filesystem: Filesystem, directory: str) -> CleanS
 def write_clean_shutdown_marker(
     filesystem: Filesystem, directory: str, shutdown: CleanShutdown
 ) -> None:
-    """Say that everything in the directory is flushed and checkpointed (KIP-966).
+    """Mark that everything in the directory is flushed and checkpointed (KIP-966).
 
     The ids of the directories are an addition to Apache Kafka's marker, which ignores them.
     """
@@ -214,3 +219,55 @@ def _number(path: str, line: int, what: str, text: str, low: int, high: int) -> 
     if not (digits.isascii() and digits.isdigit() and low <= int(digits) <= high):
         raise CorruptFile(path, f"line {line}: {what} {text[:40]!r} is not a number that fits")
     return int(digits)
+
+
+class OffsetCheckpoint:
+    """One checkpoint file. Call `prepare` on the loop, its result in any thread."""
+
+    __slots__ = ("_filesystem", "_lock", "_newest", "_newest_number", "_written_number", "path")
+
+    def __init__(self, filesystem: Filesystem, path: str, contents: Offsets | None = None) -> None:
+        """`contents`: what the file is known to hold."""
+        self._filesystem = filesystem
+        self._lock = threading.Lock()
+        self._newest = contents
+        self._newest_number = 0
+        self._written_number = 0
+        self.path = path
+
+    def loaded(self, contents: Offsets) -> None:
+        """The file was read and holds `contents`."""
+        self._newest = contents
+
+    def prepare(self, offsets: Offsets) -> Callable[[], None] | None:
+        """A call that writes `offsets` to the file; None when it holds them already."""
+        if offsets == self._newest:
+            return None
+        self._newest = offsets
+        self._newest_number += 1
+        number = self._newest_number
+
+        def write() -> None:
+            with self._lock:
+                if number <= self._written_number:
+                    return
+                try:
+                    write_offset_checkpoint(self._filesystem, self.path, offsets)
+                except OSError:
+                    self._newest = None
+                    raise
+                self._written_number = number
+
+        return write
+
+    def write(self, offsets: Offsets) -> None:
+        """Write `offsets` to the file now, on the loop. Raises: OSError."""
+        write = self.prepare(offsets)
+        if write is not None:
+            write()
+            return
+        # A disk thread may not have written the same contents yet.
+        with self._lock:
+            if self._written_number < self._newest_number:
+                write_offset_checkpoint(self._filesystem, self.path, offsets)
+                self._written_number = self._newest_number

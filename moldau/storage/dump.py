@@ -1,23 +1,46 @@
 """The engine of `moldau log dump`: every file of a log directory as rows.
 
-Owns: which file holds what, and one row (a flat dict, JSON-ready) per batch, record or entry.
+Owns: which file holds what, one row (a flat dict, JSON-ready) per batch, record or entry, and what
+is inside records that brokers themselves wrote.
 Must not: change a file, need a running node, or stop at damage it can step over.
 Invariant: a row's "row" key says what it is: file, batch, record, index, timeindex, txnindex,
 producer, leader_epoch, checkpoint, property, note, error. Memory is bounded by one batch or one
-small file. Field names are those of Kafka's own dump tool where it shows the field.
+small file; a batch larger than MAX_DECODED_BYTES is checked in pieces and its records are not
+shown. Bytes that do not decode are shown with the reason. Field names are those of Kafka's own dump
+tool where it shows the field.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+import struct
 from collections.abc import Callable, Iterator
-from struct import Struct
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from crc32c import crc32c
 
 from moldau.config.errors import ConfigError
 from moldau.config.properties import parse_properties
-from moldau.runtime.filesystem import Filesystem
+from moldau.protocol.errors import RemoteProtocolError
+from moldau.protocol.records import (
+    BATCH_HEADER_SIZE,
+    BatchHeader,
+    ControlRecordType,
+    InvalidBatch,
+    Record,
+    TimestampType,
+    decode_control_key,
+    decode_end_txn_marker,
+    decode_records,
+    read_batch_header,
+)
+from moldau.protocol.schema import Message, Struct
+from moldau.protocol.types import uuid_to_base64
+from moldau.runtime.filesystem import File, Filesystem
 from moldau.storage.checkpoints import (
     CLEAN_SHUTDOWN_MARKER,
     LEADER_EPOCH_CHECKPOINT,
@@ -25,23 +48,305 @@ from moldau.storage.checkpoints import (
     read_leader_epoch_checkpoint,
     read_offset_checkpoint,
 )
-from moldau.storage.corrupt_file import CorruptFile
-from moldau.storage.dump_batches import DumpOptions, Row, batch_rows
-from moldau.storage.dump_records import bytes_to_json
-from moldau.storage.log_directory import describe, marked_partition, parse_partition_directory
+from moldau.storage.faults import CorruptFile, describe
+from moldau.storage.indexes import TXN_ENTRY, OffsetIndex, TimeIndex
+from moldau.storage.log_directory import marked_partition, parse_partition_directory
 from moldau.storage.meta_properties import META_PROPERTIES
 from moldau.storage.partition_metadata import PARTITION_METADATA
-from moldau.storage.producer_snapshot import decode_snapshot
+from moldau.storage.producer_state import decode_snapshot
 
-__all__ = ["MAX_SMALL_FILE_BYTES", "DumpOptions", "Row", "dump_path", "format_row"]
+JsonValue = Any
+"""None, bool, int, float, str, list or dict of them."""
+
+_INT16 = struct.Struct(">h")
+
+
+def bytes_to_json(value: bytes | memoryview | None) -> JsonValue:
+    """Text where the bytes are UTF-8 text, else `{"base64": ...}`; None stays None."""
+    if value is None:
+        return None
+    data = bytes(value)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def struct_to_json(value: Struct) -> dict[str, JsonValue]:
+    """A message's fields under Kafka's JSON names."""
+    fields = type(value).spec().fields
+    return {_camel_case(field.name): _to_json(getattr(value, field.name)) for field in fields}
+
+
+def _to_json(value: object) -> JsonValue:
+    if isinstance(value, Struct):
+        return struct_to_json(value)
+    if isinstance(value, UUID):
+        return uuid_to_base64(value)
+    if isinstance(value, list | tuple):
+        return [_to_json(each) for each in value]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes_to_json(bytes(value))
+    return value
+
+
+def _camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def control_record_to_json(record: Record) -> dict[str, JsonValue]:
+    """Type and contents of a control record."""
+    try:
+        key = decode_control_key(record.key)
+        if key.type in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
+            marker = decode_end_txn_marker(record)
+            return {
+                "controlType": marker.type.name,
+                "coordinatorEpoch": marker.coordinator_epoch,
+            }
+        if not isinstance(key.type, ControlRecordType):
+            return {"controlType": key.type, "value": bytes_to_json(record.value)}
+        return {"controlType": key.type.name, "data": _quorum_record(key.type, record.value)}
+    except (InvalidBatch, RemoteProtocolError) as error:
+        return {"controlType": None, "undecodable": str(error)}
+
+
+def _quorum_record(record_type: ControlRecordType, value: bytes | None) -> JsonValue:
+    """Raises: RemoteProtocolError."""
+    from moldau.protocol.messages import (
+        kraft_version_record,
+        leader_change_message,
+        snapshot_footer_record,
+        snapshot_header_record,
+        voters_record,
+    )
+
+    classes: dict[ControlRecordType, type[Message]] = {
+        ControlRecordType.LEADER_CHANGE: leader_change_message.LeaderChangeMessage,
+        ControlRecordType.SNAPSHOT_HEADER: snapshot_header_record.SnapshotHeaderRecord,
+        ControlRecordType.SNAPSHOT_FOOTER: snapshot_footer_record.SnapshotFooterRecord,
+        ControlRecordType.KRAFT_VERSION: kraft_version_record.KRaftVersionRecord,
+        ControlRecordType.KRAFT_VOTERS: voters_record.VotersRecord,
+    }
+    if value is None or len(value) < _INT16.size:
+        raise RemoteProtocolError("a control record without a version")
+    # Each of these messages begins with its own version as a field.
+    version = _INT16.unpack_from(value)[0]
+    message, _ = classes[record_type].decode(value, version)
+    return struct_to_json(message)
+
+
+def metadata_record_to_json(record: Record) -> dict[str, JsonValue]:
+    """Type, version and fields of a record of `__cluster_metadata`."""
+    from moldau.protocol.metadata_records import decode_record
+
+    if record.value is None:
+        return {"undecodable": "a metadata record without a value"}
+    try:
+        message, version = decode_record(record.value)
+    except RemoteProtocolError as error:
+        return {"undecodable": str(error), "payload": bytes_to_json(record.value)}
+    return {
+        "recordType": type(message).__name__,
+        "recordVersion": version,
+        "data": struct_to_json(message),
+    }
+
+
+def coordinator_record_to_json(topic: str, record: Record) -> dict[str, JsonValue]:
+    """Key and value of a record of `__consumer_offsets` or `__transaction_state`."""
+    from moldau.protocol.coordinator_records.frame import CONSUMER_OFFSETS, TRANSACTION_STATE
+
+    log = CONSUMER_OFFSETS if topic == CONSUMER_OFFSETS.topic else TRANSACTION_STATE
+    if record.key is None:
+        return {"undecodable": "a coordinator record without a key"}
+    try:
+        key = log.decode_key(record.key)
+        shown = {"keyType": type(key).__name__, "keyData": struct_to_json(key)}
+        if record.value is None:
+            return {**shown, "data": None}
+        value, version = log.decode_value(key, record.value)
+    except RemoteProtocolError as error:
+        return {
+            "undecodable": str(error),
+            "key": bytes_to_json(record.key),
+            "payload": bytes_to_json(record.value),
+        }
+    return {**shown, "recordVersion": version, "data": struct_to_json(value)}
+
+
+Row = dict[str, Any]
+
+MAX_DECODED_BYTES = 256 * 1024 * 1024
+_PIECE_BYTES = 4 * 1024 * 1024
+_CRC_COVERED_FROM = 21
+_CODEC_NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+_COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state")
+
+
+@dataclass(frozen=True, slots=True)
+class DumpOptions:
+    """What is shown of log files.
+
+    `deep`: a row per record too. `print_data`: with keys, values and headers (implies deep).
+    `decode`: what the values are: "auto" goes by the directory's name, "metadata" and "none".
+    `max_bytes`: stop after so many bytes of each log file.
+    """
+
+    deep: bool = False
+    print_data: bool = False
+    decode: str = "auto"
+    max_bytes: int | None = None
+
+    @property
+    def wants_records(self) -> bool:
+        """Whether a row per record is shown."""
+        return self.deep or self.print_data
+
+
+def batch_rows(file: File, topic: str, options: DumpOptions) -> Iterator[Row]:
+    """Rows of one `.log` or `.checkpoint` file. Raises: OSError."""
+    position = 0
+    end = file.size_bytes
+    limit = end if options.max_bytes is None else min(end, options.max_bytes)
+    while position < limit:
+        head = file.pread(min(BATCH_HEADER_SIZE, end - position), position)
+        if not any(head) and _is_zero(file, position, end):
+            yield {
+                "row": "note",
+                "position": position,
+                "reason": f"{end - position} preallocated zero bytes follow",
+            }
+            return
+        try:
+            header = read_batch_header(head)
+        except InvalidBatch as error:
+            yield _error(position, error.message)
+            return
+        size_bytes = header.size_bytes
+        if position + size_bytes > end:
+            left = end - position
+            yield _error(position, f"a batch of {size_bytes} bytes where {left} are left")
+            return
+        is_valid = batch_crc(file, position, header) == header.crc
+        yield batch_row(header, position, is_valid)
+        if options.wants_records:
+            if not is_valid:
+                yield _error(position, "the CRC does not match, the records are not shown")
+            elif size_bytes > MAX_DECODED_BYTES:
+                yield _error(position, f"{size_bytes} bytes are too many to show the records")
+            else:
+                yield from _record_rows(file, position, header, topic, options)
+        position += size_bytes
+
+
+def _is_zero(file: File, position: int, end: int) -> bool:
+    while position < end:
+        data = file.pread(min(_PIECE_BYTES, end - position), position)
+        if not data or any(data):
+            return False
+        position += len(data)
+    return True
+
+
+def batch_crc(file: File, position: int, header: BatchHeader) -> int:
+    """CRC-32C over what a batch's header says it covers. Raises: OSError."""
+    at = position + _CRC_COVERED_FROM
+    end = position + header.size_bytes
+    crc = 0
+    while at < end:
+        data = file.pread(min(_PIECE_BYTES, end - at), at)
+        if not data:
+            break
+        crc = crc32c(data, crc)
+        at += len(data)
+    return crc
+
+
+def batch_row(header: BatchHeader, position: int, is_valid: bool) -> Row:
+    """The line of a batch header, in the order of Kafka's dump tool."""
+    row: Row = {
+        "row": "batch",
+        "baseOffset": header.base_offset,
+        "lastOffset": header.last_offset,
+        "count": header.record_count,
+        "baseSequence": header.base_sequence,
+        "lastSequence": header.last_sequence,
+        "producerId": header.producer_id,
+        "producerEpoch": header.producer_epoch,
+        "partitionLeaderEpoch": header.partition_leader_epoch,
+        "isTransactional": header.is_transactional,
+        "isControl": header.is_control,
+        "deleteHorizonMs": header.base_timestamp_ms if header.has_delete_horizon else None,
+        "position": position,
+        _timestamp_name(header): header.max_timestamp_ms,
+        "size": header.size_bytes,
+        "magic": header.magic,
+        "compresscodec": _CODEC_NAMES.get(header.attributes & 7, str(header.attributes & 7)),
+        "crc": header.crc,
+        "isvalid": is_valid,
+    }
+    return row
+
+
+def _timestamp_name(header: BatchHeader) -> str:
+    is_create_time = header.timestamp_type is TimestampType.CREATE_TIME
+    return "CreateTime" if is_create_time else "LogAppendTime"
+
+
+def _record_rows(
+    file: File, position: int, header: BatchHeader, topic: str, options: DumpOptions
+) -> Iterator[Row]:
+    try:
+        records = decode_records(file.pread(header.size_bytes, position))
+    except InvalidBatch as error:
+        yield _error(position, error.message)
+        return
+    timestamp_name = _timestamp_name(header)
+    for record in records:
+        sequence = header.base_sequence
+        if sequence >= 0:
+            delta = record.offset - header.base_offset
+            sequence = (sequence + delta) & 0x7FFF_FFFF
+        row: Row = {
+            "row": "record",
+            "offset": record.offset,
+            timestamp_name: record.timestamp_ms,
+            "keySize": -1 if record.key is None else len(record.key),
+            "valueSize": -1 if record.value is None else len(record.value),
+            "sequence": sequence,
+            "headerKeys": [key for key, _ in record.headers],
+        }
+        row.update(_contents(record, header, topic, options))
+        yield row
+
+
+def _contents(
+    record: Record, header: BatchHeader, topic: str, options: DumpOptions
+) -> dict[str, Any]:
+    if header.is_control:
+        return control_record_to_json(record)
+    if not options.print_data:
+        return {}
+    if options.decode == "metadata" or (options.decode == "auto" and topic == "__cluster_metadata"):
+        return metadata_record_to_json(record)
+    if options.decode == "auto" and topic in _COORDINATOR_TOPICS:
+        return coordinator_record_to_json(topic, record)
+    contents = {"key": bytes_to_json(record.key), "payload": bytes_to_json(record.value)}
+    if record.headers:
+        contents["headers"] = [[key, bytes_to_json(value)] for key, value in record.headers]
+    return contents
+
+
+def _error(position: int, reason: str) -> Row:
+    return {"row": "error", "position": position, "reason": reason}
+
 
 MAX_SMALL_FILE_BYTES: Final = 64 * 1024 * 1024
-"""Larger indexes, snapshots and checkpoints are refused: nobody writes such."""
+"""Larger indexes, snapshots and checkpoints are refused: there are none in practice."""
 
 _NAME = re.compile(r"(\d{20})(-\d{10})?(\.[a-z]+)(\.deleted|\.swap|\.cleaned)?")
-_INDEX_ENTRY = Struct(">ii")
-_TIME_INDEX_ENTRY = Struct(">qi")
-_TXN_INDEX_ENTRY = Struct(">hqqqq")
 _PROPERTY_FILES = (META_PROPERTIES, PARTITION_METADATA)
 _JSON_FILES = (CLEAN_SHUTDOWN_MARKER, "quorum-state")
 _BOOTSTRAP = "bootstrap.checkpoint"
@@ -106,10 +411,6 @@ def _reader_for(name: str) -> Reader | None:
     return None if match is None else _READERS.get(match[3])
 
 
-def _base_offset(path: str) -> int:
-    return int(os.path.basename(path)[:20])
-
-
 def _topic_of(path: str) -> str:
     directory = os.path.basename(os.path.dirname(os.path.abspath(path)))
     found = parse_partition_directory(directory) or marked_partition(directory)
@@ -137,15 +438,20 @@ def _log_rows(filesystem: Filesystem, path: str, options: DumpOptions) -> Iterat
         file.close()
 
 
-def _entry_rows(
-    filesystem: Filesystem, path: str, entry: Struct, show: Callable[..., Row]
-) -> Iterator[Row]:
+def _index_rows(filesystem: Filesystem, path: str, options: DumpOptions) -> Iterator[Row]:
+    match = _NAME.fullmatch(os.path.basename(path))
+    assert match is not None
+    entry, kind, names = _INDEXES[match[3]]
     data = filesystem.read_bytes(path)
     # What an open index has preallocated reads as zeros.
     used = len(data.rstrip(b"\0"))
     count = min(-(-used // entry.size), len(data) // entry.size)
     for number in range(count):
-        yield show(*entry.unpack_from(data, number * entry.size))
+        values = entry.unpack_from(data, number * entry.size)
+        row: Row = {"row": kind, **dict(zip(names, values, strict=True))}
+        if kind != "txnindex":
+            row["offset"] += int(match[1])
+        yield row
     whole = len(data) // entry.size * entry.size
     if used > whole:
         left = len(data) - whole
@@ -153,39 +459,6 @@ def _entry_rows(
     elif count * entry.size < len(data):
         reason = f"{len(data) - count * entry.size} preallocated bytes follow"
         yield {"row": "note", "position": count * entry.size, "reason": reason}
-
-
-def _index_rows(filesystem: Filesystem, path: str, options: DumpOptions) -> Iterator[Row]:
-    base_offset = _base_offset(path)
-
-    def show(relative_offset: int, position: int) -> Row:
-        return {"row": "index", "offset": base_offset + relative_offset, "position": position}
-
-    return _entry_rows(filesystem, path, _INDEX_ENTRY, show)
-
-
-def _time_index_rows(filesystem: Filesystem, path: str, options: DumpOptions) -> Iterator[Row]:
-    base_offset = _base_offset(path)
-
-    def show(timestamp_ms: int, relative_offset: int) -> Row:
-        offset = base_offset + relative_offset
-        return {"row": "timeindex", "timestamp": timestamp_ms, "offset": offset}
-
-    return _entry_rows(filesystem, path, _TIME_INDEX_ENTRY, show)
-
-
-def _txn_index_rows(filesystem: Filesystem, path: str, options: DumpOptions) -> Iterator[Row]:
-    def show(version: int, producer_id: int, first: int, last: int, stable: int) -> Row:
-        return {
-            "row": "txnindex",
-            "version": version,
-            "producerId": producer_id,
-            "firstOffset": first,
-            "lastOffset": last,
-            "lastStableOffset": stable,
-        }
-
-    return _entry_rows(filesystem, path, _TXN_INDEX_ENTRY, show)
 
 
 def _snapshot_rows(filesystem: Filesystem, path: str, options: DumpOptions) -> Iterator[Row]:
@@ -241,12 +514,23 @@ def _text_rows(filesystem: Filesystem, path: str, options: DumpOptions) -> Itera
     yield {"row": "property", "key": os.path.basename(path), "value": text}
 
 
+#: By suffix: the format of an entry, the kind of row, the names of its values.
+_INDEXES: Final[dict[str, tuple[struct.Struct, str, tuple[str, ...]]]] = {
+    ".index": (OffsetIndex.ENTRY, "index", ("offset", "position")),
+    ".timeindex": (TimeIndex.ENTRY, "timeindex", ("timestamp", "offset")),
+    ".txnindex": (
+        TXN_ENTRY,
+        "txnindex",
+        ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset"),
+    ),
+}
+
 _READERS: Final[dict[str, Reader]] = {
     ".log": _log_rows,
     ".checkpoint": _log_rows,
     ".index": _index_rows,
-    ".timeindex": _time_index_rows,
-    ".txnindex": _txn_index_rows,
+    ".timeindex": _index_rows,
+    ".txnindex": _index_rows,
     ".snapshot": _snapshot_rows,
 }
 

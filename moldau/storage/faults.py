@@ -1,9 +1,4 @@
-"""What can go wrong with a log, as exceptions: the storage package's own fault vocabulary.
-
-Owns: the classes and the one decision which operating-system errors leave a log usable.
-Must not: log, retry, or decide what becomes of a directory (log_manager does).
-Invariant: a damaged or failing partition is reported with its file and, where known, position.
-"""
+"""The exceptions of the storage package, and which operating-system errors leave a log usable."""
 
 from __future__ import annotations
 
@@ -16,26 +11,42 @@ _OUT_OF_ROOM_ERRNOS = _NO_DESCRIPTOR_ERRNOS | {errno.ENOSPC, errno.EDQUOT, errno
 
 
 def is_out_of_room(error: OSError) -> bool:
-    """Whether it failed for want of room on the disk or among the process's descriptors: it may
-    succeed later, nothing is broken.
-    """
+    """Whether the disk or the process's descriptor table was full: a later attempt may succeed."""
     return error.errno in _OUT_OF_ROOM_ERRNOS
 
 
 def is_out_of_descriptors(error: OSError) -> bool:
-    """Whether a file could not be opened just now; unlike a full disk, no fsync says this."""
+    """Whether no descriptor was left to open a file; unlike a full disk, no fsync says this."""
     return error.errno in _NO_DESCRIPTOR_ERRNOS
 
 
+def describe(error: OSError) -> str:
+    """An OSError in words, without the path that its caller names."""
+    return error.strerror or str(error)
+
+
+class CorruptFile(ValueError):
+    """A checkpoint, property file, index or snapshot that does not parse.
+
+    `path` is the file, `reason` what is wrong with it; the text is one line with both. What a
+    damaged file costs is decided where it is read.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} is damaged: {reason}")
+        self.path = path
+        self.reason = reason
+
+
 class LogDamaged(Exception):
-    """Bytes that were flushed are not what was written: the partition must not be served."""
+    """Flushed bytes are not what was written: the partition must not be served."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(f"{path}: at byte {position}: {reason}")
 
 
 class LogOffline(Exception):
-    """The partition's log is offline; `reason` says since what. Answer KAFKA_STORAGE_ERROR."""
+    """The partition's log is offline, for `reason`. Answer KAFKA_STORAGE_ERROR."""
 
     error = ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -45,7 +56,7 @@ class LogOffline(Exception):
 
 
 class DiskFull(Exception):
-    """An operation could not be done for want of room; the log is as it was and stays online."""
+    """There was no room for an operation; the log is as it was and stays online."""
 
     error = ErrorCode.KAFKA_STORAGE_ERROR
 

@@ -1,9 +1,9 @@
 """FoundPartitions: what a node's log directories hold when it starts, against what they should.
 
-Owns: which partitions are missing, which ones two directories have, which directories were not
-read, and what the metadata, once it is known, makes of each.
-Must not: make logs, or know leaders. Invariant: a partition that is missing stays so, over any
-number of starts, until it is put aside or the metadata knows nothing of it (docs/adr/0016).
+Owns: which partitions are missing, which ones two directories have (twins), which directories were
+not read, and what becomes of each once the metadata is known.
+Must not: make logs, or know leaders. Invariant: a missing partition stays missing, over any number
+of starts, until it is put aside or the metadata does not know it (docs/adr/0016).
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_to_base64
-from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
-from moldau.storage.corrupt_file import CorruptFile
-from moldau.storage.faults import LogOffline
-from moldau.storage.log_directory import STRAY_SUFFIX, LogDirectory, describe
-from moldau.storage.log_loader import Checkpoints, DirectoryContents
+from moldau.storage.checkpoints import RECOVERY_POINT_CHECKPOINT, UNKNOWN_BROKER_EPOCH
+from moldau.storage.faults import CorruptFile, LogOffline, describe
+from moldau.storage.log_directory import STRAY_SUFFIX, DirectoryContents, LogDirectory
 from moldau.storage.partition_metadata import read_partition_metadata
 
 if TYPE_CHECKING:
@@ -35,11 +33,9 @@ class FoundPartitions:
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
         self.twins: set[TopicPartition] = set()
-        """Partitions that two directories have, until the metadata, or an operator, says which is
-        the right one.
-        """
+        """Partitions that two directories have, until metadata or an operator decide."""
         self.missing: set[TopicPartition] = set()
-        """Offline partitions that a checkpoint names and that are in no directory."""
+        """Offline partitions that a checkpoint names and no directory has."""
         self.unread: frozenset[UUID] = frozenset()
         """Directories that the broker had before and that could not be read at the start."""
         self._read: frozenset[UUID] = frozenset()
@@ -47,8 +43,9 @@ class FoundPartitions:
         self._nameless: set[UUID] = set()
 
     def gone(self, topic_partition: TopicPartition, directory: LogDirectory) -> None:
-        """The partition is put aside in that directory, and here its copies in others: a new log
-        of the name must not begin in what is left of an old one.
+        """The partition was put aside in that directory: put its copies in others aside too.
+
+        A new log must not begin in what is left of an old one of that name.
         """
         for contents in self._twin_places.get(topic_partition, ()):
             if contents.directory is not directory:
@@ -63,10 +60,10 @@ class FoundPartitions:
     # -- start -----------------------------------------------------------------------------------
 
     def previous_broker_epoch(self, found: Iterable[DirectoryContents]) -> int:
-        """The broker epoch with which everything there is was cleanly shut down, else -1 (KIP-966).
+        """The broker epoch with which all directories were cleanly shut down, else -1 (KIP-966).
 
-        Everything: each directory that is configured, or that the broker had when it stopped. A
-        partition that is damaged all the same, or missing, may lack what it acknowledged.
+        All: those that are configured, or that the broker had when it stopped. A partition that is
+        damaged all the same, or missing, may lack what it acknowledged.
         """
         stops = [contents.clean_shutdown for contents in found]
         epochs = {UNKNOWN_BROKER_EPOCH if each is None else each.broker_epoch for each in stops}
@@ -80,7 +77,7 @@ class FoundPartitions:
         return epochs.pop()
 
     def look_for_missing(self, found: Sequence[DirectoryContents]) -> None:
-        """Partitions that were here when the checkpoints were written, and are not any more."""
+        """Find partitions that were here when the checkpoints were written, and are gone."""
         self._read = frozenset(contents.directory.directory_id for contents in found)
         present = {each for contents in found for each in contents.partitions}
         noted: set[UUID] = set()
@@ -99,9 +96,11 @@ class FoundPartitions:
             logger.warning("%d partitions that were here are not any more", len(self.missing))
 
     def has_all(self, directory_ids: Iterable[UUID]) -> bool:
-        """Whether the start has read every directory: these, which the last registration names,
-        those of the last stop, and those that are configured. From now on one of these that it has
-        not read may have held any partition whose directory the metadata does not name.
+        """Whether the start has read every directory that this broker has or had.
+
+        These: `directory_ids` of the last registration, those of the last stop, and the configured
+        ones. Any of them that was not read may have held any partition whose directory the metadata
+        does not name.
         """
         self._note_unread(directory_ids)
         return not (self.unread or self._manager.has_failed_directories)
@@ -117,7 +116,7 @@ class FoundPartitions:
     def without_twins(
         self, found: Iterable[DirectoryContents]
     ) -> list[tuple[DirectoryContents, TopicPartition]]:
-        """What to load. A partition that two directories have is served from neither."""
+        """The partitions to load. A partition that two directories have is served from neither."""
         holders: dict[TopicPartition, list[DirectoryContents]] = {}
         for contents in found:
             for topic_partition in contents.partitions:
@@ -135,11 +134,10 @@ class FoundPartitions:
             self._put_offline(places[0], topic_partition, reason)
         return wanted
 
-    # -- what the metadata tells -----------------------------------------------------------------
+    # -- once the metadata is known --------------------------------------------------------------
 
     async def settle(self, place_of: Callable[[TopicPartition], tuple[UUID, UUID] | None]) -> None:
-        """Put aside what lies here and is not (any more) a replica of this broker, and choose
-        between two directories that have the same partition.
+        """Put aside logs that are no replica of this broker, and decide between twins.
 
         Args:
             place_of: topic id and log directory of this broker's replica, None when it has none.
@@ -166,7 +164,7 @@ class FoundPartitions:
                     await self._keep_twin(topic_partition, right, places)
 
     def _topic_ids(self, topic_partition: TopicPartition) -> list[UUID | None]:
-        """Those of the copies of a partition in several directories; None: it cannot be read."""
+        """Of all copies of the partition; None: it cannot be read."""
         found: list[UUID | None] = []
         for contents in self._twin_places[topic_partition]:
             path = contents.directory.join(str(topic_partition))
@@ -177,19 +175,17 @@ class FoundPartitions:
         return found
 
     def _is_of_others(self, topic_partition: TopicPartition, topic_id: UUID | None) -> bool:
-        """Whether each copy certainly belongs to another topic than this one, None: than any."""
+        """Whether no copy can belong to this topic; None: to any present topic."""
         return not {None, ZERO_UUID, topic_id}.intersection(self._topic_ids(topic_partition))
 
     def _put_twins_aside(self, topic_partition: TopicPartition) -> None:
-        """All copies are of topics that are gone. Raises nothing: a directory that fails by it is
-        left to itself.
-        """
+        """A directory that cannot be written fails and keeps its copy."""
         for contents in self._twin_places[topic_partition]:
             self._put_copy_aside(contents.directory, topic_partition)
         self._forget(topic_partition)
 
     def _put_copy_aside(self, directory: LogDirectory, topic_partition: TopicPartition) -> bool:
-        """Whether the copy is out of the way; otherwise the directory has failed."""
+        """Whether it succeeded; otherwise the directory has failed."""
         try:
             self._manager.rename_aside(directory, topic_partition, STRAY_SUFFIX)
         except FileNotFoundError:
@@ -206,8 +202,9 @@ class FoundPartitions:
         places: Sequence[DirectoryContents],
         place: tuple[UUID, UUID],
     ) -> DirectoryContents | None:
-        """The only place with the right topic id, else among those the one that the metadata names;
-        None when an operator has to say.
+        """The only place with the right topic id, else that of the metadata among several.
+
+        None when an operator must decide.
         """
         topic_id, directory_id = place
         topic_ids = self._topic_ids(topic_partition)
@@ -228,7 +225,6 @@ class FoundPartitions:
         right: DirectoryContents,
         places: Sequence[DirectoryContents],
     ) -> None:
-        """The others are put aside, then the right one is loaded."""
         for contents in places:
             if contents is right:
                 continue
@@ -245,22 +241,17 @@ class FoundPartitions:
         await self._manager.load(right, topic_partition)
 
     def _forget(self, topic_partition: TopicPartition) -> None:
-        """An offline partition that is not here, or is the wrong one of two."""
         self._manager.table.remove(topic_partition)
         self._drop(topic_partition)
         self._manager.jobs.recovery_points.soon()
 
     def replicas_known(self) -> None:
-        """All replicas of this broker were looked for: from now on each directory's checkpoints
-        tell which partitions were there.
-        """
+        """All replicas of this broker are known: write checkpoints that name each directory's."""
         if self._nameless:
             self._manager.jobs.recovery_points.soon()
 
     def may_have_had(self, directory: LogDirectory | None) -> bool:
-        """Whether a log that is not known may have been in that directory all the same, None: in
-        any that this broker has or had.
-        """
+        """Whether an unknown log may have been in that directory; None: in any of this broker."""
         if directory is None:
             return bool(self._nameless or self.unread)
         return directory.directory_id in self._nameless
@@ -268,22 +259,20 @@ class FoundPartitions:
     def put_missing(
         self, topic_partition: TopicPartition, topic_id: UUID, directory: LogDirectory | None
     ) -> str:
-        """A partition is not there and has to be: offline from now on, at later starts too.
-
-        Returns: why.
-        """
+        """A partition is missing: offline from now on, at later starts too. Returns the reason."""
         holder = directory or self._manager.table.emptiest(self._manager.directories)
         assert holder is not None, "some directory is online, or the node has stopped"
         reason = "its log is in no log directory of this broker"
-        found = Checkpoints(recovery_points={topic_partition: 0})
+        found = {RECOVERY_POINT_CHECKPOINT: {topic_partition: 0}}
         self._manager.table.put_offline(topic_partition, holder, reason, found, topic_id)
         self.missing.add(topic_partition)
         self._manager.jobs.recovery_points.soon()
         return reason
 
     def note_missing(self, replicas: Iterable[tuple[TopicPartition, UUID]]) -> None:
-        """As `put_missing`, for those of these partitions and topic ids that no directory has;
-        durable when it returns, but for a directory that fails or is full.
+        """`put_missing` for each of these partitions (with topic id) that no directory has.
+
+        Durable when it returns, except in a directory that fails or is full.
         """
         for topic_partition, topic_id in replicas:
             if self._manager.directory_of(topic_partition) is None:
@@ -293,10 +282,10 @@ class FoundPartitions:
     def release_name(
         self, topic_partition: TopicPartition, topic_id: UUID, *, is_elsewhere: bool
     ) -> None:
-        """Make room for a partition whose name an offline one has: one of another topic, or one in
-        a directory that failed, when the metadata say that the wanted one is elsewhere.
+        """Remove an offline partition whose name is needed for another one.
 
-        Raises: LogOffline when the directory fails.
+        The offline partition is of another topic; or it is in a directory that failed, and the
+        metadata says that the wanted one is elsewhere. Raises: LogOffline when the directory fails.
         """
         offline = self._manager.table.offline.get(topic_partition)
         if offline is None:

@@ -1,7 +1,7 @@
 """LeaderEpochCache: which leader epoch wrote which offsets of one partition.
 
 Owns: the ascending list of (leader epoch, start offset) and its checkpoint file.
-Must not: read the log; whoever appends or recovers tells it.
+Must not: read the log.
 Invariant: epochs strictly ascend and start offsets never descend. The file may lag behind memory
 only above the recovery point: recovery assigns those epochs again from the batches.
 Source: KIP-101, KIP-279.
@@ -47,7 +47,7 @@ class LeaderEpochCache:
         self.is_dirty = False
         """Whether the file lags behind `entries`."""
         self.is_closed = False
-        """Nothing is written any more: the directory may belong to another log by now."""
+        """Nothing is written any more: the directory may belong to another log."""
         self._write_lock = threading.Lock()
 
     def load(self) -> None:
@@ -56,15 +56,15 @@ class LeaderEpochCache:
         self.is_dirty = not self._filesystem.exists(self._path)
 
     def clear(self) -> None:
-        """Forget everything (a damaged file is rebuilt from the log)."""
+        """Forget all epochs (a damaged file is rebuilt from the log)."""
         self._replace([])
         self.is_dirty = True
 
     def write(self) -> None:
-        """Bring the file up to date, durably, if it is not. Raises: OSError.
+        """Bring the file up to date, durably. Raises: OSError.
 
-        May run in the disk thread while the loop assigns: `entries` is replaced, never changed in
-        place, and what comes after the flag was cleared sets it again.
+        May run in a disk thread while the loop assigns: `entries` is replaced, never changed in
+        place, and a change after the flag was cleared sets it again.
         """
         with self._write_lock:
             if self.is_dirty and not self.is_closed:
@@ -76,21 +76,21 @@ class LeaderEpochCache:
                     raise
 
     def close(self) -> None:
-        """Write nothing from now on; a write under way in the disk thread is over on return.
+        """Write nothing from now on; a running write in a disk thread is over on return.
 
-        Else a flush of a deleted partition could write its epochs to the directory that was made
-        anew under the same name.
+        Else a flush of a deleted partition could write its epochs to a new directory of the same
+        name.
         """
         with self._write_lock:
             self.is_closed = True
 
     def assign(self, leader_epoch: int, start_offset: int) -> None:
-        """Records from `start_offset` on carry `leader_epoch`; the same epoch again is no news.
+        """Records from `start_offset` on carry `leader_epoch`.
 
         Entries that contradict (newer epochs or later starts) are dropped: the log was cut there.
         """
         if leader_epoch <= self.latest_epoch:
-            # No news, or a lower epoch: it can only come after a truncation, which cut the cache.
+            # Known; or lower, which can only come after a truncation, which cut the cache.
             if leader_epoch == self.latest_epoch or leader_epoch < 0:
                 return
             kept = [e for e in self.entries if e.leader_epoch < leader_epoch]
@@ -126,7 +126,7 @@ class LeaderEpochCache:
     def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> tuple[int, int]:
         """`(epoch, end offset)`: the largest epoch <= `leader_epoch` and where it ends (exclusive).
 
-        (-1, -1) when nothing can be said: an unknown epoch, or one newer than all in the log.
+        (-1, -1) for an undefined epoch, or one newer than all in the log.
         """
         entries = self.entries
         if leader_epoch == UNDEFINED_EPOCH or not entries:

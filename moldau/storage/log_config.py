@@ -1,18 +1,35 @@
-"""LogConfig: a topic's settings as the log needs them, read once and held as plain numbers.
+"""Settings as the storage needs them: of a topic, of the log manager, of compaction.
 
-Owns: the translation from Kafka's topic keys to attributes, and the limits derived from them.
-Must not: validate what an administrator typed (`moldau.config` does) or know node-level keys.
-Invariant: immutable; a changed topic gets a new LogConfig through `Log.update_config`.
+Owns: the translation from Kafka's keys to plain numbers, and the limits derived from them.
+Must not: validate what an administrator typed (`moldau.config` does).
+Invariant: immutable; a changed topic gets a new LogConfig through `Log.update_config`. Intervals
+are milliseconds, and one of at least `NEVER_MS` never fires.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 from moldau.protocol.records import Codec, TimestampType
 
 MAX_INT64 = 2**63 - 1
+NEVER_MS: Final = 2**62
+MIN_MAP_BYTES = 1024 * 1024
+"""The least memory for a cleaner's key table."""
+
+_MANAGER_KEYS: Final = {
+    "retention_check_interval_ms": "log.retention.check.interval.ms",
+    "flush_check_interval_ms": "log.flush.scheduler.interval.ms",
+    "recovery_point_checkpoint_interval_ms": "log.flush.offset.checkpoint.interval.ms",
+    "log_start_offset_checkpoint_interval_ms": "log.flush.start.offset.checkpoint.interval.ms",
+    "high_watermark_checkpoint_interval_ms": "replica.high.watermark.checkpoint.interval.ms",
+    "producer_expiration_ms": "producer.id.expiration.ms",
+    "producer_expiration_check_interval_ms": "producer.id.expiration.check.interval.ms",
+    "recovery_threads_per_directory": "num.recovery.threads.per.data.dir",
+    "initial_delay_ms": "log.initial.task.delay.ms",
+}
 
 _CODEC_BY_NAME = {
     "uncompressed": Codec.NONE,
@@ -33,7 +50,7 @@ _TIMESTAMP_TYPE_BY_NAME = {
 class LogConfig:
     """What a log does with its segments; defaults are Kafka's.
 
-    Sizes of -1 in `retention_ms` and `retention_bytes` mean without limit.
+    -1 in `retention_ms` and `retention_bytes` means without limit.
     """
 
     segment_bytes: int = 1024**3
@@ -119,3 +136,76 @@ class LogConfig:
         elif isinstance(policy, Sequence):
             known["cleanup_policy"] = tuple(str(p) for p in policy)
         return cls(**known)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class LogManagerSettings:
+    """The node-level keys of the log manager; defaults are Kafka's."""
+
+    retention_check_interval_ms: int = 5 * 60 * 1000
+    flush_check_interval_ms: int = NEVER_MS
+    recovery_point_checkpoint_interval_ms: int = 60_000
+    log_start_offset_checkpoint_interval_ms: int = 60_000
+    high_watermark_checkpoint_interval_ms: int = 5_000
+    producer_expiration_ms: int = 24 * 3600 * 1000
+    producer_expiration_check_interval_ms: int = 10 * 60 * 1000
+    recovery_threads_per_directory: int = 2
+    initial_delay_ms: int = 30_000
+    """How long after the start the first retention and removal may come."""
+    idle_check_interval_ms: int = 10 * 60 * 1000
+    """A log without an append between two checks gives its descriptors and mappings back."""
+    max_open_closed_segments: int = 512
+    """Descriptor budget: closed segments of all logs whose files stay open."""
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, object]) -> LogManagerSettings:
+        """Build from Kafka's node keys (typed values); missing ones keep their default."""
+        taken: dict[str, int] = {}
+        for name, key in _MANAGER_KEYS.items():
+            value = values.get(key)
+            if value is not None:
+                assert isinstance(value, int), key
+                taken[name] = value
+        return cls(**taken)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerSettings:
+    """The node-level keys of compaction, budgets for all cleaners together; Kafka's defaults."""
+
+    enabled: bool = True
+    thread_count: int = 1
+    """Logs cleaned at a time; each has a child process while there is something to clean."""
+    dedupe_buffer_bytes: int = 128 * 1024 * 1024
+    buffer_load_factor: float = 0.9
+    io_buffer_bytes: int = 512 * 1024
+    io_max_bytes_per_second: float = float("inf")
+    backoff_ms: int = 15_000
+
+    @property
+    def map_bytes(self) -> int:
+        """Memory of one cleaner's key table."""
+        return max(self.dedupe_buffer_bytes // max(self.thread_count, 1), MIN_MAP_BYTES)
+
+    @property
+    def io_bytes(self) -> int:
+        """Memory of one cleaner's reads, and as much for its writes."""
+        return max(self.io_buffer_bytes // max(self.thread_count, 1) // 2, 4096)
+
+    @property
+    def max_bytes_per_second(self) -> float:
+        """One cleaner's share of the disk budget, reads and writes together."""
+        return self.io_max_bytes_per_second / max(self.thread_count, 1)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> CleanerSettings:
+        """Build from Kafka's node keys (typed values)."""
+        return cls(
+            enabled=values["log.cleaner.enable"],
+            thread_count=values["log.cleaner.threads"],
+            dedupe_buffer_bytes=values["log.cleaner.dedupe.buffer.size"],
+            buffer_load_factor=values["log.cleaner.io.buffer.load.factor"],
+            io_buffer_bytes=values["log.cleaner.io.buffer.size"],
+            io_max_bytes_per_second=values["log.cleaner.io.max.bytes.per.second"],
+            backoff_ms=values["log.cleaner.backoff.ms"],
+        )

@@ -1,7 +1,8 @@
-"""Log directories: identity, lock, and whether a directory is still good to write to.
+"""Log directories: identity, lock, contents, and whether a directory can still be written to.
 
 Owns: `.lock`, the check of `meta.properties` of all directories against the node and each other,
-formatting, Kafka's directory names, and the online/offline state of each directory.
+formatting, Kafka's directory names, what a directory holds at start-up, and the online/offline
+state of each directory.
 Must not: open partitions (log_manager does).
 Invariant: nothing is written to a directory before it is locked and its identity is proven; a
 directory that failed stays offline until the process restarts.
@@ -14,14 +15,24 @@ import logging
 import os
 import random as random_module
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from moldau.protocol.types import TopicPartition, random_topic_id
 from moldau.runtime.filesystem import DirectoryLock, Filesystem, LockHeld
-from moldau.storage.corrupt_file import CorruptFile
+from moldau.storage.checkpoints import (
+    HIGH_WATERMARK_CHECKPOINT,
+    OFFSET_CHECKPOINTS,
+    RECOVERY_POINT_CHECKPOINT,
+    CleanShutdown,
+    Offsets,
+    read_clean_shutdown_marker,
+    read_offset_checkpoint,
+    remove_clean_shutdown_marker,
+)
+from moldau.storage.faults import CorruptFile, describe
 from moldau.storage.meta_properties import (
     META_PROPERTIES,
     MetaProperties,
@@ -44,7 +55,7 @@ logger = logging.getLogger("moldau.storage")
 
 
 class LogDirectoryError(Exception):
-    """A log directory that cannot be used; the text is one line naming the directory and why."""
+    """A log directory cannot be used; the text is one line naming the directory and why."""
 
 
 @dataclass(slots=True)
@@ -64,7 +75,7 @@ class LogDirectory:
         return self.offline_reason is None
 
     def fail(self, reason: str) -> bool:
-        """Take it offline; False when it already was. The first reason is the one that is kept."""
+        """Take it offline; False when it already was. The first reason is kept."""
         if self.offline_reason is not None:
             return False
         self.offline_reason = reason
@@ -141,7 +152,7 @@ def _claim(
     offline: dict[str, str],
     random: random_module.Random,
 ) -> LogDirectories:
-    """Give directories without an id one; every identity has been checked by now."""
+    """Give ids to directories without one, after every identity was checked."""
     online = []
     for path, lock, meta in found:
         directory_id = meta.directory_id
@@ -248,7 +259,7 @@ def format_log_directory(
 
     Raises:
         LogDirectoryError: it is formatted already (and `ignore_formatted` is False, or it belongs
-            to someone else), or it cannot be written.
+            to another cluster or node), or it cannot be written.
     """
     try:
         _make_durably(filesystem, os.path.abspath(path))
@@ -270,7 +281,7 @@ def format_log_directory(
 
 
 def _make_durably(filesystem: Filesystem, path: str) -> None:
-    """Make a directory with its parents, and their names survive a power loss."""
+    """Make a directory with its parents; their names survive a power loss."""
     parents = []
     missing = path
     while not filesystem.exists(missing):
@@ -279,11 +290,6 @@ def _make_durably(filesystem: Filesystem, path: str) -> None:
     filesystem.mkdirs(path)
     for parent in parents:
         filesystem.fsync_directory(parent)
-
-
-def describe(error: OSError) -> str:
-    """An OSError in words, without the path its caller names anyway."""
-    return error.strerror or str(error)
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
@@ -312,10 +318,89 @@ def marked_partition(name: str) -> TopicPartition | None:
 
 
 def marked_directory_name(topic_partition: TopicPartition, unique_id: UUID, mark: str) -> str:
-    """The name a partition's directory gets on its way out; never above 255 bytes.
+    """The name of a partition's directory that is put aside; at most 255 bytes.
 
-    The topic's end is cut when needed: the unique id keeps such names apart.
+    The topic's end is cut when needed: the unique id keeps such names distinct.
     """
     assert mark in (DELETE_SUFFIX, FUTURE_SUFFIX, STRAY_SUFFIX)
     ending = f"-{topic_partition.partition}.{unique_id.hex}{mark}"
     return topic_partition.topic[: MAX_NAME_BYTES - len(ending)] + ending
+
+
+@dataclass(slots=True)
+class DirectoryContents:
+    """What a log directory holds at start-up.
+
+    `checkpoints`: offsets by the file's name. `clean_shutdown` is None after an unclean stop.
+    `has_names`: whether a checkpoint tells which partitions were here.
+    """
+
+    directory: LogDirectory
+    checkpoints: dict[str, Offsets]
+    clean_shutdown: CleanShutdown | None
+    has_names: bool
+    partitions: list[TopicPartition]
+    to_delete: list[str]
+
+    def names(self) -> Iterator[TopicPartition]:
+        """The partitions that were here when the checkpoints were written."""
+        for topic_partition in {
+            **self.checkpoints[RECOVERY_POINT_CHECKPOINT],
+            **self.checkpoints[HIGH_WATERMARK_CHECKPOINT],
+        }:
+            if topic_partition != METADATA_PARTITION:
+                yield topic_partition
+
+
+def scan_directory(filesystem: Filesystem, directory: LogDirectory) -> DirectoryContents:
+    """Read a directory's checkpoints and names, and remove its clean-shutdown marker.
+
+    A damaged checkpoint costs recovery time, not the directory: without recovery points everything
+    is checked again, without log start offsets the first segments give them, without high
+    watermarks leader and followers agree on one again, without those of compaction logs are cleaned
+    from the start.
+
+    Raises: OSError when the directory cannot be read or written.
+    """
+    clean_shutdown = read_clean_shutdown_marker(filesystem, directory.path)
+    remove_clean_shutdown_marker(filesystem, directory.path)
+    read = {name: _read(filesystem, directory.join(name)) for name in OFFSET_CHECKPOINTS}
+    contents = DirectoryContents(
+        directory,
+        {name: offsets or {} for name, offsets in read.items()},
+        clean_shutdown,
+        has_names=any(
+            read[name] is not None
+            for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+        ),
+        partitions=[],
+        to_delete=[],
+    )
+    for name in filesystem.listdir(directory.path):
+        topic_partition = parse_partition_directory(name)
+        mark = directory_mark(name)
+        if topic_partition is not None:
+            if topic_partition != METADATA_PARTITION:
+                contents.partitions.append(topic_partition)
+        elif mark == DELETE_SUFFIX:
+            contents.to_delete.append(directory.join(name))
+        elif mark is not None:
+            logger.warning(
+                "%s is left alone: it is marked %s; remove it when nobody needs it",
+                directory.join(name),
+                mark,
+            )
+        elif filesystem.is_directory(directory.join(name)):
+            logger.warning("%s is no partition and is left alone", directory.join(name))
+    return contents
+
+
+def _read(filesystem: Filesystem, path: str) -> Offsets | None:
+    """The offsets of a checkpoint; None when no file can be read."""
+    if not filesystem.exists(path):
+        return None
+    try:
+        return read_offset_checkpoint(filesystem, path)
+    except CorruptFile as error:
+        logger.warning("%s; going on without it", error)
+        return None

@@ -1,33 +1,48 @@
-"""LogJobs: what happens to all logs again and again: flush, retention, checkpoints, expiry.
+"""LogJobs: the regular work on all logs: flush, retention, checkpoints, expiry, removal of files.
 
-Owns: the timers, the flushes under way, and the removal of files renamed away.
-Must not: decide what is flushed or expired (the logs' configs do), or keep logs.
+Owns: the timers, the flushes under way, and the queue of renamed files and directories.
+Must not: decide what is flushed or expired (the logs' configs do), rename, or keep logs.
 Invariant: whatever waits for a disk is offloaded; one visit to the loop handles at most
-MAX_LOGS_PER_VISIT logs. Per log at most one flush runs; those who ask meanwhile share the next.
+MAX_LOGS_PER_VISIT logs. Per log at most one flush runs; callers during a flush share the next one.
+What is not removed before the process ends is found by its name at the next start.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING
 
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.delayed_removal import DelayedRemoval
-from moldau.storage.faults import DiskFull, LogOffline, is_out_of_room
+from moldau.storage.checkpoints import (
+    CLEANER_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    OFFSET_CHECKPOINTS,
+    RECOVERY_POINT_CHECKPOINT,
+)
+from moldau.storage.faults import DiskFull, LogOffline, describe, is_out_of_room
 from moldau.storage.log import Log
-from moldau.storage.log_directory import LogDirectory, describe
-from moldau.storage.log_table import Offsets
-from moldau.storage.manager_settings import NEVER_MS
-from moldau.storage.offset_checkpoints import OffsetCheckpoint
+from moldau.storage.log_config import NEVER_MS
+from moldau.storage.log_directory import LogDirectory
 from moldau.storage.partition_metadata import sync_partition_metadata
 from moldau.storage.periodic import PeriodicJob
 
 if TYPE_CHECKING:
     from moldau.storage.log_manager import LogManager
+
+MAX_REMOVALS_PER_CALL = 64
+"""Paths removed in one visit to a disk thread, so that others get their turn."""
+
+logger = logging.getLogger("moldau.storage")
+
 
 MAX_LOGS_PER_VISIT = 64
 """Logs looked at before other callbacks of the loop get their turn."""
@@ -35,7 +50,64 @@ MAX_LOGS_PER_VISIT = 64
 MAX_PARALLEL_FLUSHES = 4
 """Logs flushed at a time, regularly and at shutdown; as many as there are disk threads."""
 
-logger = logging.getLogger("moldau.storage")
+
+class DelayedRemoval:
+    """A heap of (deadline, path); one timer for the earliest."""
+
+    __slots__ = ("_clock", "_filesystem", "_heap", "_job", "_sequence")
+
+    def __init__(self, filesystem: Filesystem, clock: Clock) -> None:
+        self._filesystem = filesystem
+        self._clock = clock
+        self._heap: list[tuple[float, int, str]] = []
+        self._sequence = 0
+        self._job = PeriodicJob("removal", clock, self._next_ms, self._run)
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, delay_ms: float, paths: list[str]) -> None:
+        """Remove the files and directories at `paths` in `delay_ms`."""
+        deadline_ms = self._clock.monotonic_ms() + delay_ms
+        for path in paths:
+            self._sequence += 1
+            heapq.heappush(self._heap, (deadline_ms, self._sequence, path))
+        if paths and not self._job.is_running:
+            self._job.start()
+
+    async def stop(self) -> None:
+        """Remove nothing more; a running removal is finished first."""
+        await self._job.stop()
+
+    def _next_ms(self) -> int:
+        if not self._heap:
+            return NEVER_MS
+        return max(0, ceil(self._heap[0][0] - self._clock.monotonic_ms()))
+
+    async def _run(self) -> None:
+        heap = self._heap
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            due: list[str] = []
+            while heap and heap[0][0] <= now_ms and len(due) < MAX_REMOVALS_PER_CALL:
+                due.append(heapq.heappop(heap)[2])
+            if not due:
+                return
+            await self._filesystem.offload(_remove_all, self._filesystem, due)
+
+
+def _remove_all(filesystem: Filesystem, paths: list[str]) -> None:
+    for path in paths:
+        try:
+            if filesystem.is_directory(path):
+                filesystem.rmtree(path)
+                logger.info("removed %s", path)
+            else:
+                filesystem.unlink(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            logger.warning("%s could not be removed: %s", path, describe(error))
 
 
 class LogJobs:
@@ -50,9 +122,8 @@ class LogJobs:
         self.rolled_flush = PeriodicJob("flush after roll", clock, NEVER_MS, self._flush_rolled)
         self.sync_created = PeriodicJob("sync of new", clock, NEVER_MS, self._sync_created)
         self._troubled: set[tuple[str, TopicPartition]] = set()
-        """With which logs what raised and has not been done since, or is being done."""
+        """Kind of work and log: what raised and has not succeeded since, or is being done."""
         self._ends_when_last_seen: dict[TopicPartition, int] = {}
-        self.rest = PeriodicJob("rest", clock, settings.idle_check_interval_ms, self._rest_idle)
         self.retention = PeriodicJob(
             "retention", clock, settings.retention_check_interval_ms, self._apply_retention
         )
@@ -69,13 +140,13 @@ class LogJobs:
             "log start offsets",
             clock,
             settings.log_start_offset_checkpoint_interval_ms,
-            self._checkpoint_log_start_offsets,
+            partial(self._checkpoint, LOG_START_OFFSET_CHECKPOINT),
         )
         self.high_watermarks = PeriodicJob(
             "high watermarks",
             clock,
             settings.high_watermark_checkpoint_interval_ms,
-            self._checkpoint_high_watermarks,
+            partial(self._checkpoint, HIGH_WATERMARK_CHECKPOINT),
         )
         self.producer_expiry = PeriodicJob(
             "producer expiry",
@@ -83,21 +154,8 @@ class LogJobs:
             settings.producer_expiration_check_interval_ms,
             self._expire_producers,
         )
-
-    def start(self) -> None:
-        """Begin; retention waits for `initial_delay_ms`, so that a start is not held up by it."""
-        initial_delay_ms = self._manager.settings.initial_delay_ms
-        self.retention.start(initial_delay_ms)
-        self.flush_check.start()
-        self.recovery_points.start()
-        self.log_start_offsets.start()
-        self.high_watermarks.start()
-        self.producer_expiry.start()
-        self.rest.start()
-
-    async def stop(self) -> None:
-        """No job runs any more when this returns; flushes asked for by others are finished too."""
-        for job in (
+        self.rest = PeriodicJob("rest", clock, settings.idle_check_interval_ms, self._rest_idle)
+        self._regular = (
             self.retention,
             self.flush_check,
             self.recovery_points,
@@ -105,10 +163,17 @@ class LogJobs:
             self.high_watermarks,
             self.producer_expiry,
             self.rest,
-            self.rolled_flush,
-            self.sync_created,
-            self.removal,
-        ):
+        )
+
+    def start(self) -> None:
+        """Begin; retention waits for `initial_delay_ms`, so that it does not slow down a start."""
+        for job in self._regular:
+            is_delayed = job is self.retention
+            job.start(self._manager.settings.initial_delay_ms if is_delayed else None)
+
+    async def stop(self) -> None:
+        """No job runs any more when this returns; requested flushes are finished too."""
+        for job in (*self._regular, self.rolled_flush, self.sync_created, self.removal):
             await job.stop()
         while self._flushes:
             await asyncio.wait(list(self._flushes.values()))
@@ -141,7 +206,7 @@ class LogJobs:
         return not log.offline
 
     async def _flush_once(self, log: Log) -> None:
-        """One flush, whatever comes of it. Raises: DiskFull."""
+        """Raises: DiskFull."""
         manager = self._manager
         if log.directory in manager.unsynced_directories:
             await self._sync_created()
@@ -179,7 +244,7 @@ class LogJobs:
         await self._flush_all(list(self._manager.logs()))
 
     def flush_soon(self, log: Log) -> None:
-        """The log rolled: what is below the new segment will not change, so make it durable."""
+        """The log rolled: its closed segments will not change, so make them durable."""
         self._rolled[log.topic_partition] = log
         self.rolled_flush.soon()
 
@@ -217,7 +282,7 @@ class LogJobs:
             for parent, error in failed.items():
                 self.directory_error(manager.directory_at(parent), "a new partition", error)
             if postponed:
-                return  # A flush of such a partition, or the next new one, tries again.
+                return  # A flush of such a partition, or the next new one, retries.
 
     # -- retention and expiry --------------------------------------------------------------------
 
@@ -225,7 +290,7 @@ class LogJobs:
         await self._visit("retention", self.retain)
 
     def retain(self, log: Log) -> None:
-        """Apply the topic's retention now, unless the log is being cleaned (it follows then)."""
+        """Apply the topic's retention, unless the log is being cleaned (the cleaner calls then)."""
         if self._manager.cleaner.is_cleaning(log):
             return
         try:
@@ -270,7 +335,7 @@ class LogJobs:
                 await asyncio.sleep(0)
 
     def _troubled_last(self, what: str, logs: Iterable[Log]) -> list[Log]:
-        """One that raises ends the run; it comes last from then on and holds up no other."""
+        """A log that raises ends the run; it comes last from then on and delays no other."""
         return sorted(logs, key=lambda log: (what, log.topic_partition) in self._troubled)
 
     @contextmanager
@@ -280,40 +345,28 @@ class LogJobs:
         try:
             yield
         except asyncio.CancelledError:
-            self._troubled.discard(key)  # another one raised
+            self._troubled.discard(key)  # another log raised
             raise
         self._troubled.discard(key)
 
     # -- checkpoints -----------------------------------------------------------------------------
 
     async def _checkpoint_recovery_points(self) -> None:
-        manager = self._manager
-        for directory in manager.online_directories():
-            files = manager.checkpoints[directory.path]
-            removed = manager.table.removed_from(directory)
-            written = True
-            if removed:
-                # A partition made anew under an old name must not meet the old one's offsets.
-                written = await self._write(
-                    directory, files.log_start_offsets, manager.table.log_start_offsets(directory)
-                ) and await self._write(
-                    directory, files.high_watermarks, manager.table.high_watermarks(directory)
-                )
-                written = written and await self._write(
-                    directory,
-                    files.first_dirty_offsets,
-                    manager.table.first_dirty_offsets(directory),
-                )
-            written = written and await self._write(
-                directory, files.recovery_points, manager.table.recovery_points(directory)
-            )
-            if written:
-                manager.table.offsets_forgotten(directory, removed)
+        table = self._manager.table
+        for directory in self._manager.online_directories():
+            removed = table.removed_from(directory)
+            # All files: a partition made under an old name must not meet the old one's offsets.
+            names = OFFSET_CHECKPOINTS if removed else (RECOVERY_POINT_CHECKPOINT,)
+            for name in names:
+                if not await self._write(directory, name):
+                    break
+            else:
+                table.offsets_forgotten(directory, removed)
                 await self._look_after(directory)
 
     async def _look_after(self, directory: LogDirectory) -> None:
-        """Nothing is written where nothing has changed: a directory that is gone shows itself
-        here, in the time that Apache Kafka takes.
+        """Nothing is written where nothing has changed: a directory that is gone is noticed here,
+        as fast as in Apache Kafka.
         """
         try:
             await self._manager.filesystem.offload(self._manager.check_presence, directory)
@@ -321,46 +374,28 @@ class LogJobs:
             self.directory_error(directory, directory.path, error)
 
     async def checkpoint_first_dirty(self, log: Log) -> bool:
-        """Whether it is durable now how far compaction has looked at the log."""
-        manager = self._manager
-        directory = manager.table.directory_of.get(log.topic_partition)
-        if directory is None:
-            return False
-        return await self._write(
-            directory,
-            manager.checkpoints[directory.path].first_dirty_offsets,
-            manager.table.first_dirty_offsets(directory),
-        )
+        """Whether it is durable now how far compaction has seen the log."""
+        directory = self._manager.table.directory_of.get(log.topic_partition)
+        return directory is not None and await self._write(directory, CLEANER_CHECKPOINT)
 
-    async def _checkpoint_log_start_offsets(self) -> None:
-        manager = self._manager
-        for directory in manager.online_directories():
-            offsets = manager.table.log_start_offsets(directory)
-            checkpoint = manager.checkpoints[directory.path].log_start_offsets
-            await self._write(directory, checkpoint, offsets)
+    async def _checkpoint(self, name: str) -> None:
+        for directory in self._manager.online_directories():
+            await self._write(directory, name)
 
-    async def _checkpoint_high_watermarks(self) -> None:
-        manager = self._manager
-        for directory in manager.online_directories():
-            offsets = manager.table.high_watermarks(directory)
-            checkpoint = manager.checkpoints[directory.path].high_watermarks
-            await self._write(directory, checkpoint, offsets)
-
-    async def _write(
-        self, directory: LogDirectory, checkpoint: OffsetCheckpoint, offsets: Offsets
-    ) -> bool:
-        write = checkpoint.prepare(offsets)
+    async def _write(self, directory: LogDirectory, name: str) -> bool:
+        offsets = self._manager.table.offsets(directory, name)
+        write = self._manager.checkpoints[directory.path][name].prepare(offsets)
         if write is None:
             return True
         try:
             await self._manager.filesystem.offload(write)
         except OSError as error:
-            self.directory_error(directory, checkpoint.path, error)
+            self.directory_error(directory, directory.join(name), error)
             return False
         return True
 
     def directory_error(self, directory: LogDirectory, what: str, error: OSError) -> None:
-        """What cannot be written waits for room; any other error fails the directory."""
+        """On a full disk the write is repeated later; any other error fails the directory."""
         if is_out_of_room(error):
             logger.warning("no room to write %s in %s", what, directory.path)
         else:
@@ -368,9 +403,9 @@ class LogJobs:
 
 
 def _sync_all(filesystem: Filesystem, paths: dict[str, str]) -> dict[str, OSError]:
-    """Sync new partition directories, then the log directories they are in; errors by the latter.
+    """Sync new partition directories, then their log directories; returns errors by the latter.
 
-    A partition that was deleted meanwhile has nothing left to sync.
+    A partition that was deleted since has nothing left to sync.
     """
     failed: dict[str, OSError] = {}
     for path, parent in paths.items():

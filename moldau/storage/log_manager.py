@@ -2,11 +2,12 @@
 
 Owns: which log is where, loading and creating and deleting them, which partitions and directories
 are offline and why, and the orderly end.
-Must not: read or write records, know leaders or replicas, or answer clients. What happens
-regularly is in log_jobs, loading in log_loader, what was found in found_partitions.
-Invariant: a partition is in exactly one of: online, offline, unknown. One that cannot be served
-never keeps another from being served. Offsets of a deleted partition are out of the checkpoint
-files before a partition of the same name is made.
+Must not: read or write records, know leaders or replicas, or answer clients. Regular work is in
+log_jobs, the comparison with the metadata in found_partitions.
+Invariant: a partition is in exactly one of: online, offline, unknown. A partition that cannot be
+served never keeps another from being served; nothing in the directory of one that cannot be opened
+is removed. Offsets of a deleted partition are out of the checkpoint files before a partition of the
+same name is made.
 """
 
 from __future__ import annotations
@@ -26,45 +27,42 @@ from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_to_base64
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import (
+    CLEANER_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    OFFSET_CHECKPOINTS,
+    RECOVERY_POINT_CHECKPOINT,
     UNKNOWN_BROKER_EPOCH,
     CleanShutdown,
+    OffsetCheckpoint,
     write_clean_shutdown_marker,
 )
 from moldau.storage.cleaner.log_cleaner import LogCleaner
-from moldau.storage.cleaner.settings import CleanerSettings
-from moldau.storage.cleaner.worker import CleanerWorker, InlineWorker
-from moldau.storage.corrupt_file import CorruptFile
-from moldau.storage.faults import DiskFull, LogOffline, is_out_of_room
+from moldau.storage.cleaner.workers import CleanerWorker, InlineWorker
+from moldau.storage.faults import CorruptFile, DiskFull, LogOffline, describe, is_out_of_room
 from moldau.storage.found_partitions import FoundPartitions
 from moldau.storage.log import Log
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
 from moldau.storage.log_directory import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
+    DirectoryContents,
     LogDirectories,
     LogDirectory,
-    describe,
     marked_directory_name,
-)
-from moldau.storage.log_jobs import MAX_LOGS_PER_VISIT, LogJobs
-from moldau.storage.log_loader import (
-    Checkpoints,
-    DirectoryContents,
-    LoadedPartition,
-    load_partition,
     scan_directory,
 )
+from moldau.storage.log_jobs import MAX_LOGS_PER_VISIT, LogJobs
 from moldau.storage.log_table import LogTable
-from moldau.storage.manager_settings import LogManagerSettings
 from moldau.storage.meta_properties import META_PROPERTIES
-from moldau.storage.offset_checkpoints import DirectoryCheckpoints
-from moldau.storage.open_files import OpenSegments
 from moldau.storage.partition_metadata import (
+    read_partition_metadata,
     write_partition_metadata_unsynced,
 )
+from moldau.storage.segment import OpenSegments
 
 PROGRESS_INTERVAL_MS = 5_000
-"""How often a long start says how far it is."""
+"""How often a long start logs its progress."""
 
 _DEFAULT_DELETE_DELAY_MS = LogConfig().file_delete_delay_ms
 
@@ -94,6 +92,30 @@ class LoadReport:
     elapsed_ms: float
 
 
+UNKNOWN_BYTES = -1
+
+
+@dataclass(slots=True)
+class PartitionDescription:
+    """One replica for DescribeLogDirs."""
+
+    topic_partition: TopicPartition
+    size_bytes: int
+    offset_lag: int = 0
+    is_future: bool = False
+
+
+@dataclass(slots=True)
+class LogDirDescription:
+    """One directory for DescribeLogDirs (KIP-113, KIP-827); unknown sizes of the volume are -1."""
+
+    directory: str
+    error: ErrorCode
+    partitions: list[PartitionDescription]
+    total_bytes: int
+    usable_bytes: int
+
+
 class LogManager:
     """States: made -> `start` -> serving -> `shutdown`. All methods belong to one loop."""
 
@@ -112,8 +134,8 @@ class LogManager:
     ) -> None:
         """`topic_config` gives a topic's effective settings, also while logs are loaded.
 
-        `on_directory_offline` hears once of each directory that fails while the node runs.
-        `make_cleaner_worker`: what compaction works with; None: this process.
+        `on_directory_offline` is called once for each directory that fails while the node runs.
+        `make_cleaner_worker`: where compaction works; None: in this process.
         """
         self.filesystem = filesystem
         self.clock = clock
@@ -123,14 +145,18 @@ class LogManager:
         self.open_segments = OpenSegments(settings.max_open_closed_segments)
         self.jobs = LogJobs(self)
         self.checkpoints = {
-            each.path: DirectoryCheckpoints(filesystem, each) for each in directories.online
+            each.path: {
+                name: OffsetCheckpoint(filesystem, each.join(name)) for name in OFFSET_CHECKPOINTS
+            }
+            for each in directories.online
         }
+        """Directory -> file name -> the checkpoint file."""
         self.on_flushed: Callable[[float], object] | None = None
-        """Told how many milliseconds each flush of a log took."""
+        """Called with the milliseconds that each flush of a log took."""
         self.on_log_offline: Callable[[Log], object] | None = None
-        """Told of each log that cannot be used any more, with its directory or alone."""
+        """Called for each log that fails, alone or with its directory."""
         self.unsynced_directories: dict[str, str] = {}
-        """Partition directories made and not yet durable -> their log directory's path."""
+        """Partition directories that are not durable yet -> their log directory's path."""
         self._topic_config = topic_config
         self._random = random
         self._on_directory_offline = on_directory_offline
@@ -161,7 +187,7 @@ class LogManager:
                 self.fail_directory(directory, f"it cannot be read: {describe(error)}")
         for contents in found:
             files = self.checkpoints[contents.directory.path]
-            files.first_dirty_offsets.loaded(contents.checkpoints.first_dirty_offsets)
+            files[CLEANER_CHECKPOINT].loaded(contents.checkpoints[CLEANER_CHECKPOINT])
         self.found.look_for_missing(found)
         queue = deque(self.found.without_twins(found))
         await self._load_all(queue, self.settings.recovery_threads_per_directory * len(found))
@@ -172,7 +198,7 @@ class LogManager:
         report = LoadReport(
             loaded_count=len(self.table.logs),
             offline_count=len(self.table.offline),
-            clean_directory_count=sum(contents.was_clean_shutdown for contents in found),
+            clean_directory_count=sum(each.clean_shutdown is not None for each in found),
             previous_broker_epoch=self.found.previous_broker_epoch(found),
             elapsed_ms=self.clock.monotonic_ms() - started_ms,
         )
@@ -189,16 +215,25 @@ class LogManager:
 
     async def load(self, contents: DirectoryContents, topic_partition: TopicPartition) -> None:
         """Open one partition, recovering it if need be."""
-        loaded = await self.filesystem.offload(
-            load_partition,
+        log, reason, topic_id = await self.filesystem.offload(
+            _load_partition,
             self.filesystem,
             self.clock,
             contents,
             topic_partition,
             self._topic_config(topic_partition.topic),
-            producer_expiration_ms=self.settings.producer_expiration_ms,
+            self.settings.producer_expiration_ms,
         )
-        self._adopt(contents, loaded)
+        directory = contents.directory
+        if log is not None and not log.offline:
+            if directory.is_online:
+                offsets = contents.checkpoints[HIGH_WATERMARK_CHECKPOINT]
+                log.update_high_watermark(offsets.get(topic_partition, 0))
+                self._install(log, directory)
+                return
+            log.abandon()
+            reason = directory.offline_reason or ""
+        self.table.put_offline(topic_partition, directory, reason, contents.checkpoints, topic_id)
 
     async def _load_all(
         self, queue: deque[tuple[DirectoryContents, TopicPartition]], worker_count: int
@@ -218,42 +253,14 @@ class LogManager:
             for _ in range(min(max(worker_count, 1), total)):
                 workers.create_task(work())
 
-    def _adopt(self, contents: DirectoryContents, loaded: LoadedPartition) -> None:
-        topic_partition, directory, log = loaded.topic_partition, loaded.directory, loaded.log
-        if log is None or log.offline:
-            self._put_offline(
-                contents, topic_partition, loaded.offline_reason, topic_id=loaded.topic_id
-            )
-            return
-        if not directory.is_online:
-            log.abandon()
-            reason = directory.offline_reason or ""
-            self._put_offline(contents, topic_partition, reason, topic_id=loaded.topic_id)
-            return
-        log.update_high_watermark(contents.checkpoints.high_watermarks.get(topic_partition, 0))
-        self._install(log, directory)
-
     def _install(self, log: Log, directory: LogDirectory) -> None:
-        for segment in log.segments:
-            segment.adopt_by(self.open_segments)
-        log.open_segments = self.open_segments
+        log.segments.share_open_segments(self.open_segments)
         log.on_offline = self._log_went_offline
         log.on_roll = self.jobs.flush_soon
         log.on_recovery_point_lowered = self._checkpoint_lowered_recovery_point
         log.on_first_dirty_changed = self._checkpoint_first_dirty
-        log.schedule_deletion = self.jobs.removal.add
+        log.segments.schedule_deletion = self.jobs.removal.add
         self.table.put_online(log, directory)
-
-    def _put_offline(
-        self,
-        contents: DirectoryContents,
-        topic_partition: TopicPartition,
-        reason: str,
-        topic_id: UUID = ZERO_UUID,
-    ) -> None:
-        self.table.put_offline(
-            topic_partition, contents.directory, reason, contents.checkpoints, topic_id
-        )
 
     # -- lookup ----------------------------------------------------------------------------------
 
@@ -262,7 +269,7 @@ class LogManager:
         return self.table.logs.get(topic_partition)
 
     def offline_reason(self, topic_partition: TopicPartition) -> str | None:
-        """Why a partition that is here is not served; None when it is, or is unknown."""
+        """Why a partition is offline; None when it is online or unknown."""
         offline = self.table.offline.get(topic_partition)
         return None if offline is None else offline.reason
 
@@ -279,7 +286,7 @@ class LogManager:
         return self.table.holder(topic_partition)
 
     def topic_id_of(self, topic_partition: TopicPartition) -> UUID:
-        """The topic id of what is here under that name, online or not; zero when not known."""
+        """The topic id of the partition, online or offline; zero when not known."""
         log = self.table.logs.get(topic_partition)
         if log is not None:
             return log.topic_id
@@ -291,13 +298,13 @@ class LogManager:
         return next(each for each in self.directories if each.path == path)
 
     def directory_with_id(self, directory_id: UUID) -> LogDirectory | None:
-        """The log directory with this id, online or not; None when this node has no such one."""
+        """The log directory with this id, online or not; None without one."""
         found = (each for each in self.directories if each.directory_id == directory_id)
         return next(found, None)
 
     @property
     def has_failed_directories(self) -> bool:
-        """Whether some log directory cannot be looked into, since the start or since later."""
+        """Whether some log directory cannot be read, since the start or later."""
         return bool(self.unavailable_directories) or not all(
             each.is_online for each in self.directories
         )
@@ -307,7 +314,7 @@ class LogManager:
         return [each for each in self.directories if each.is_online]
 
     def update_producer_expiration(self, producer_expiration_ms: int) -> None:
-        """`producer.id.expiration.ms` changed: for the logs there are and those to come."""
+        """Apply a changed `producer.id.expiration.ms` to present and future logs."""
         self.settings = replace(self.settings, producer_expiration_ms=producer_expiration_ms)
         for log in self.table.logs.values():
             log.producer_state.expiration_ms = producer_expiration_ms
@@ -327,14 +334,13 @@ class LogManager:
         config: LogConfig | None = None,
         directory: LogDirectory | None = None,
     ) -> Log:
-        """The partition's log; a new one is made in `directory`, or without one in that with the
-        fewest partitions.
+        """The partition's log; a new one is made in `directory`, or in that with fewest partitions.
 
-        The new names become durable shortly after, in any case before the first flush of the log.
+        The new names become durable shortly after, at the latest before the first flush of the log.
 
         Raises:
-            LogOffline: it is here and damaged, or no directory is online.
-            InconsistentTopicId: what is here belongs to another topic id.
+            LogOffline: it is damaged, or no directory is online.
+            InconsistentTopicId: the partition here has another topic id.
             DiskFull: there is no room for a new one.
         """
         log = self.table.logs.get(topic_partition)
@@ -356,7 +362,6 @@ class LogManager:
         config: LogConfig | None,
         directory: LogDirectory | None,
     ) -> Log:
-        """In `directory`, or else in the first that does not turn out to have failed."""
         if directory is not None:
             return self._create_in(directory, topic_partition, topic_id, config)
         while (chosen := self.table.emptiest(self.directories)) is not None:
@@ -409,7 +414,7 @@ class LogManager:
         path: str,
         error: OSError | DiskFull | CorruptFile,
     ) -> LogOffline | DiskFull:
-        """Take back what there is of a partition that could not be made."""
+        """Remove what exists of a partition that could not be made; returns what to raise."""
         if isinstance(error, DiskFull) or (isinstance(error, OSError) and is_out_of_room(error)):
             try:
                 self.filesystem.rmtree(path)
@@ -443,7 +448,7 @@ class LogManager:
         return self._put_aside(topic_partition, DELETE_SUFFIX)
 
     def mark_stray(self, topic_partition: TopicPartition) -> bool:
-        """Put aside a partition the metadata does not know: renamed `-stray`, never removed."""
+        """Put aside a partition unknown to the metadata: renamed `-stray`, never removed."""
         return self._put_aside(topic_partition, STRAY_SUFFIX)
 
     def _put_aside(self, topic_partition: TopicPartition, mark: str) -> bool:
@@ -467,7 +472,7 @@ class LogManager:
             return True
         except OSError as error:
             reason = f"{path} cannot be renamed: {describe(error)}"
-            self.table.put_offline(topic_partition, directory, reason, Checkpoints(), topic_id)
+            self.table.put_offline(topic_partition, directory, reason, {}, topic_id)
             self.fail_directory(directory, reason)
             raise LogOffline(str(topic_partition), reason) from None
         if mark == DELETE_SUFFIX:
@@ -478,7 +483,7 @@ class LogManager:
     def rename_aside(
         self, directory: LogDirectory, topic_partition: TopicPartition, mark: str
     ) -> str:
-        """The partition's directory gets a marked name; returns its path. Raises: OSError."""
+        """Give the partition's directory a marked name; returns its path. Raises: OSError."""
         path = directory.join(str(topic_partition))
         unique_id = UUID(int=self._random.getrandbits(128), version=4)
         aside = directory.join(marked_directory_name(topic_partition, unique_id, mark))
@@ -490,20 +495,23 @@ class LogManager:
 
     def _checkpoint_lowered_recovery_point(self, log: Log) -> None:
         """Before bytes are cut off: durable when this returns. Raises: OSError."""
-        directory = self.table.directory_of.get(log.topic_partition)
-        if directory is not None:
-            checkpoint = self.checkpoints[directory.path].recovery_points
-            checkpoint.write(self.table.recovery_points(directory))
+        self._write_checkpoint_of(log, RECOVERY_POINT_CHECKPOINT)
 
     def _checkpoint_first_dirty(self, log: Log) -> None:
-        """How far compaction has looked at it is durable when this returns. Raises: OSError."""
+        """How far compaction has seen the log is durable when this returns. Raises: OSError."""
+        self._write_checkpoint_of(log, CLEANER_CHECKPOINT)
+
+    def _write_checkpoint_of(self, log: Log, name: str) -> None:
         directory = self.table.directory_of.get(log.topic_partition)
         if directory is not None:
-            checkpoint = self.checkpoints[directory.path].first_dirty_offsets
-            checkpoint.write(self.table.first_dirty_offsets(directory))
+            self._write_checkpoint(directory, name)
+
+    def _write_checkpoint(self, directory: LogDirectory, name: str) -> None:
+        offsets = self.table.offsets(directory, name)
+        self.checkpoints[directory.path][name].write(offsets)
 
     def _forget_offsets(self, topic_partition: TopicPartition) -> None:
-        """The name is about to be used again: its old offsets leave the files first."""
+        """Remove a name's old offsets from the files before it is used again. Raises: DiskFull."""
         directory = self.table.removed.get(topic_partition)
         if directory is None or not directory.is_online:
             return
@@ -527,21 +535,18 @@ class LogManager:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def write_recovery_points(self) -> None:
-        """Durable when this returns, but for a directory that fails or is full."""
+        """Durable when this returns, except in a directory that fails or is full."""
         for directory in self.online_directories():
-            checkpoint = self.checkpoints[directory.path].recovery_points
             try:
-                checkpoint.write(self.table.recovery_points(directory))
+                self._write_checkpoint(directory, RECOVERY_POINT_CHECKPOINT)
             except OSError as error:
-                self.jobs.directory_error(directory, checkpoint.path, error)
+                path = directory.join(RECOVERY_POINT_CHECKPOINT)
+                self.jobs.directory_error(directory, path, error)
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
         """All files hold the present offsets when this returns. Raises: OSError."""
-        files, table = self.checkpoints[directory.path], self.table
-        files.log_start_offsets.write(table.log_start_offsets(directory))
-        files.high_watermarks.write(table.high_watermarks(directory))
-        files.first_dirty_offsets.write(table.first_dirty_offsets(directory))
-        files.recovery_points.write(table.recovery_points(directory))
+        for name in OFFSET_CHECKPOINTS:
+            self._write_checkpoint(directory, name)
 
     # -- failures --------------------------------------------------------------------------------
 
@@ -556,7 +561,7 @@ class LogManager:
             self._on_directory_offline(directory)
 
     def _log_went_offline(self, log: Log) -> None:
-        """One log failed. Whether its directory did too shows the next write to the directory."""
+        """One log failed. The next write to its directory shows whether that failed too."""
         directory = self.table.log_failed(log)
         self.cleaner.abort(log.topic_partition)
         if directory is not None and directory.is_online and not self._is_closing:
@@ -576,8 +581,8 @@ class LogManager:
     async def shutdown(self, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
         """Flush and close every log, write the checkpoints, mark the directories as clean.
 
-        A directory with a damaged partition gets no mark, so that the next start looks at that
-        partition again; its other partitions are flushed, which makes that cheap.
+        A directory with a damaged partition gets no mark, so that the next start checks that
+        partition again; its other partitions are flushed, which makes the check cheap.
         """
         if self._is_closing:
             return
@@ -599,16 +604,103 @@ class LogManager:
         self.open_segments.close_all()
 
     def _finish_directory(self, directory: LogDirectory, broker_epoch: int) -> None:
-        """Checkpoints and mark of one directory; nothing else touches its logs any more."""
         try:
             self._write_checkpoints(directory)
             if self.table.has_offline_in(directory):
                 logger.warning("%s is not marked clean: it has offline partitions", directory.path)
             else:
-                # Those that were not read now may come with the ones that are unavailable now.
+                # Directories that were not read may be among those that are unavailable now.
                 kept = self.found.unread if self.unavailable_directories else frozenset()
                 directory_ids = kept.union(each.directory_id for each in self.directories)
                 shutdown = CleanShutdown(broker_epoch, directory_ids)
                 write_clean_shutdown_marker(self.filesystem, directory.path, shutdown)
         except OSError as error:
             directory.fail(f"its checkpoints cannot be written: {describe(error)}")
+
+
+def _load_partition(
+    filesystem: Filesystem,
+    clock: Clock,
+    contents: DirectoryContents,
+    topic_partition: TopicPartition,
+    config: LogConfig,
+    producer_expiration_ms: int,
+) -> tuple[Log | None, str, UUID]:
+    """Open one partition, recovering it if need be. Blocks: runs in the disk threads.
+
+    Returns its log (None when it cannot be opened), why it is offline, and its topic id.
+    """
+    path = contents.directory.join(str(topic_partition))
+    is_clean = contents.clean_shutdown is not None
+    offsets = {name: each.get(topic_partition) for name, each in contents.checkpoints.items()}
+    topic_id = ZERO_UUID
+    log, reason = None, ""
+    try:
+        topic_id = _topic_id(filesystem, path, is_clean)
+        log = Log.open(
+            filesystem,
+            clock,
+            path,
+            topic_partition,
+            config,
+            topic_id=topic_id,
+            log_start_offset=offsets[LOG_START_OFFSET_CHECKPOINT] or 0,
+            recovery_point=offsets[RECOVERY_POINT_CHECKPOINT] or 0,
+            clean_shutdown=is_clean,
+            first_dirty_offset=offsets[CLEANER_CHECKPOINT],
+            producer_expiration_ms=producer_expiration_ms,
+        )
+    except (CorruptFile, DiskFull) as error:
+        reason = str(error)
+    except OSError as error:
+        reason = f"{error.filename or path}: {describe(error)}"
+    else:
+        reason = log.offline_reason
+    if reason:
+        logger.error("%s is offline: %s", topic_partition, reason)
+    return log, reason, topic_id
+
+
+def _topic_id(filesystem: Filesystem, path: str, was_clean_shutdown: bool) -> UUID:
+    """The topic id; zero when it is not known (the metadata has it).
+
+    Raises: CorruptFile; OSError.
+    """
+    try:
+        return read_partition_metadata(filesystem, path) or ZERO_UUID
+    except CorruptFile as error:
+        if was_clean_shutdown:
+            raise
+        # Made just before a power loss: the partition's name survived, this file's bytes did not.
+        logger.warning("%s; the topic id will be written again", error)
+        return ZERO_UUID
+
+
+def describe_log_dirs(manager: LogManager) -> list[LogDirDescription]:
+    """Every configured directory with the size of each partition that is served from it.
+
+    A directory whose volume is gone fails by this.
+    """
+    described = []
+    for directory in manager.directories:
+        if directory.is_online:
+            try:
+                total_bytes, usable_bytes = manager.filesystem.disk_usage(directory.path)
+            except OSError as error:
+                manager.fail_directory(directory, f"its volume is gone: {describe(error)}")
+        if not directory.is_online:
+            described.append(_offline(directory.path))
+            continue
+        # Replicas are never moved between directories here, so none lags behind.
+        partitions = [
+            PartitionDescription(log.topic_partition, log.size_bytes)
+            for log in manager.table.logs_in(directory)
+        ]
+        described.append(
+            LogDirDescription(directory.path, ErrorCode.NONE, partitions, total_bytes, usable_bytes)
+        )
+    return described + [_offline(path) for path in manager.unavailable_directories]
+
+
+def _offline(path: str) -> LogDirDescription:
+    return LogDirDescription(path, ErrorCode.KAFKA_STORAGE_ERROR, [], UNKNOWN_BYTES, UNKNOWN_BYTES)

@@ -1,7 +1,5 @@
-"""`meta.properties`: whose log directory this is (KIP-631, KIP-858).
+"""`meta.properties`: the identity of a log directory (KIP-631, KIP-858).
 
-Owns: reading versions 0 and 1 and writing version 1.
-Must not: compare directories with each other or with the node (see log_directory).
 Invariant: an existing file is rewritten only to add a missing directory id; cluster id and node id
 of a directory never change.
 """
@@ -17,7 +15,7 @@ from moldau.config.errors import ConfigError
 from moldau.config.properties import parse_properties
 from moldau.protocol.types import RESERVED_TOPIC_IDS, uuid_from_base64, uuid_to_base64
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.corrupt_file import CorruptFile
+from moldau.storage.faults import CorruptFile
 
 META_PROPERTIES: Final = "meta.properties"
 CURRENT_VERSION: Final = 1
@@ -28,10 +26,7 @@ _ESCAPED = frozenset("\\=:#! \t\n\r\f")
 
 @dataclass(slots=True, frozen=True)
 class MetaProperties:
-    """The identity of a log directory.
-
-    `directory_id` is None in files written before directories had ids.
-    """
+    """`directory_id` is None in files written before directories had ids."""
 
     cluster_id: str
     node_id: int
@@ -46,8 +41,8 @@ class MetaProperties:
 def read_meta_properties(filesystem: Filesystem, directory: str) -> MetaProperties | None:
     """The identity of a log directory; None when it has not been formatted.
 
-    Version 0 (`broker.id` in the place of `node.id`, cluster id optional there) is understood as
-    far as it names a cluster; without one the directory belongs to nobody that can be checked.
+    Version 0 (`broker.id` in the place of `node.id`) must name a cluster, although the cluster id
+    is optional there: without one the directory's identity cannot be checked.
 
     Raises:
         CorruptFile: the file is there and unusable.

@@ -1,8 +1,4 @@
-"""`partition.metadata`: which topic id the partition in a directory belongs to (KIP-516).
-
-Owns: the two-line format. Must not: compare the id with anything.
-Invariant: once written for a directory the id never changes; the file is replaced only by itself.
-"""
+"""`partition.metadata`: the topic id of the partition in a directory, for good (KIP-516)."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from uuid import UUID
 
 from moldau.protocol.types import ZERO_UUID, TopicId, uuid_from_base64, uuid_to_base64
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.corrupt_file import CorruptFile
+from moldau.storage.faults import CorruptFile
 
 PARTITION_METADATA: Final = "partition.metadata"
 _VERSION = "0"

@@ -1,14 +1,14 @@
-"""PeriodicJob: something done again and again on one loop, never twice at a time.
+"""PeriodicJob: a regular job on one loop, never twice at a time.
 
-Owns: one timer and at most one running task. Must not: know what is done, or swallow its faults.
+Owns: one timer and at most one running task. Must not: swallow the job's faults.
 Invariant: the next run is scheduled when the last one has ended, so a slow disk makes runs rarer,
-never more numerous; one that raised is told and followed by another, after a pause; after `stop`
-returned nothing of it runs any more.
+never more numerous; after a run that raised, the next one follows after a pause; after `stop`
+returned nothing runs any more.
 
-Runs handle what disks do. Any other exception goes to the node's fault table, which stops the node
-for a broken invariant. For all others it goes on: no job of the storage endangers data by coming
-late. What is not flushed is on the other replicas, older checkpoints make the next start longer,
-and what is not removed or compacted takes room.
+Runs handle disk errors. Any other exception goes to the node's fault table, which stops the node
+for a broken invariant. After all others the job goes on: no job of the storage endangers data by
+being late. What is not flushed is on the other replicas, older checkpoints make the next start
+longer, and what is not removed or compacted takes room.
 """
 
 from __future__ import annotations
@@ -18,23 +18,11 @@ from collections.abc import Awaitable, Callable
 
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.restarts import Restarts
-from moldau.storage.manager_settings import NEVER_MS
+from moldau.storage.log_config import NEVER_MS
 
 
 class PeriodicJob:
     """States: idle -> waiting (`start`) -> running -> waiting ... -> stopped (`stop`)."""
-
-    __slots__ = (
-        "_again",
-        "_clock",
-        "_interval_ms",
-        "_is_pausing",
-        "_restarts",
-        "_run",
-        "_stopped",
-        "_task",
-        "_timer",
-    )
 
     def __init__(
         self,
@@ -43,7 +31,7 @@ class PeriodicJob:
         interval_ms: int | Callable[[], int],
         run: Callable[[], Awaitable[None]],
     ) -> None:
-        """`interval_ms` is from the end of one run to the next; a function is asked each time."""
+        """`interval_ms` is from the end of one run to the next; a function is called each time."""
         self._restarts = Restarts(f"storage job {name}")
         self._clock = clock
         self._interval_ms = interval_ms
@@ -65,8 +53,9 @@ class PeriodicJob:
             self._schedule(self._next_ms() if delay_ms is None else delay_ms)
 
     def soon(self) -> None:
-        """Run now instead of when the timer says; during a run, once more after it. The pause
-        after a failure is not cut short.
+        """Run now instead of at the timer; during a run, once more after it.
+
+        The pause after a failure is not cut short.
         """
         if self._stopped or self._is_pausing:
             return
@@ -77,12 +66,12 @@ class PeriodicJob:
         self._begin()
 
     def retire(self) -> None:
-        """No further runs; one that is under way goes on."""
+        """No further runs; a running one goes on."""
         self._stopped = True
         self._cancel_timer()
 
     async def stop(self) -> None:
-        """No further runs; waits for the one that is under way."""
+        """No further runs; waits for a running one."""
         self._stopped = True
         self._cancel_timer()
         task = self._task

@@ -1,44 +1,108 @@
 """ProducerState: all producers of one partition, their open transactions, and their snapshots.
 
-Owns: the map of producers, first unstable offset, the snapshot files beside the segments.
-Must not: read the log (log_recovery replays batches into it) or decide what to acknowledge.
+Owns: the map of producers, first unstable offset, the `.snapshot` files beside the segments, the
+replay of batches.
+Must not: check CRCs, cut the log, or decide what to acknowledge.
 Invariant: the state is exactly the effect of all batches below `map_end_offset` that are still
-remembered; a snapshot file `<offset>.snapshot` is the state at that offset.
-Source: KIP-98, KIP-447 (last stable offset).
+remembered; a snapshot file `<offset>.snapshot` is the state at that offset. After a replay the
+state is what it was when the log had this end, except for when producers last appended: replayed
+producers count as active now, so that none expires too early.
+Sources: KIP-98, KIP-447 (last stable offset), message ProducerSnapshot version 1.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
+from struct import Struct
+from typing import NamedTuple
 
-from moldau.protocol.records import BatchHeader
+from moldau.protocol.records import BatchHeader, InvalidBatch
+from moldau.protocol.records.crc import crc32c
 from moldau.runtime.filesystem import Filesystem
-from moldau.storage.producer_append import CompletedTransaction, ProducerUpdate
+from moldau.storage.append import AppendOrigin, Batches
+from moldau.storage.batch_scan import scan_headers
+from moldau.storage.faults import AppendRejected, is_out_of_room
+from moldau.storage.indexes import AbortedTransaction, TransactionIndex
 from moldau.storage.producer_entry import (
     NO_OFFSET,
     RETAINED_BATCH_COUNT,
+    CompletedTransaction,
     ProducerBatch,
     ProducerEntry,
+    ProducerUpdate,
+    Verification,
 )
-from moldau.storage.producer_snapshot import (
-    SNAPSHOT_SUFFIX,
-    SnapshotEntry,
-    decode_snapshot,
-    encode_snapshot,
-)
+from moldau.storage.segment import LogSegment
 
 logger = logging.getLogger("moldau.storage")
 
 MAX_PRODUCER_COUNT = 50_000
-"""Producers remembered per partition; past it the ones idle longest are forgotten, as if expired
-(their next batch is taken whatever its sequence). Those with an open transaction stay."""
+"""Producers remembered per partition; beyond it the ones idle longest are forgotten, as if expired
+(their next batch is accepted whatever its sequence). Producers with an open transaction stay."""
+
+RESEED_BYTES = 8 * 1024**2
+"""How far before a snapshot the producers' earlier batches are looked for: what may have been in
+flight when the node stopped. Only headers are read."""
+
+NARROW_RESEED_BYTES = 1024**2
+
+RESEED_BATCH_COUNT = 500
+"""With that many batches it is enough, however narrow the window."""
+
+SNAPSHOT_SUFFIX = ".snapshot"
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = Struct(">hIi")
+_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
+_CRC_AT = 2
+_CRC_COVERED_FROM = 6
+
+
+class SnapshotEntry(NamedTuple):
+    """One producer in a snapshot: only its last batch, -1 where there is none."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    current_txn_first_offset: int
+
+
+def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
+    """Int16 version, CRC-32C over what follows it, int32 count, entries."""
+    packed = [_SNAPSHOT_ENTRY.pack(*entry) for entry in entries]
+    data = bytearray(_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(packed)))
+    data += b"".join(packed)
+    crc = crc32c(memoryview(data)[_CRC_COVERED_FROM:])
+    data[_CRC_AT:_CRC_COVERED_FROM] = crc.to_bytes(4, "big")
+    return bytes(data)
+
+
+def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
+    """The entries of a snapshot file. Raises: ValueError saying what is wrong with it."""
+    if len(data) < _SNAPSHOT_HEAD.size:
+        raise ValueError(f"{len(data)} bytes are no producer snapshot")
+    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+    if version != _SNAPSHOT_VERSION:
+        raise ValueError(f"producer snapshot of unknown version {version}")
+    if crc32c(memoryview(data)[_CRC_COVERED_FROM:]) != crc:
+        raise ValueError("the producer snapshot's CRC does not match its contents")
+    if count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+        raise ValueError(f"{len(data)} bytes are not a snapshot of {count} producers")
+    return [
+        SnapshotEntry(*each)
+        for each in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :])
+    ]
 
 
 class ProducerState:
-    """Producers by id, and what they left undecided. Owned by the log's loop."""
+    """Producers by id, and their open transactions. Belongs to the log's loop."""
 
     __slots__ = (
         "_directory",
@@ -72,15 +136,53 @@ class ProducerState:
         entry = self.producers.get(header.producer_id)
         return entry.find_duplicate(header) if entry is not None else None
 
-    def prepare(self, producer_id: int) -> ProducerUpdate:
-        """An empty pending update on what is known of the producer."""
-        return ProducerUpdate(producer_id, self.producers.get(producer_id))
+    def check_append(
+        self,
+        records: bytearray | memoryview,
+        batches: Batches,
+        now_ms: int,
+        origin: AppendOrigin,
+        verification: Verification | None = None,
+        transaction_version: int = 0,
+    ) -> list[ProducerUpdate]:
+        """What the batches change in their producers. A follower takes what its leader took.
+
+        Raises: AppendRejected.
+        """
+        updates: dict[int, ProducerUpdate] = {}
+        for position, header in batches:
+            producer_id = header.producer_id
+            if producer_id < 0:
+                continue
+            is_control = header.is_control
+            if is_control and not header.record_count:
+                continue  # Compaction removed its record: the batch has no meaning any more.
+            update = updates.get(producer_id)
+            if update is None:
+                entry = self.producers.get(producer_id)
+                update = updates[producer_id] = ProducerUpdate(producer_id, entry)
+            if is_control:
+                update.add_control_batch(
+                    header,
+                    records,
+                    position,
+                    now_ms,
+                    check=origin is not AppendOrigin.REPLICATION,
+                    transaction_version=transaction_version,
+                )
+            else:
+                if origin is AppendOrigin.CLIENT:
+                    update.check_data(header, verification)
+                elif origin is AppendOrigin.COORDINATOR:
+                    update.check_coordinator_data(header)
+                update.add_data(header, header.base_offset, now_ms)
+        return list(updates.values())
 
     def apply(self, updates: Iterable[ProducerUpdate]) -> None:
-        """Make the pending updates of one append true: its batches are in the file now.
+        """Apply the pending updates of one append: its batches are in the file now.
 
-        Over the limit producers are forgotten only then: an update says what is new of its
-        producer, which means nothing without what was known of it.
+        Producers above the limit are forgotten only after that: an update says what changed in its
+        producer, which means nothing without the rest of its entry.
         """
         for update in updates:
             self._apply(update)
@@ -110,26 +212,29 @@ class ProducerState:
             is_in_order = not ongoing or next(reversed(ongoing)) < first_offset
             ongoing[first_offset] = producer_id
             if not is_in_order:
-                # Producers of one append are applied one by one, their batches may lie mixed.
+                # Producers of one append are applied one by one; their batches may be mixed.
                 ongoing = self._ongoing = dict(sorted(ongoing.items()))
 
-    def endings(self, updates: Iterable[ProducerUpdate]) -> list[tuple[CompletedTransaction, int]]:
-        """The transactions that pending updates of one append end, in log order, each with what the
-        last stable offset becomes once its marker is replicated.
+    def aborts(self, updates: Iterable[ProducerUpdate]) -> list[AbortedTransaction]:
+        """The transactions that pending updates of one append abort, in log order.
+
+        Each with what the last stable offset becomes once its marker is replicated.
         """
         events: list[tuple[int, CompletedTransaction | None]] = []
         for update in updates:
             events += [(first_offset, None) for first_offset in update.started_first_offsets]
             events += [(completed.last_offset, completed) for completed in update.completed]
         ongoing = dict.fromkeys(self._ongoing)
-        ended = []
+        aborted = []
         for offset, completed in sorted(events, key=itemgetter(0)):
             if completed is None:
                 ongoing[offset] = None
             else:
                 ongoing.pop(completed.first_offset, None)
-                ended.append((completed, next(iter(ongoing), offset + 1)))
-        return ended
+                if completed.is_aborted:
+                    last_stable_offset = next(iter(ongoing), offset + 1)
+                    aborted.append(AbortedTransaction(*completed[:3], last_stable_offset))
+        return aborted
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Ended transactions whose marker is below `high_watermark` are decided for readers."""
@@ -139,7 +244,7 @@ class ProducerState:
             ]
 
     def on_log_start_offset(self, log_start_offset: int) -> None:
-        """Records below are gone; transactions that ended there need no waiting for."""
+        """Forget completed transactions whose marker lies below the new start of the log."""
         self._unreplicated = [
             each for each in self._unreplicated if each.last_offset >= log_start_offset
         ]
@@ -147,7 +252,7 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset whose transaction is undecided or not decided for readers yet."""
+        """The first offset of the transactions that are open, or not decided for readers yet."""
         ongoing, unreplicated = self._ongoing, self._unreplicated
         if not ongoing and not unreplicated:
             return None
@@ -167,9 +272,7 @@ class ProducerState:
         )
 
     def oldest_transaction_idle_ms(self, now_ms: int) -> int | None:
-        """How long nothing was heard of the producer whose open transaction began first; None
-        without an open one.
-        """
+        """How long the producer of the oldest open transaction is idle; None without any."""
         producer_id = next(iter(self._ongoing.values()), None)
         if producer_id is None:
             return None
@@ -178,9 +281,9 @@ class ProducerState:
     # -- expiry ----------------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> int:
-        """Forget producers silent for `expiration_ms`; returns how many. Transactions hold theirs.
+        """Forget producers idle for `expiration_ms`; returns how many (KIP-854).
 
-        Source: KIP-854.
+        A producer with an open transaction stays.
         """
         expired = [
             producer_id
@@ -212,7 +315,7 @@ class ProducerState:
     # -- snapshots -------------------------------------------------------------------------------
 
     def path_at(self, offset: int) -> str:
-        """Where the snapshot at `offset` lies."""
+        """The snapshot file at `offset`."""
         return os.path.join(self._directory, f"{offset:020d}{SNAPSHOT_SUFFIX}")
 
     def list_snapshots(self) -> None:
@@ -223,20 +326,16 @@ class ProducerState:
             if name.endswith(SNAPSHOT_SUFFIX) and len(name) == 29 and name[:20].isdigit()
         ]
 
-    def reset(self, map_end_offset: int) -> None:
-        """Know nothing, as of `map_end_offset`."""
-        self.producers.clear()
-        self._ongoing.clear()
-        self._unreplicated.clear()
-        self.map_end_offset = map_end_offset
-
     def load_newest(self, first_offset: int, log_end_offset: int, now_ms: int) -> None:
-        """Start from the newest readable snapshot in [first_offset, log_end_offset].
+        """Load the newest readable snapshot in [first_offset, log_end_offset].
 
         `first_offset`: where the first segment begins. Snapshots past the end, and unreadable ones,
         are removed. Without any the state is empty as of `first_offset`. Raises: OSError.
         """
-        self.reset(first_offset)
+        self.producers.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self.map_end_offset = first_offset
         for offset in sorted(self.snapshot_offsets, reverse=True):
             if offset > log_end_offset:
                 self.remove_snapshot(offset)
@@ -259,11 +358,14 @@ class ProducerState:
             is_open = each.current_txn_first_offset != NO_OFFSET
             if not is_open and now_ms - each.last_timestamp_ms >= self.expiration_ms:
                 continue
-            entry = self.producers[each.producer_id] = ProducerEntry(each.producer_id)
-            entry.producer_epoch = each.producer_epoch
-            entry.last_timestamp_ms = each.last_timestamp_ms
-            entry.coordinator_epoch = each.coordinator_epoch
-            entry.current_txn_first_offset = each.current_txn_first_offset
+            entry = self.producers[each.producer_id] = ProducerEntry(
+                each.producer_id,
+                each.producer_epoch,
+                [],
+                each.last_timestamp_ms,
+                each.coordinator_epoch,
+                each.current_txn_first_offset,
+            )
             if each.last_offset >= 0:
                 first_sequence = (each.last_sequence - each.offset_delta) & 0x7FFFFFFF
                 entry.batches.append(
@@ -310,6 +412,19 @@ class ProducerState:
         self.snapshot_offsets.append(offset)
         self.unsynced_snapshot_paths.append(path)
 
+    def take_last_snapshot(self, log_end_offset: int, log_name: str) -> None:
+        """As `take_snapshot` at the end of a log that closes. Raises: OSError.
+
+        On a full disk there is none: the next start reads the last segment instead.
+        """
+        self.map_end_offset = log_end_offset
+        try:
+            self.take_snapshot()
+        except OSError as error:
+            if not is_out_of_room(error):
+                raise
+            logger.warning("%s: no room for a snapshot of its producers: %s", log_name, error)
+
     def remove_snapshot(self, offset: int) -> None:
         """Remove one snapshot file (a missing one is fine). Raises: OSError."""
         path = self.path_at(offset)
@@ -321,7 +436,7 @@ class ProducerState:
             self.unsynced_snapshot_paths.remove(path)
 
     def drop_snapshots_above(self, offset: int) -> None:
-        """Remove snapshots of offsets that are being checked: they may tell of lost batches.
+        """Remove snapshots of offsets that are being checked: they may include lost batches.
 
         Raises: OSError.
         """
@@ -329,7 +444,7 @@ class ProducerState:
             self.remove_snapshot(each)
 
     def drop_all_snapshots(self) -> None:
-        """Remove every snapshot: nothing of what they tell is in the log. Raises: OSError."""
+        """Remove every snapshot: the log holds nothing of it any more. Raises: OSError."""
         for each in list(self.snapshot_offsets):
             self.remove_snapshot(each)
 
@@ -340,3 +455,126 @@ class ProducerState:
             keep.add(max(self.snapshot_offsets))
         for offset in [each for each in self.snapshot_offsets if each not in keep]:
             self.remove_snapshot(offset)
+
+    # -- replay ----------------------------------------------------------------------------------
+
+    def replay(
+        self,
+        header: BatchHeader,
+        batch: memoryview | bytes,
+        now_ms: int,
+        *,
+        index: TransactionIndex | None = None,
+    ) -> None:
+        """Apply one batch of the log.
+
+        `batch`: its bytes (read only for control batches). `index`: where aborted transactions are
+        written (while the segment's indexes are rebuilt). Raises: OSError.
+        """
+        producer_id = header.producer_id
+        if producer_id < 0 or (header.is_control and not header.record_count):
+            return
+        update = ProducerUpdate(producer_id, self.producers.get(producer_id))
+        if header.is_control:
+            try:
+                update.add_control_batch(header, batch, 0, now_ms, check=False)
+            except AppendRejected:
+                return  # Intact bytes of a control record of unknown type.
+        else:
+            update.add_data(header, header.base_offset, now_ms)
+        if update.completed and index is not None:
+            for aborted in self.aborts([update]):
+                index.append(aborted)
+        self.apply([update])
+
+    def load(self, segments: Sequence[LogSegment], end_offset: int, now_ms: int) -> None:
+        """Restore the state as of `end_offset`: snapshot, then the batches after it.
+
+        Raises: OSError, InvalidBatch.
+        """
+        # From the first segment, not the log start: a producer whose records were deleted by
+        # request may still send its last batch again.
+        self.load_newest(segments[0].base_offset, end_offset, now_ms)
+        if self.producers:
+            self._reseed(segments, self.map_end_offset)
+        for segment in segments[_index_for(segments, self.map_end_offset) :]:
+            if segment.base_offset >= end_offset or self.map_end_offset >= end_offset:
+                break
+            file = segment.file()
+            _, start = segment.offset_index.lookup(self.map_end_offset)
+            for position, header in scan_headers(file, start, segment.size_bytes):
+                if header.base_offset >= end_offset:
+                    break
+                if header.last_offset < self.map_end_offset or header.producer_id < 0:
+                    continue
+                batch = file.pread(header.size_bytes, position) if header.is_control else b""
+                self.replay(header, batch, now_ms)
+        self.map_end_offset = end_offset
+
+    def _reseed(self, segments: Sequence[LogSegment], offset: int) -> None:
+        """Find the batches before `offset` that the snapshot's producers may send again.
+
+        A snapshot holds one batch per producer, a producer may have five unacknowledged.
+        """
+        newest = max(entry.last_offset for entry in self.producers.values())
+        index = _index_for(segments, offset)
+        if segments[index].base_offset == offset:
+            index -= 1
+        if index < 0 or newest < segments[index].base_offset:
+            return
+        headers: list[BatchHeader] = []
+        left_bytes = RESEED_BYTES
+        for segment in reversed(segments[: index + 1]):
+            if left_bytes <= 0 or len(headers) >= RESEED_BATCH_COUNT:
+                break
+            try:
+                earlier = _last_headers(segment, offset, left_bytes)
+            except InvalidBatch:
+                break  # Older damage: the first read there finds it.
+            left_bytes -= sum(header.size_bytes for header in earlier)
+            headers = earlier + headers
+        self._refill(headers)
+
+    def _refill(self, headers: list[BatchHeader]) -> None:
+        found: dict[int, list[ProducerBatch]] = {}
+        for header in headers:
+            entry = self.producers.get(header.producer_id)
+            if entry is None or header.is_control or header.producer_epoch != entry.producer_epoch:
+                continue
+            found.setdefault(header.producer_id, []).append(
+                ProducerBatch(
+                    header.base_sequence,
+                    header.last_sequence,
+                    header.last_offset,
+                    header.last_offset_delta,
+                )
+            )
+        for producer_id, batches in found.items():
+            entry = self.producers[producer_id]
+            if entry.batches and batches[-1] == entry.batches[-1]:
+                entry.batches = batches[-RETAINED_BATCH_COUNT:]
+
+
+def _index_for(segments: Sequence[LogSegment], offset: int) -> int:
+    return max(bisect_right(segments, offset, key=lambda each: each.base_offset) - 1, 0)
+
+
+def _last_headers(segment: LogSegment, offset: int, limit_bytes: int) -> list[BatchHeader]:
+    """Headers of the batches below `offset` in the last `limit_bytes` before it.
+
+    A narrow window is tried first: with small batches it holds plenty. Raises: OSError,
+    InvalidBatch.
+    """
+    file = segment.file()
+    _, end = segment.offset_index.lookup(offset)
+    headers: list[BatchHeader] = []
+    for window_bytes in (NARROW_RESEED_BYTES, limit_bytes):
+        start = segment.offset_index.position_at_most(max(0, end - window_bytes))
+        headers = []
+        for _, header in scan_headers(file, start, segment.size_bytes):
+            if header.base_offset >= offset:
+                break
+            headers.append(header)
+        if start == 0 or len(headers) >= RESEED_BATCH_COUNT:
+            break
+    return headers

@@ -1,27 +1,27 @@
 """LogSegment: one `.log` file with its indexes.
 
 Owns: the file, the index entries written beside it, the byte positions of offsets, what is known of
-the segment's timestamps.
-Must not: know offsets beyond its own, producers, epochs, or when to roll (log decides).
+the segment's timestamps, which byte ranges were checked.
+Must not: know offsets beyond its own, producers or epochs.
 Invariant: `size_bytes` is the end of the last whole append; indexes only name batches below it.
-Only the active segment is appended to; closed ones are opened on demand, closed at any time.
+Only the active segment is appended to; closed segments are opened on demand and closed at any time.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from moldau.protocol.records import LOG_OVERHEAD, BatchHeader, InvalidBatch, InvalidBatchReason
 from moldau.runtime.filesystem import File, Filesystem
 from moldau.storage.batch_scan import scan_headers
 from moldau.storage.faults import is_out_of_room
+from moldau.storage.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
 from moldau.storage.log_config import LogConfig
-from moldau.storage.offset_index import OffsetIndex
-from moldau.storage.open_files import OpenSegments
-from moldau.storage.time_index import TimeIndex
-from moldau.storage.transaction_index import TransactionIndex
-from moldau.storage.verified_ranges import VerifiedRanges
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -29,11 +29,19 @@ TIME_INDEX_SUFFIX = ".timeindex"
 TXN_INDEX_SUFFIX = ".txnindex"
 DELETED_SUFFIX = ".deleted"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+OFFSET_DIGITS = 20
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
 POSITION_HINT_COUNT = 128
 """Batch starts remembered per segment: those of the last appends and of the readers' next reads."""
+
+MAX_VERIFIED_RANGES = 256
+"""Separate ranges remembered per segment; a random reader beyond that pays again."""
+
+MAX_OPEN_CLOSED_SEGMENTS = 512
+"""Closed segments of all logs of a process that keep their files open (up to three descriptors
+each)."""
 
 
 class ByteRange(NamedTuple):
@@ -46,11 +54,94 @@ class ByteRange(NamedTuple):
 
 def segment_path(directory: str, base_offset: int, suffix: str) -> str:
     """A segment file's path: the base offset in 20 digits."""
-    return os.path.join(directory, f"{base_offset:020d}{suffix}")
+    return os.path.join(directory, f"{base_offset:0{OFFSET_DIGITS}d}{suffix}")
+
+
+class VerifiedRanges:
+    """The bytes of a segment file that may be sent: ranges [start, end), merged where they touch.
+
+    A range is added only after every batch in it passed its CRC check; bytes that this process
+    wrote need no check. Ranges, not whole segments, because the check costs one pass over the bytes
+    (CRC at about 25 GB/s, and one read that brings a cold range into the page cache anyway). The
+    first reader of a range pays it, in the thread pool, for one response's bytes at a time.
+    """
+
+    __slots__ = ("_ends", "_starts", "trusted_from")
+
+    def __init__(self, trusted_from: int) -> None:
+        self.trusted_from = trusted_from
+        """Bytes from here on were written, or checked by recovery, in this process."""
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether all of [start, end) may be sent."""
+        end = min(end, self.trusted_from)
+        if start >= end:
+            return True
+        index = bisect_right(self._starts, start) - 1
+        return index >= 0 and end <= self._ends[index]
+
+    def add(self, start: int, end: int) -> None:
+        """[start, end) was checked."""
+        starts, ends = self._starts, self._ends
+        low = bisect_right(ends, start - 1)
+        high = bisect_right(starts, end)
+        if low < high:
+            start = min(start, starts[low])
+            end = max(end, ends[high - 1])
+        starts[low:high] = [start]
+        ends[low:high] = [end]
+        if end >= self.trusted_from:
+            self.trusted_from = min(start, self.trusted_from)
+        if len(starts) > MAX_VERIFIED_RANGES:
+            # Not the new one: its reader asks for it next, and would begin again.
+            others = (i for i in range(len(starts)) if i != low)
+            smallest = min(others, key=lambda i: ends[i] - starts[i])
+            del starts[smallest], ends[smallest]
+
+    def truncate(self, size_bytes: int) -> None:
+        """The file ends at `size_bytes` now; this process writes what follows."""
+        self.trusted_from = min(self.trusted_from, size_bytes)
+
+
+class OpenSegments:
+    """The closed segments with open files, bounded: the least recently used one is closed first."""
+
+    __slots__ = ("_entries", "limit")
+
+    def __init__(self, limit: int = MAX_OPEN_CLOSED_SEGMENTS) -> None:
+        self.limit = limit
+        self._entries: OrderedDict[int, LogSegment] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def touch(self, entry: LogSegment) -> None:
+        """`entry` is opened or used; another segment may be closed for it."""
+        key = id(entry)
+        entries = self._entries
+        if key in entries:
+            entries.move_to_end(key)
+            return
+        while len(entries) >= self.limit:
+            _, oldest = entries.popitem(last=False)
+            oldest.close_descriptors()
+        entries[key] = entry
+
+    def forget(self, entry: LogSegment) -> None:
+        """`entry` closed by itself (deleted, became active, shut down)."""
+        self._entries.pop(id(entry), None)
+
+    def close_all(self) -> None:
+        """Close everything that is open."""
+        while self._entries:
+            _, entry = self._entries.popitem(last=False)
+            entry.close_descriptors()
 
 
 class LogSegment:
-    """See the module. States: active (open for append) -> closed (on roll) -> deleted."""
+    """States: active (open for append) -> closed (on roll) -> deleted."""
 
     __slots__ = (
         "_file",
@@ -137,10 +228,10 @@ class LogSegment:
             raise
 
     def deactivate(self) -> None:
-        """The last word in the time index, indexes trimmed: the segment is closed for writing.
+        """Add the last time index entry, trim the indexes, close for writing. Raises: OSError.
 
         Without a descriptor to trim them with, the files keep their preallocated length: the next
-        lookup trims them, or the next start makes them anew. Raises: OSError.
+        lookup trims them, or the next start rebuilds them.
         """
         try:
             self.time_index.maybe_append(*self.max_timestamp())
@@ -162,18 +253,17 @@ class LogSegment:
 
     def close_descriptors(self) -> None:
         """Give back descriptors and mappings; a closed segment opens them again on demand."""
-        self.close_log_file()
+        self._close_log_file()
         self.offset_index.unmap()
         self.time_index.unmap()
 
-    def close_log_file(self) -> None:
-        """Give back the log file's descriptor only."""
+    def _close_log_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
     def abandon(self) -> None:
-        """Close without writing anything: the disk fails, or the files are going away."""
+        """Close without writing: the disk fails, or the files are removed."""
         self._open_segments.forget(self)
         self.is_active = False
         self.offset_index.abandon()
@@ -197,31 +287,49 @@ class LogSegment:
         )
         return [path for path in candidates if self._filesystem.exists(path)]
 
-    # -- appending -------------------------------------------------------------------------------
+    def discard(self) -> None:
+        """Remove the files of a segment that was never written to. Raises: OSError."""
+        self.abandon()
+        for path in self.paths():
+            self._filesystem.unlink(path)
 
-    def has_room_for(self, size_bytes: int, last_offset: int, config: LogConfig) -> bool:
-        """Whether an append fits by size, index room and relative offset (not by time)."""
-        return (
-            self.size_bytes + size_bytes <= config.segment_bytes
-            and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
-            and not self.offset_index.is_full
-            and not self.time_index.is_full
-        )
+    def rename_deleted(self) -> list[str]:
+        """Close the segment and mark its files as deleted; returns their new paths.
+
+        A response on its way to a client keeps its descriptor. Raises: OSError.
+        """
+        self.abandon()
+        renamed = []
+        for path in self.paths():
+            self._filesystem.rename(path, path + DELETED_SUFFIX)
+            renamed.append(path + DELETED_SUFFIX)
+        return renamed
+
+    # -- appending -------------------------------------------------------------------------------
 
     def append(
         self,
         records: bytearray | memoryview,
         batches: list[tuple[int, BatchHeader]],
         index_interval_bytes: int,
+        aborted: Sequence[AbortedTransaction] = (),
     ) -> None:
         """Write whole batches (headers as they will lie in the file) at the end.
 
-        Raises: OSError with the file cut back to its previous end and nothing noted.
+        `aborted`: transactions that markers among them abort. Raises: OSError with the files cut
+        back to their previous ends and nothing noted.
         """
         start = self.size_bytes
         file = self._file
         assert file is not None
-        file.append(records)
+        try:
+            for each in aborted:  # First: without room in the index nothing is written.
+                self.transaction_index.append(each)
+            file.append(records)
+        except OSError:
+            if aborted:
+                self.transaction_index.truncate_to(batches[0][1].base_offset)
+            raise
         self.size_bytes = start + len(records)
         hints = self.hints
         for position, header in batches:
@@ -252,13 +360,6 @@ class LogSegment:
             self.bytes_since_index_entry = 0
         self.bytes_since_index_entry += header.batch_length + LOG_OVERHEAD
 
-    def forget_timestamps(self) -> None:
-        """Begin the bookkeeping of `note_batch` anew (the indexes are being rebuilt)."""
-        self.bytes_since_index_entry = 0
-        self._max_timestamp_ms = -1
-        self._offset_of_max_timestamp = self.base_offset
-        self._rolling_base_timestamp_ms = None
-
     def max_timestamp(self) -> tuple[int, int]:
         """`(timestamp, last offset of its batch)` of the largest timestamp; -1 without any.
 
@@ -284,7 +385,7 @@ class LogSegment:
         return self._rolling_base_timestamp_ms
 
     def largest_timestamp_ms(self) -> int:
-        """What retention goes by: the largest record timestamp, or when the file last changed.
+        """The age that counts for retention: largest record timestamp, or last change of the file.
 
         Raises: OSError.
         """
@@ -308,10 +409,10 @@ class LogSegment:
     def locate(
         self,
         start_offset: int,
-        *,
         end_offset: int,
         max_bytes: int,
         max_offset: int,
+        *,
         min_one_message: bool,
     ) -> ByteRange | None:
         """The whole batches from the one that holds `start_offset`, within the bounds.
@@ -352,12 +453,94 @@ class LogSegment:
         return ByteRange(position, at, next_offset)
 
     def remember(self, base_offset: int, position: int) -> None:
-        """A reader will want the batch that begins at `base_offset` next."""
+        """A reader asks for the batch that begins at `base_offset` next."""
         hints = self.hints
         if position < self.size_bytes and base_offset not in hints:
             hints[base_offset] = position
             if len(hints) > POSITION_HINT_COUNT:
                 del hints[next(iter(hints))]
+
+    # -- rolling ---------------------------------------------------------------------------------
+
+    def must_roll(
+        self,
+        size_bytes: int,
+        batches: list[tuple[int, BatchHeader]],
+        last_offset: int,
+        now_ms: int,
+        config: LogConfig,
+    ) -> bool:
+        """Whether an append must go to a new segment. Raises: OSError, InvalidBatch."""
+        if (
+            self.size_bytes + size_bytes > config.segment_bytes
+            or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
+            or self.offset_index.is_full
+            or self.time_index.is_full
+        ):
+            return True
+        if not self.size_bytes:
+            return False
+        timestamp_ms = batches[0][1].max_timestamp_ms
+        if len(batches) > 1:
+            timestamp_ms = max([header.max_timestamp_ms for _, header in batches])
+        base_ms = self.rolling_base_timestamp_ms()
+        waited_ms = timestamp_ms - base_ms if base_ms >= 0 else now_ms - self.created_ms
+        return waited_ms > config.max_segment_ms - self._roll_jitter_ms(config)
+
+    def _roll_jitter_ms(self, config: LogConfig) -> int:
+        """Spreads the rolls of logs begun together; the same for a segment after a restart."""
+        limit = min(config.segment_jitter_ms, config.max_segment_ms)
+        if limit <= 0:
+            return 0
+        log_name = os.path.basename(os.path.dirname(self.path))
+        return zlib.crc32(f"{log_name}/{self.base_offset}".encode()) % limit
+
+    # -- indexes ---------------------------------------------------------------------------------
+
+    def indexes_are_sane(self) -> bool:
+        """Whether the index files exist and their ends can be true. Raises: OSError, InvalidBatch.
+
+        A power loss can leave an empty time index; it would hide the segment's timestamps from
+        lookups and retention.
+        """
+        self.file()
+        return (
+            self.offset_index.exists()
+            and self.time_index.exists()
+            and self.offset_index.is_sane(self.size_bytes)
+            and self.time_index.is_sane()
+            and (self.time_index.entry_count > 0 or self.rolling_base_timestamp_ms() < 0)
+            and self.transaction_index.is_sane()
+        )
+
+    def begin_indexes(self, config: LogConfig) -> None:
+        """Empty offset and time index, open for appending; no timestamps known. Raises: OSError."""
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.offset_index.open_for_append(config.segment_index_bytes)
+        self.time_index.open_for_append(config.segment_index_bytes)
+        self.bytes_since_index_entry = 0
+        self._max_timestamp_ms = -1
+        self._offset_of_max_timestamp = self.base_offset
+        self._rolling_base_timestamp_ms = None
+
+    def finish_indexes(self) -> None:
+        """Last time index entry; indexes of a closed segment are trimmed. Raises: OSError."""
+        if not self.is_active:
+            self.time_index.maybe_append(*self.max_timestamp())
+            self.offset_index.trim()
+            self.time_index.trim()
+
+    def rebuild_indexes(self, config: LogConfig) -> None:
+        """Build offset and time index from the batch headers.
+
+        Raises: OSError; InvalidBatch when the log file itself is damaged.
+        """
+        self.hints.clear()
+        self.begin_indexes(config)
+        for position, header in scan_headers(self.file(), 0, self.size_bytes):
+            self.note_batch(position, header, config.index_interval_bytes)
+        self.finish_indexes()
 
     # -- cutting ---------------------------------------------------------------------------------
 
@@ -401,6 +584,16 @@ class LogSegment:
             if header.max_timestamp_ms > timestamp_ms:
                 timestamp_ms, last_offset = header.max_timestamp_ms, header.last_offset
         self._max_timestamp_ms, self._offset_of_max_timestamp = timestamp_ms, last_offset
+
+    def cut_damaged_end(self, position: int) -> None:
+        """Cut a closed segment's log file at byte `position`. Raises: OSError."""
+        self._close_log_file()
+        file = self._filesystem.open(self.path)
+        try:
+            file.truncate(position)
+        finally:
+            file.close()
+        self.size_bytes = position
 
     def check_end(self) -> BatchHeader | None:
         """The last batch's header; None for an empty segment.

@@ -1,10 +1,12 @@
 """The engine of `moldau log verify`: is everything in a log directory what it should be?
 
-Owns: walking log directories and partitions, and what their files say about each other.
+Owns: walking log directories and partitions, each segment's batches (frame, CRC, offsets, on
+request the records inside), and what the files say about each other.
 Must not: change a file, take the lock, or need a running node (on a running node's directory the
 unflushed end may change under the check; what is below the recovery point may not).
-Invariant: every finding names a file, and a position where there is one. No damage stops the check
-of other segments or partitions.
+Invariant: every finding names a file, and a position where there is one. Memory is bounded by the
+index files and one batch. No damage stops the check of other segments or partitions; within a
+segment it ends at the first damage of the log file: what follows has no known frame.
 """
 
 from __future__ import annotations
@@ -12,10 +14,22 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
+from struct import Struct
 
+from moldau.protocol.records import (
+    BATCH_HEADER_SIZE,
+    BatchHeader,
+    InvalidBatch,
+    InvalidBatchReason,
+    decode_records,
+    read_batch_header,
+    validate_records,
+)
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.filesystem import Filesystem
+from moldau.runtime.filesystem import File, Filesystem
 from moldau.storage.checkpoints import (
     CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
@@ -25,21 +39,312 @@ from moldau.storage.checkpoints import (
     read_leader_epoch_checkpoint,
     read_offset_checkpoint,
 )
-from moldau.storage.corrupt_file import CorruptFile
+from moldau.storage.dump import MAX_DECODED_BYTES, batch_crc
+from moldau.storage.faults import CorruptFile, describe
+from moldau.storage.indexes import TXN_ENTRY, OffsetIndex, TimeIndex
 from moldau.storage.log_directory import (
     DELETE_SUFFIX,
     METADATA_PARTITION,
-    describe,
     directory_mark,
     marked_partition,
     parse_partition_directory,
 )
 from moldau.storage.meta_properties import META_PROPERTIES, read_meta_properties
 from moldau.storage.partition_metadata import PARTITION_METADATA, read_partition_metadata
-from moldau.storage.producer_snapshot import SNAPSHOT_SUFFIX, decode_snapshot
-from moldau.storage.verify_segment import Finding, SegmentVerifier, Severity
+from moldau.storage.producer_state import SNAPSHOT_SUFFIX, decode_snapshot
 
-__all__ = ["Finding", "Severity", "Verification"]
+
+class Severity(Enum):
+    """How bad a finding is.
+
+    NOTE: as expected after a crash, or worth knowing. WARNING: a file that is rebuilt from the
+    log. DAMAGE: flushed bytes are wrong or missing; the partition is taken offline.
+    """
+
+    NOTE = "note"
+    WARNING = "warning"
+    DAMAGE = "damage"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`position` is a byte position in `file`."""
+
+    severity: Severity
+    file: str
+    position: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        where = "" if self.position is None else f" at byte {self.position}"
+        return f"{self.severity.name}: {self.file}{where}: {self.reason}"
+
+
+@dataclass(slots=True)
+class SegmentFacts:
+    """The results of the check of one segment. `end_position` is where its good bytes end."""
+
+    base_offset: int
+    next_offset: int
+    end_position: int = 0
+    size_bytes: int = 0
+    batch_count: int = 0
+    record_count: int = 0
+    max_timestamp_ms: int = -1
+    last_leader_epoch: int = -1
+
+
+@dataclass(slots=True)
+class SegmentVerifier:
+    """One pass over a segment; `findings` yields as it goes, `facts` is complete after it."""
+
+    filesystem: Filesystem
+    log_path: str
+    recovery_point: int | None
+    """What is below it was flushed; None when that is not known."""
+    is_last: bool
+    allows_gaps: bool
+    deep: bool
+    on_progress: Callable[[int], None] | None
+    facts: SegmentFacts = field(init=False)
+
+    def __post_init__(self) -> None:
+        base_offset = int(os.path.basename(self.log_path).removesuffix(".log"))
+        self.facts = SegmentFacts(base_offset, base_offset)
+
+    def findings(self) -> Iterator[Finding]:
+        """Raises: OSError of the log file itself."""
+        stem = self.log_path.removesuffix(".log")
+        index = _IndexWalk(self.filesystem, stem + ".index", self.facts.base_offset)
+        times = _TimeIndexWalk(self.filesystem, stem + ".timeindex", self.facts)
+        yield from index.problems
+        yield from times.problems
+        file = self.filesystem.open(self.log_path, write=False)
+        try:
+            self.facts.size_bytes = file.size_bytes
+            for position, header in self._batches(file):
+                yield from self._content_findings(file, position, header)
+                yield from index.batch(position, header)
+                yield from times.batch(header)
+        except InvalidBatch as error:
+            yield self._log_damage(file, error)
+            if self.on_progress is not None:
+                self.on_progress(file.size_bytes - self.facts.end_position)
+        finally:
+            file.close()
+        yield from index.end(self.facts.end_position)
+        yield from times.end(self.facts.next_offset)
+        yield from _txn_index_findings(self.filesystem, stem + ".txnindex", self.facts)
+
+    def _batches(self, file: File) -> Iterator[tuple[int, BatchHeader]]:
+        """Each batch whose frame, CRC and offsets are good. Raises: InvalidBatch, OSError."""
+        facts = self.facts
+        position = 0
+        end = file.size_bytes
+        while position < end:
+            is_first = facts.batch_count == 0
+            header = _framed(file, position, end, facts.next_offset, is_first)
+            facts.batch_count += 1
+            facts.record_count += header.record_count
+            yield position, header
+            position += header.size_bytes
+            if self.on_progress is not None:
+                self.on_progress(header.size_bytes)
+            facts.end_position = position
+            facts.next_offset = header.next_offset
+            facts.max_timestamp_ms = max(facts.max_timestamp_ms, header.max_timestamp_ms)
+            facts.last_leader_epoch = header.partition_leader_epoch
+
+    def _content_findings(
+        self, file: File, position: int, header: BatchHeader
+    ) -> Iterator[Finding]:
+        gap = header.base_offset - self.facts.next_offset
+        if gap > 0 and not self.allows_gaps:
+            yield self._finding(
+                Severity.WARNING,
+                position,
+                f"offsets {self.facts.next_offset} to {header.base_offset - 1} are missing",
+            )
+        if header.partition_leader_epoch < self.facts.last_leader_epoch:
+            yield self._finding(
+                Severity.WARNING,
+                position,
+                f"leader epoch {header.partition_leader_epoch} after "
+                f"{self.facts.last_leader_epoch}",
+            )
+        if self.deep and header.size_bytes <= MAX_DECODED_BYTES:
+            try:
+                data = file.pread(header.size_bytes, position)
+                if self.allows_gaps:
+                    # Compaction takes single records out of a batch: their count and deltas vary.
+                    decode_records(data)
+                else:
+                    validate_records(data, 0, header, from_client=False)
+            except InvalidBatch as error:
+                reason = f"the CRC matches, the records are not valid: {error.message}"
+                yield self._finding(Severity.DAMAGE, position, reason)
+
+    def _log_damage(self, file: File, error: InvalidBatch) -> Finding:
+        facts = self.facts
+        next_offset = facts.next_offset
+        left = file.size_bytes - error.position
+        text = f"{error.message}; {left} bytes from offset {next_offset} on cannot be read"
+        if self.recovery_point is None:
+            return self._finding(Severity.DAMAGE, error.position, text)
+        if next_offset < self.recovery_point:
+            reason = f"{text}, below the recovery point {self.recovery_point}"
+            return self._finding(Severity.DAMAGE, error.position, reason)
+        if self.is_last:
+            reason = f"{text}, not flushed: recovery cuts the log here"
+            return self._finding(Severity.NOTE, error.position, reason)
+        reason = f"{text}, not flushed: recovery cuts the log here and drops later segments"
+        return self._finding(Severity.WARNING, error.position, reason)
+
+    def _finding(self, severity: Severity, position: int | None, reason: str) -> Finding:
+        return Finding(severity, self.log_path, position, reason)
+
+
+def _framed(file: File, position: int, end: int, next_offset: int, is_first: bool) -> BatchHeader:
+    """The header of a batch whose frame, CRC and base offset are good. Raises: InvalidBatch."""
+    head = file.pread(min(BATCH_HEADER_SIZE, end - position), position)
+    try:
+        header = read_batch_header(head)
+    except InvalidBatch as error:
+        raise error.at(position) from None
+    if position + header.size_bytes > end:
+        text = f"a batch of {header.size_bytes} bytes where {end - position} are left"
+        raise InvalidBatch(InvalidBatchReason.TRUNCATED, text, position=position)
+    if batch_crc(file, position, header) != header.crc:
+        raise InvalidBatch(InvalidBatchReason.BAD_CRC, "the CRC does not match", position=position)
+    straddles = is_first and header.last_offset >= next_offset
+    if header.last_offset_delta < 0 or (header.base_offset < next_offset and not straddles):
+        text = f"base offset {header.base_offset} where {next_offset} is next"
+        raise InvalidBatch(InvalidBatchReason.BAD_OFFSET, text, position=position)
+    return header
+
+
+class _IndexWalk:
+    """Offset index entries, compared in one pass with the batches of the log file."""
+
+    def __init__(self, filesystem: Filesystem, path: str, base_offset: int) -> None:
+        self._path = path
+        self.problems: list[Finding] = []
+        self._entries = list(_entries(filesystem, path, OffsetIndex.ENTRY, self.problems))
+        self._base_offset = base_offset
+        self._next = 0
+
+    def batch(self, position: int, header: BatchHeader) -> Iterator[Finding]:
+        end = position + header.size_bytes
+        while self._next < len(self._entries) and self._entries[self._next][1] < end:
+            relative_offset, indexed = self._entries[self._next]
+            offset = self._base_offset + relative_offset
+            if indexed != position:
+                yield self._wrong(f"offset {offset} at {indexed}, where no batch begins")
+            elif offset != header.last_offset:
+                yield self._wrong(
+                    f"offset {offset} at {indexed}, the batch ends in {header.last_offset}"
+                )
+            self._next += 1
+
+    def end(self, end_position: int) -> Iterator[Finding]:
+        if self._next < len(self._entries):
+            left = len(self._entries) - self._next
+            yield self._wrong(f"{left} entries point behind the good bytes ({end_position})")
+
+    def _wrong(self, reason: str) -> Finding:
+        return Finding(Severity.WARNING, self._path, self._next * OffsetIndex.ENTRY.size, reason)
+
+
+class _TimeIndexWalk:
+    """Time index entries, compared in one pass with the batches of the log file."""
+
+    def __init__(self, filesystem: Filesystem, path: str, facts: SegmentFacts) -> None:
+        self._path = path
+        self.problems: list[Finding] = []
+        self._entries = list(_entries(filesystem, path, TimeIndex.ENTRY, self.problems))
+        self._facts = facts
+        self._next = 0
+        previous = (-1, -1)
+        for number, entry in enumerate(self._entries):
+            if entry[0] < previous[0] or entry[1] < previous[1]:
+                self.problems.append(self._wrong(f"entry {entry} after {previous}", number))
+            previous = (entry[0], entry[1])
+
+    def batch(self, header: BatchHeader) -> Iterator[Finding]:
+        facts = self._facts
+        max_timestamp_ms = max(facts.max_timestamp_ms, header.max_timestamp_ms)
+        while self._next < len(self._entries):
+            timestamp_ms, relative_offset = self._entries[self._next]
+            offset = facts.base_offset + relative_offset
+            if offset > header.last_offset:
+                return
+            if timestamp_ms < max_timestamp_ms and timestamp_ms >= 0:
+                yield self._wrong(
+                    f"offset {offset} with {timestamp_ms}, the log has {max_timestamp_ms} by then",
+                    self._next,
+                )
+            self._next += 1
+
+    def end(self, next_offset: int) -> Iterator[Finding]:
+        for number in range(self._next, len(self._entries)):
+            offset = self._facts.base_offset + self._entries[number][1]
+            if offset >= next_offset and self._entries[number][0] > 0:
+                yield self._wrong(f"offset {offset} is not in the log", number)
+
+    def _wrong(self, reason: str, number: int) -> Finding:
+        return Finding(Severity.WARNING, self._path, number * TimeIndex.ENTRY.size, reason)
+
+
+def _entries(
+    filesystem: Filesystem, path: str, entry: Struct, problems: list[Finding]
+) -> Iterator[tuple[int, int]]:
+    """Entries without the preallocated zeros; the file's own problems go to `problems`."""
+    try:
+        data = filesystem.read_bytes(path)
+    except FileNotFoundError:
+        problems.append(Finding(Severity.WARNING, path, None, "the index is missing"))
+        return
+    used = len(data.rstrip(b"\0"))
+    count = min(-(-used // entry.size), len(data) // entry.size)
+    if used > count * entry.size:
+        reason = f"{len(data)} bytes are no whole entries"
+        problems.append(Finding(Severity.WARNING, path, count * entry.size, reason))
+    previous = -1
+    for number in range(count):
+        first, second = entry.unpack_from(data, number * entry.size)
+        if entry is OffsetIndex.ENTRY and (first < 0 or second <= previous):
+            reason = f"entry {number} does not ascend"
+            problems.append(Finding(Severity.WARNING, path, number * entry.size, reason))
+            return
+        previous = second
+        yield first, second
+
+
+def _txn_index_findings(
+    filesystem: Filesystem, path: str, facts: SegmentFacts
+) -> Iterator[Finding]:
+    try:
+        data = filesystem.read_bytes(path)
+    except FileNotFoundError:
+        return
+    size = TXN_ENTRY.size
+    if len(data) % size:
+        position = len(data) // size * size
+        yield Finding(Severity.WARNING, path, position, f"{len(data)} bytes are no whole entries")
+    previous = -1
+    for number in range(len(data) // size):
+        version, _, first, last, _ = TXN_ENTRY.unpack_from(data, number * size)
+        reason = ""
+        if version != 0:
+            reason = f"entry of unknown version {version}"
+        elif not first <= last or last <= previous:
+            reason = f"offsets {first} to {last} are not in order"
+        elif not facts.base_offset <= last < facts.next_offset:
+            reason = f"offset {last} is not in the segment"
+        if reason:
+            yield Finding(Severity.WARNING, path, number * size, reason)
+        previous = last
+
 
 _SEGMENT = re.compile(r"\d{20}\.log")
 _COMPACTED_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -125,28 +430,20 @@ class Verification:
                 )
 
     def _directory_files(self, path: str) -> Iterator[Finding]:
-        try:
+        with _faults(path, Severity.DAMAGE) as found:
             if read_meta_properties(self.filesystem, path) is None:
-                yield Finding(
-                    Severity.WARNING,
-                    os.path.join(path, META_PROPERTIES),
-                    None,
-                    "missing: this is not a formatted log directory",
-                )
-        except CorruptFile as error:
-            yield Finding(Severity.DAMAGE, error.path, None, error.reason)
-        except OSError as error:
-            yield _unreadable(path, error)
+                file = os.path.join(path, META_PROPERTIES)
+                reason = "missing: this is not a formatted log directory"
+                found.append(Finding(Severity.WARNING, file, None, reason))
+        yield from found
         for name in sorted(OFFSET_CHECKPOINTS):
-            try:
-                read_offset_checkpoint(self.filesystem, os.path.join(path, name))
-            except CorruptFile as error:
-                yield Finding(Severity.WARNING, error.path, None, error.reason)
-            except OSError as error:
-                yield _unreadable(os.path.join(path, name), error)
+            file = os.path.join(path, name)
+            with _faults(file, Severity.WARNING) as found:
+                read_offset_checkpoint(self.filesystem, file)
+            yield from found
 
     def _recovery_points(self, path: str) -> dict[TopicPartition, int] | None:
-        """By partition; None when nothing says what was flushed. After a clean stop all was."""
+        """By partition; None without a checkpoint, or after a clean stop (all was flushed)."""
         try:
             if read_clean_shutdown_marker(self.filesystem, path) is not None:
                 return None
@@ -158,7 +455,7 @@ class Verification:
             return None
 
     def _compacted_partitions(self, path: str) -> Set[TopicPartition]:
-        """Those that compaction has looked at: offsets may be missing in them."""
+        """Partitions that were compacted: offsets may be missing in them."""
         try:
             file = os.path.join(path, CLEANER_CHECKPOINT)
             return read_offset_checkpoint(self.filesystem, file).keys()
@@ -183,6 +480,8 @@ class Verification:
         if recovery_points is not None and topic_partition != METADATA_PARTITION:
             recovery_point = recovery_points.get(topic_partition, 0)
         yield from self._small_files(path, names)
+        is_internal = topic_partition.topic in _COMPACTED_TOPICS
+        allows_gaps = is_internal or topic_partition in self._compacted
         segments = [name for name in names if _SEGMENT.fullmatch(name)]
         next_offset: int | None = None
         for number, name in enumerate(segments):
@@ -194,27 +493,23 @@ class Verification:
             verifier = SegmentVerifier(
                 self.filesystem,
                 os.path.join(path, name),
-                recovery_point=recovery_point,
-                is_last=is_last,
-                allows_gaps=topic_partition in self._compacted
-                or topic_partition.topic in _COMPACTED_TOPICS,
-                deep=self.deep,
-                on_progress=self.on_progress,
+                recovery_point,
+                is_last,
+                allows_gaps,
+                self.deep,
+                self.on_progress,
             )
             try:
                 yield from verifier.findings()
             except OSError as error:
                 yield _unreadable(os.path.join(path, name), error)
             facts = verifier.facts
-            self._count(facts.batch_count, facts.record_count, facts.size_bytes)
+            self.segment_count += 1
+            self.batch_count += facts.batch_count
+            self.record_count += facts.record_count
+            self.checked_bytes += facts.size_bytes
             next_offset = facts.next_offset
         yield from self._end(path, segments, next_offset, recovery_point)
-
-    def _count(self, batch_count: int, record_count: int, size_bytes: int) -> None:
-        self.segment_count += 1
-        self.batch_count += batch_count
-        self.record_count += record_count
-        self.checked_bytes += size_bytes
 
     def _end(
         self,
@@ -228,28 +523,23 @@ class Verification:
             reason = f"the log ends at {next_offset}, its recovery point is {recovery_point}"
             yield Finding(Severity.DAMAGE, file, None, reason)
         epochs = os.path.join(path, LEADER_EPOCH_CHECKPOINT)
-        try:
+        with _faults(epochs, Severity.WARNING) as found:
             for entry in read_leader_epoch_checkpoint(self.filesystem, epochs):
                 if next_offset is not None and entry.start_offset > next_offset:
                     reason = (
                         f"leader epoch {entry.leader_epoch} begins at {entry.start_offset}, "
                         f"the log ends at {next_offset}"
                     )
-                    yield Finding(Severity.WARNING, epochs, None, reason)
-        except CorruptFile as error:
-            yield Finding(Severity.WARNING, error.path, None, error.reason)
-        except OSError as error:
-            yield _unreadable(epochs, error)
+                    found.append(Finding(Severity.WARNING, epochs, None, reason))
+        yield from found
 
     def _small_files(self, path: str, names: list[str]) -> Iterator[Finding]:
-        try:
+        with _faults(path, Severity.DAMAGE) as found:
             if read_partition_metadata(self.filesystem, path) is None:
                 file = os.path.join(path, PARTITION_METADATA)
-                yield Finding(Severity.WARNING, file, None, "missing: the topic id is not known")
-        except CorruptFile as error:
-            yield Finding(Severity.DAMAGE, error.path, None, error.reason)
-        except OSError as error:
-            yield _unreadable(path, error)
+                reason = "missing: the topic id is not known"
+                found.append(Finding(Severity.WARNING, file, None, reason))
+        yield from found
         for name in names:
             file = os.path.join(path, name)
             if name.endswith(_LEFTOVERS):
@@ -261,6 +551,18 @@ class Verification:
                     yield Finding(Severity.WARNING, file, None, str(error))
                 except OSError as error:
                     yield _unreadable(file, error)
+
+
+@contextmanager
+def _faults(path: str, severity: Severity) -> Iterator[list[Finding]]:
+    """A list to fill with findings; a damaged or unreadable file becomes one of them."""
+    found: list[Finding] = []
+    try:
+        yield found
+    except CorruptFile as error:
+        found.append(Finding(severity, error.path, None, error.reason))
+    except OSError as error:
+        found.append(_unreadable(path, error))
 
 
 def _unreadable(path: str, error: OSError) -> Finding:

@@ -14,7 +14,8 @@ from moldau.runtime.filesystem import Filesystem
 from moldau.storage.append import AppendOrigin, AppendResult
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
-from moldau.storage.log_read import ReadResult
+from moldau.storage.log_segments import ReadResult
+from moldau.storage.timestamp_search import TimestampedOffset, TimestampSearch
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 TOPIC_PARTITION = TopicPartition("topic", 0)
@@ -136,3 +137,21 @@ def values_of(log: Log, **options: Any) -> list[str]:
 
 def as_records(view: Sequence[Record]) -> list[tuple[int, bytes | None]]:
     return [(r.offset, None if r.value is None else bytes(r.value)) for r in view]
+
+
+def offset_for_timestamp(
+    log: Log, timestamp_ms: int, *, max_offset: int | None = None
+) -> TimestampedOffset | None:
+    """The first record at or after `timestamp_ms` below `max_offset`, found at once."""
+    return _found(TimestampSearch(log, timestamp_ms, max_offset=max_offset))
+
+
+def offset_of_max_timestamp(log: Log) -> TimestampedOffset | None:
+    """The record with the largest timestamp; None in an empty log."""
+    return _found(TimestampSearch.for_max_timestamp(log))
+
+
+def _found(search: TimestampSearch) -> TimestampedOffset | None:
+    while search.locate():
+        search.run()
+    return search.found

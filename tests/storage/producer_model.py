@@ -29,9 +29,8 @@ from moldau.protocol.records import (
 from moldau.runtime.clock import ManualClock
 from moldau.storage.append import AppendOrigin
 from moldau.storage.log import Log
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log_config import LogConfig, LogManagerSettings
 from moldau.storage.log_manager import LogManager
-from moldau.storage.manager_settings import LogManagerSettings
 from moldau.storage.producer_entry import RETAINED_BATCH_COUNT, ProducerEntry
 from tests.storage.log_fixtures import batch_of
 from tests.storage.simulated_filesystem import SimulatedFilesystem

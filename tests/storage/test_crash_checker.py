@@ -10,13 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from moldau.storage import batch_scan, log_loader, log_recovery
+from moldau.storage import batch_scan, log_directory
 from moldau.storage.flush_job import FlushJob
+from moldau.storage.indexes import OffsetIndex, TimeIndex, TransactionIndex
 from moldau.storage.log_manager import LogManager
-from moldau.storage.offset_index import OffsetIndex
+from moldau.storage.producer_state import ProducerState
 from moldau.storage.segment import LogSegment
-from moldau.storage.time_index import TimeIndex
-from moldau.storage.transaction_index import TransactionIndex
 from tests.storage.crash_workloads import Rebooter, run_workload
 from tests.storage.storage_fixtures import seed_from_environment
 from tests.storage.test_crash_points import (
@@ -69,7 +68,7 @@ def no_directory_fsync(patch: pytest.MonkeyPatch) -> None:
 
 def marker_stays(patch: pytest.MonkeyPatch) -> None:
     """The clean-shutdown marker survives the start."""
-    patch.setattr(log_loader, "remove_clean_shutdown_marker", lambda *_: None)
+    patch.setattr(log_directory, "remove_clean_shutdown_marker", lambda *_: None)
 
 
 def recovery_point_not_lowered(patch: pytest.MonkeyPatch) -> None:
@@ -98,7 +97,7 @@ def forgotten_aborts(patch: pytest.MonkeyPatch) -> None:
 
 def producers_not_replayed(patch: pytest.MonkeyPatch) -> None:
     """Recovery takes the snapshot and leaves out the batches after it."""
-    patch.setattr(log_recovery, "replay_batch", lambda *_, **__: None)
+    patch.setattr(ProducerState, "replay", lambda *_, **__: None)
 
 
 def lost_append(patch: pytest.MonkeyPatch) -> None:
@@ -106,13 +105,13 @@ def lost_append(patch: pytest.MonkeyPatch) -> None:
     original = LogSegment.append
     count = 0
 
-    def append(self: LogSegment, records: object, batches: object, interval: int) -> None:
+    def append(self: LogSegment, records: object, batches: object, *more: object) -> None:
         nonlocal count
         count += 1
         if count % 9 == 0:
-            original(self, b"", [], interval)  # type: ignore[arg-type]
+            original(self, b"", [], *more)  # type: ignore[arg-type]
         else:
-            original(self, records, batches, interval)  # type: ignore[arg-type]
+            original(self, records, batches, *more)  # type: ignore[arg-type]
 
     patch.setattr(LogSegment, "append", append)
 

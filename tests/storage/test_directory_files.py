@@ -23,7 +23,7 @@ from moldau.storage.checkpoints import (
     write_leader_epoch_checkpoint,
     write_offset_checkpoint,
 )
-from moldau.storage.corrupt_file import CorruptFile
+from moldau.storage.faults import CorruptFile
 from moldau.storage.log_directory import (
     LogDirectory,
     LogDirectoryError,

@@ -15,11 +15,9 @@ from moldau.storage.checkpoints import (
     write_leader_epoch_checkpoint,
     write_offset_checkpoint,
 )
-from moldau.storage.dump import DumpOptions, Row, dump_path, format_row
-from moldau.storage.dump_records import bytes_to_json
-from moldau.storage.offset_index import OffsetIndex
-from moldau.storage.producer_snapshot import SnapshotEntry, encode_snapshot
-from moldau.storage.time_index import TimeIndex
+from moldau.storage.dump import DumpOptions, Row, bytes_to_json, dump_path, format_row
+from moldau.storage.indexes import OffsetIndex, TimeIndex
+from moldau.storage.producer_state import SnapshotEntry, encode_snapshot
 from tests.storage.log_fixtures import batch_of
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 from tests.storage.storage_fixtures import tp

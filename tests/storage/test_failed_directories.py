@@ -9,7 +9,7 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.storage.checkpoints import read_clean_shutdown_marker
 from moldau.storage.faults import LogOffline
-from moldau.storage.log_dir_description import describe_log_dirs
+from moldau.storage.log_manager import describe_log_dirs
 from tests.storage.simulated_filesystem import Fault
 from tests.storage.storage_fixtures import batch, topic_id, tp
 from tests.storage.test_log_manager import Node, fill, settle

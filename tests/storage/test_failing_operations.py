@@ -20,7 +20,7 @@ from moldau.storage.append import AppendOrigin
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
-from tests.storage.log_fixtures import START_MS, LogBench, batch_of, read_all
+from tests.storage.log_fixtures import START_MS, LogBench, batch_of, offset_for_timestamp, read_all
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 TOLD = (LogOffline, DiskFull)
@@ -104,7 +104,7 @@ class Life:
         assert result.error in (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR)
         if not isinstance(result.records, bytes):
             result.records.release()
-        log.offset_for_timestamp(START_MS)
+        offset_for_timestamp(log, START_MS)
 
     def _abort(self, log: Log) -> None:
         self._append(log, "undecided", 0)

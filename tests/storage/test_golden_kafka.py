@@ -19,10 +19,9 @@ from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.checkpoints import read_clean_shutdown_marker
 from moldau.storage.dump import DumpOptions, Row, dump_path, format_row
 from moldau.storage.log import Log
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log_config import LogConfig, LogManagerSettings
 from moldau.storage.log_directory import open_log_directories
 from moldau.storage.log_manager import LogManager
-from moldau.storage.manager_settings import LogManagerSettings
 from moldau.storage.meta_properties import read_meta_properties
 from moldau.storage.verify import Severity, Verification
 from tests.storage.storage_fixtures import tp

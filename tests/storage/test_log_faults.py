@@ -7,10 +7,10 @@ import errno
 import pytest
 
 from moldau.storage.faults import LogOffline
+from moldau.storage.indexes import OffsetIndex
 from moldau.storage.log_config import LogConfig
-from moldau.storage.log_lookup import TimestampedOffset
-from moldau.storage.offset_index import OffsetIndex
-from tests.storage.log_fixtures import START_MS, LogBench, append, fill
+from moldau.storage.timestamp_search import TimestampedOffset
+from tests.storage.log_fixtures import START_MS, LogBench, append, fill, offset_for_timestamp
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
@@ -50,7 +50,7 @@ def test_a_lookup_by_time_in_a_sound_log_changes_no_file() -> None:
         append(log, f"{number:0100d}", timestamp_ms=START_MS + number)
     before = filesystem.operation_count
     for number in range(40):
-        found = log.offset_for_timestamp(START_MS + number)
+        found = offset_for_timestamp(log, START_MS + number)
         assert found == TimestampedOffset(START_MS + number, number, 0)
     assert filesystem.operation_count == before
 
@@ -93,7 +93,7 @@ def test_a_lookup_by_time_makes_an_offset_index_again_that_leads_astray() -> Non
         # A position in the segment at which no batch begins.
         bench.overwrite(path, end - 1, bytes([whole[end - 1] ^ 1]))
     for number in range(segment.base_offset, log.segments[2].base_offset):
-        found = log.offset_for_timestamp(START_MS + number)
+        found = offset_for_timestamp(log, START_MS + number)
         assert found == TimestampedOffset(START_MS + number, number, 0)
     assert not log.offline
     log.close()

@@ -13,13 +13,15 @@ from moldau.protocol.records import Codec
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
-from moldau.storage.log_lookup import TimestampedOffset, TimestampSearch
+from moldau.storage.timestamp_search import TimestampedOffset, TimestampSearch
 from tests.storage.log_fixtures import (
     START_MS,
     LogBench,
     append,
     batch_of,
     fill,
+    offset_for_timestamp,
+    offset_of_max_timestamp,
     read_all,
     values_of,
 )
@@ -46,7 +48,7 @@ def test_retention_by_time_deletes_whole_old_segments() -> None:
     bench = LogBench(config=small(retention_ms=70_000))
     log = aged_log(bench)
     scheduled: list[tuple[int, list[str]]] = []
-    log.schedule_deletion = lambda delay_ms, paths: scheduled.append((delay_ms, paths))
+    log.segments.schedule_deletion = lambda delay_ms, paths: scheduled.append((delay_ms, paths))
     expected = [
         s.base_offset for s in log.segments if s.largest_timestamp_ms() >= START_MS - 70_000
     ]
@@ -224,7 +226,7 @@ def test_timestamps_of_cut_records_are_forgotten() -> None:
     append(log, "c", timestamp_ms=START_MS + 100)
     log.truncate_to(1)
     append(log, "d", timestamp_ms=START_MS + 50)
-    assert log.offset_of_max_timestamp() == TimestampedOffset(START_MS + 50, 1, 0)
+    assert offset_of_max_timestamp(log) == TimestampedOffset(START_MS + 50, 1, 0)
 
 
 # -- closing -------------------------------------------------------------------------------------
@@ -254,7 +256,7 @@ def test_a_closed_log_is_flushed_trimmed_and_snapshotted() -> None:
     with pytest.raises(LogOffline):
         log.truncate_to(1)
     with pytest.raises(LogOffline):
-        log.offset_for_timestamp(0)
+        offset_for_timestamp(log, 0)
 
 
 # -- lookup by time ------------------------------------------------------------------------------
@@ -284,14 +286,14 @@ def test_lookup_by_time_agrees_with_a_plain_search(
     times = [at for _, at in pairs]
     for target in range(min(times) - 20, max(times) + 20, 3):
         expected = next(((o, t) for o, t in pairs if t >= target), None)
-        found = log.offset_for_timestamp(target)
+        found = offset_for_timestamp(log, target)
         assert (None if found is None else (found.offset, found.timestamp_ms)) == expected
         if found is not None:
             assert found.leader_epoch == 3
-            assert log.offset_for_timestamp(target, max_offset=found.offset) is None
+            assert offset_for_timestamp(log, target, max_offset=found.offset) is None
     largest = max(times)
     first = next(o for o, t in pairs if t == largest)
-    assert log.offset_of_max_timestamp() == TimestampedOffset(largest, first, 3)
+    assert offset_of_max_timestamp(log) == TimestampedOffset(largest, first, 3)
 
 
 def test_lookup_skips_deleted_records() -> None:
@@ -300,10 +302,10 @@ def test_lookup_skips_deleted_records() -> None:
     append(log, "c", timestamp_ms=START_MS - 5)
     log.update_high_watermark(3)
     log.delete_records(1)
-    found = log.offset_for_timestamp(START_MS)
+    found = offset_for_timestamp(log, START_MS)
     assert found == TimestampedOffset(START_MS, 1, 0)
     log.delete_records(2)
-    assert log.offset_for_timestamp(START_MS) is None
+    assert offset_for_timestamp(log, START_MS) is None
 
 
 def test_a_segment_at_the_bound_is_not_looked_at() -> None:
@@ -316,10 +318,10 @@ def test_a_segment_at_the_bound_is_not_looked_at() -> None:
 
 def test_lookup_in_an_empty_log() -> None:
     log = LogBench().open()
-    assert log.offset_for_timestamp(0) is None
-    assert log.offset_of_max_timestamp() is None
+    assert offset_for_timestamp(log, 0) is None
+    assert offset_of_max_timestamp(log) is None
     append(log, "a", timestamp_ms=-1)
-    assert log.offset_of_max_timestamp() is None
+    assert offset_of_max_timestamp(log) is None
 
 
 def test_an_unreadable_but_intact_batch_does_not_end_the_partition() -> None:
@@ -331,7 +333,7 @@ def test_an_unreadable_but_intact_batch_does_not_end_the_partition() -> None:
     sent[61:70] = b"\xff" * 9
     write_crc(sent, 0, len(sent))
     assert log.append_as_leader(sent, leader_epoch=0).error is ErrorCode.NONE
-    assert log.offset_for_timestamp(START_MS) == TimestampedOffset(START_MS, 0, 0)
+    assert offset_for_timestamp(log, START_MS) == TimestampedOffset(START_MS, 0, 0)
     assert not log.offline
 
 
@@ -465,13 +467,13 @@ def test_segments_that_go_keep_no_file_open() -> None:
     ]
     for step in ends:
         read_all(log)
-        log.offset_for_timestamp(START_MS - 1)
+        offset_for_timestamp(log, START_MS - 1)
         before = len(log.segments)
         step()
         assert len(log.segments) < before
         assert filesystem.open_files <= len(log.segments)
         assert filesystem.open_maps <= 2 * len(log.segments)
-        assert not log.open_segments._entries.keys() - {id(each) for each in log.segments}
+        assert not log.segments.open_segments._entries.keys() - {id(each) for each in log.segments}
     log.close()
     assert (filesystem.open_files, filesystem.open_maps) == (0, 0)
 
@@ -488,7 +490,7 @@ def test_a_lookup_ends_with_the_segment_whose_newest_record_was_deleted(start: i
     log.delete_records(start)
     rebuilt = log.segments[0].offset_index.path
     log.filesystem.operations.clear()
-    found = log.offset_for_timestamp(START_MS + 300)
+    found = offset_for_timestamp(log, START_MS + 300)
     expected = (START_MS + 500, 0, 0) if start == 0 else (START_MS + 600, 41, 0)
     assert found == expected
     assert not [each for each in log.filesystem.operations if rebuilt in str(each)]
@@ -669,7 +671,7 @@ def test_rolling_and_flushing_without_descriptors(path_part: str) -> None:
     fill(log, 5)
     assert log.log_end_offset == taken + 5
     assert [r.offset for r in read_all(log)] == list(range(taken + 5))
-    assert log.offset_for_timestamp(START_MS) == TimestampedOffset(START_MS, 0, 0)
+    assert offset_for_timestamp(log, START_MS) == TimestampedOffset(START_MS, 0, 0)
     log.flush()
     for clean in (False, True):
         log = bench.reopen(log, clean=clean)

@@ -20,7 +20,7 @@ from moldau.storage import producer_state
 from moldau.storage.append import AppendOrigin, AppendResult
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
-from moldau.storage.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from moldau.storage.producer_state import SnapshotEntry, decode_snapshot, encode_snapshot
 from tests.storage.log_fixtures import START_MS, LogBench, append, batch_of, fill, values_of
 
 MAX_SEQUENCE = 2**31 - 1

@@ -10,16 +10,16 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches
 from moldau.runtime.filesystem import FileRegion
-from moldau.storage import log_read
+from moldau.storage import log_segments
 from moldau.storage.log_config import LogConfig
-from moldau.storage.open_files import OpenSegments
-from moldau.storage.verified_ranges import MAX_VERIFIED_RANGES, VerifiedRanges
+from moldau.storage.segment import MAX_VERIFIED_RANGES, OpenSegments, VerifiedRanges
 from tests.storage.log_fixtures import (
     START_MS,
     LogBench,
     append,
     batch_of,
     fill,
+    offset_for_timestamp,
     read_all,
     read_once,
     values_of,
@@ -272,7 +272,7 @@ def test_closed_segments_have_a_descriptor_budget() -> None:
     assert len(log.segments) > 6
     for _ in range(2):
         read_all(log)
-        log.offset_for_timestamp(START_MS)
+        offset_for_timestamp(log, START_MS)
         log.apply_retention(START_MS)
         assert len(budget) <= 3
         assert filesystem.open_files <= 4
@@ -308,7 +308,7 @@ def test_bytes_of_an_earlier_process_are_checked_once_before_they_leave() -> Non
 
 
 def test_one_answer_is_verified_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_read, "VERIFY_LIMIT_BYTES", 500)
+    monkeypatch.setattr(log_segments, "VERIFY_LIMIT_BYTES", 500)
     bench = LogBench()
     log = bench.open()
     fill(log, 40)

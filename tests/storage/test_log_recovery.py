@@ -21,6 +21,7 @@ from tests.storage.log_fixtures import (
     as_records,
     batch_of,
     fill,
+    offset_for_timestamp,
     read_all,
     read_once,
     values_of,
@@ -483,7 +484,7 @@ def test_a_time_index_that_a_power_loss_emptied_is_made_anew(left: bytes) -> Non
     bench.filesystem.open(path).append(left)
     log = bench.open(recovery_point=1)
     log.update_high_watermark(2)
-    found = log.offset_for_timestamp(START_MS)
+    found = offset_for_timestamp(log, START_MS)
     assert found is not None
     assert found.offset == 0
     assert log.apply_retention(START_MS + 1000) == 0
@@ -498,7 +499,7 @@ def test_records_of_1970_are_found_after_their_time_index_was_emptied() -> None:
     append(log, "b", timestamp_ms=-1)
     log.abandon()
     bench.filesystem.open(bench.path(0, ".timeindex")).truncate(0)
-    found = bench.open(recovery_point=1).offset_for_timestamp(0)
+    found = offset_for_timestamp(bench.open(recovery_point=1), 0)
     assert found is not None
     assert found.offset == 0
 

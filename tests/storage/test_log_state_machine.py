@@ -9,8 +9,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Codec
 from moldau.storage.log_config import LogConfig
-from moldau.storage.open_files import OpenSegments
-from tests.storage.log_fixtures import START_MS, LogBench, append, batch_of, read_once
+from moldau.storage.segment import OpenSegments
+from tests.storage.log_fixtures import (
+    START_MS,
+    LogBench,
+    append,
+    batch_of,
+    offset_for_timestamp,
+    read_once,
+)
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 PRODUCER_ID = 5
@@ -119,7 +126,7 @@ class LogMachine(RuleBasedStateMachine):
         visible = [
             (o, t) for o, t in sorted(self.timestamps.items()) if o >= self.start and t >= target
         ]
-        found = self.log.offset_for_timestamp(target)
+        found = offset_for_timestamp(self.log, target)
         assert (None if found is None else (found.offset, found.timestamp_ms)) == (
             visible[0] if visible else None
         )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from moldau.storage import log_maintenance
-from moldau.storage.producer_snapshot import SnapshotEntry
-from moldau.storage.producer_state import ProducerState
+from moldau.storage.producer_state import ProducerState, SnapshotEntry
 from tests.storage.producer_model import History
 from tests.storage.storage_fixtures import seed_from_environment
 
@@ -58,7 +57,13 @@ def newest_snapshot_skips_those_beyond_the_end(monkeypatch: pytest.MonkeyPatch) 
 
 def nothing_is_loaded_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Producers stay as they were before it."""
-    monkeypatch.setattr(log_maintenance, "reload_producers", lambda _log: None)
+    load = ProducerState.load
+
+    def load_first(self: ProducerState, *arguments: Any) -> None:
+        if not self.producers:
+            load(self, *arguments)
+
+    monkeypatch.setattr(ProducerState, "load", load_first)
 
 
 def snapshots_stay_when_a_log_begins_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,9 @@ from itertools import pairwise
 import pytest
 
 from moldau.protocol.records import Record, encode_batch, read_batch_header
+from moldau.storage.indexes import SparseIndex
 from moldau.storage.log_config import LogConfig
-from moldau.storage.open_files import OpenSegments
-from moldau.storage.segment import POSITION_HINT_COUNT, ByteRange, LogSegment
-from moldau.storage.sparse_index import SparseIndex
+from moldau.storage.segment import POSITION_HINT_COUNT, ByteRange, LogSegment, OpenSegments
 from tests.storage.log_fixtures import START_MS
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 from tests.storage.storage_fixtures import seed_from_environment
@@ -221,13 +220,15 @@ def test_an_interval_is_over_when_more_than_its_bytes_lie_behind() -> None:
 
 def test_an_append_fits_up_to_the_segments_size_and_the_last_offset_it_can_number() -> None:
     segment = segment_of(random_batches(random.Random(1)))
+    found = segment.find(BASE)
+    assert found is not None
     room = CONFIG.segment_bytes - segment.size_bytes
     for size_bytes, last_offset, fits in [
         (room, BASE + 2**31 - 1, True),
         (room + 1, BASE + 5000, False),
         (1, BASE + 2**31, False),
     ]:
-        assert segment.has_room_for(size_bytes, last_offset, CONFIG) is fits
+        assert segment.must_roll(size_bytes, [found], last_offset, 0, CONFIG) is not fits
 
 
 def test_the_positions_of_the_newest_batches_are_remembered() -> None:

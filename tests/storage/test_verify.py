@@ -18,12 +18,10 @@ from moldau.storage.checkpoints import (
     write_leader_epoch_checkpoint,
     write_offset_checkpoint,
 )
+from moldau.storage.indexes import TXN_ENTRY, OffsetIndex, TimeIndex
 from moldau.storage.log_directory import marked_directory_name
 from moldau.storage.meta_properties import META_PROPERTIES
-from moldau.storage.offset_index import OffsetIndex
 from moldau.storage.partition_metadata import PARTITION_METADATA, write_partition_metadata
-from moldau.storage.time_index import TimeIndex
-from moldau.storage.transaction_index import _ENTRY as TXN_ENTRY
 from moldau.storage.verify import Severity, Verification
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 from tests.storage.storage_fixtures import format_directory, topic_id, tp

@@ -25,7 +25,7 @@ from moldau.protocol.messages.p02_list_offsets import (
 from moldau.runtime.slices import LoopSlices
 from moldau.server.authorizer import Operation
 from moldau.storage.faults import LogOffline
-from moldau.storage.log_lookup import TimestampSearch
+from moldau.storage.timestamp_search import TimestampSearch
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices

@@ -20,7 +20,7 @@ from moldau.protocol.messages.p35_describe_log_dirs import (
 from moldau.runtime.slices import LoopSlices
 from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.server.request_context import RequestContext
-from moldau.storage.log_dir_description import describe_log_dirs
+from moldau.storage.log_manager import describe_log_dirs
 
 
 async def answer(

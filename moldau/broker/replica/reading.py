@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
     from moldau.protocol.types import RecordsSource
     from moldau.storage.log import Log
-    from moldau.storage.log_read import ReadResult
+    from moldau.storage.log_segments import ReadResult
 
 NO_OFFSET: Final = -1
 EMPTY_RECORDS: Final = b""

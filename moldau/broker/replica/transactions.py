@@ -24,7 +24,7 @@ from moldau.protocol.records import (
     encode_end_txn_batch,
 )
 from moldau.storage.append import AppendOrigin, AppendResult
-from moldau.storage.producer_append import FIRST_VERSION_WITH_EPOCH_BUMP, MAX_PRODUCER_EPOCH
+from moldau.storage.producer_entry import FIRST_VERSION_WITH_EPOCH_BUMP, MAX_PRODUCER_EPOCH
 
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition

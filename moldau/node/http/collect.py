@@ -17,8 +17,7 @@ from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import MetadataImage
 from moldau.node.http.metrics import Sample
 from moldau.server.server import Server
-from moldau.storage.cleaner.figures import CLEANER_MANAGER
-from moldau.storage.cleaner.log_cleaner import LogCleaner
+from moldau.storage.cleaner.log_cleaner import CLEANER_MANAGER, LogCleaner
 from moldau.storage.log import Log
 
 MAX_LOGS_SHOWN: Final = 5_000

@@ -15,7 +15,7 @@ from moldau.broker.replica import Partition
 from moldau.metadata.image import ConfigResourceType, MetadataImage, TopicImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition, uuid_to_base64
-from moldau.storage.log_dir_description import describe_log_dirs
+from moldau.storage.log_manager import describe_log_dirs
 
 MAX_TOPICS_PER_PAGE: Final = 1_000
 MAX_PARTITIONS_PER_PAGE: Final = 2_000

@@ -1,8 +1,6 @@
 """Log compaction: of each key the newest record stays, offsets never change.
 
-`log_cleaner` decides when and swaps results in, on the loop; `planning` and `grouping` are its
-rules; `worker` is the port behind which the work on files is done, by `child` in a process of its
-own (`cleaning`, `offset_map`, `batch_filter`, `cleaned_segment`). `swap` puts new files in place of
-old ones so that a crash at any point leaves one or the other.
-Sources: KIP-58, KIP-98, KIP-354, KIP-534.
+`log_cleaner` decides when and swaps results in, on the loop; `workers` is the port behind which the
+work on files is done, by `child` in a process of its own (`cleaning`, `offset_map`, `batch_filter`,
+`cleaned_segment`). Sources: KIP-58, KIP-98, KIP-354, KIP-534.
 """

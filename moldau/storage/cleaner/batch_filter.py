@@ -1,23 +1,29 @@
 """What stays of a batch when its log is cleaned, and its new bytes.
 
-Owns: the rules for whole batches (aborted data, markers, last batches of producers), delete
-horizons, rewriting with offsets, producer, sequence and codec as they were.
+Owns: which producer is inside an aborted transaction at a point of the log, the rules for whole
+batches (aborted data, markers, last batches of producers), delete horizons, rewriting with offsets,
+producer, sequence and codec as they were.
 Must not: know files or keys (`OffsetMap.judge` says which rows are the newest of theirs).
-Invariant: base offset and last offset of what is kept never change; a marker or tombstone goes only
-after its delete horizon, which the first cleaning that could do without it has set.
-Sources: KIP-98, KIP-534.
+Invariant: batches are given in offset order, all of them. Base offset and last offset of what is
+kept never change; a marker or tombstone goes only after its delete horizon, which is set by the
+first cleaning that could do without it. Sources: KIP-98, KIP-534.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from enum import Enum
+from operator import attrgetter
+from typing import NamedTuple
 
 from moldau.protocol.records import (
     BATCH_HEADER_SIZE,
     BatchHeader,
+    ControlRecordType,
     Record,
     TimestampType,
+    decode_control_key,
     decode_records,
 )
 from moldau.protocol.records import _implementation as implementation
@@ -33,9 +39,72 @@ from moldau.protocol.records.header import (
     TRANSACTIONAL_BIT,
     write_header,
 )
-from moldau.storage.cleaner.aborted import TransactionWalk
 from moldau.storage.cleaner.job import NO_OFFSET, ProducerTail
 from moldau.storage.cleaner.offset_map import KEEP, KEEP_TOMBSTONE
+from moldau.storage.indexes import AbortedTransaction
+
+
+class TransactionWalk:
+    """States per producer: outside -> in a committed or an aborted transaction -> outside."""
+
+    __slots__ = ("_committed", "_in_aborted", "_next", "_waiting", "index_entries")
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """`aborted`: all aborted transactions with records in what is going to be read."""
+        self._waiting = sorted(aborted, key=attrgetter("first_offset"))
+        self._next = 0
+        self._in_aborted: dict[int, tuple[AbortedTransaction, bool]] = {}
+        """Producer id -> its aborted transaction, and whether a batch of it was seen."""
+        self._committed: set[int] = set()
+        self.index_entries: list[AbortedTransaction] = []
+        """Aborted transactions with remaining batches whose marker was read: still needed."""
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Add a batch of data; returns whether its transaction was aborted."""
+        self._begin_up_to(header.last_offset)
+        if not header.is_transactional:
+            return False
+        current = self._in_aborted.get(header.producer_id)
+        if current is None or current[0].last_offset < header.base_offset:
+            self._committed.add(header.producer_id)
+            return False
+        self._in_aborted[header.producer_id] = (current[0], True)
+        return True
+
+    def is_empty_end(self, header: BatchHeader, batch: bytes | memoryview) -> bool:
+        """Add a control batch; returns whether it ends a transaction without a remaining batch.
+
+        Raises: InvalidBatch.
+        """
+        self._begin_up_to(header.last_offset)
+        if not header.record_count:
+            return True  # An earlier cleaning removed its record.
+        control_type = decode_control_key(decode_records(batch)[0].key).type
+        if control_type == ControlRecordType.ABORT:
+            current = self._in_aborted.pop(header.producer_id, None)
+            if current is None or not current[1]:
+                return True
+            self.index_entries.append(current[0])
+            return False
+        if control_type == ControlRecordType.COMMIT:
+            was_there = header.producer_id in self._committed
+            self._committed.discard(header.producer_id)
+            return not was_there
+        return False
+
+    def take_index_entries(self) -> list[AbortedTransaction]:
+        """The index entries collected since the last call."""
+        entries, self.index_entries = self.index_entries, []
+        return entries
+
+    def _begin_up_to(self, offset: int) -> None:
+        waiting = self._waiting
+        while self._next < len(waiting) and waiting[self._next].first_offset <= offset:
+            aborted = waiting[self._next]
+            current = self._in_aborted.get(aborted.producer_id)
+            if current is None or current[0].last_offset < aborted.first_offset:
+                self._in_aborted[aborted.producer_id] = (aborted, False)
+            self._next += 1
 
 
 class Empty(Enum):
@@ -45,20 +114,15 @@ class Empty(Enum):
     KEEP_PRODUCER = "keep producer"
     """Its header stays: offsets, producer, epoch, sequence."""
     KEEP_OFFSETS = "keep offsets"
-    """Only where it ended stays: a header that tells of no producer, transaction or marker."""
+    """A header without producer, transaction or marker stays: it tells where the batch ended."""
 
 
-class BatchFate:
-    """The decision about one batch before its records are looked at."""
+class BatchFate(NamedTuple):
+    """The decision about one batch before its records are read."""
 
-    __slots__ = ("discards_records", "empty", "ends_empty_transaction")
-
-    def __init__(
-        self, empty: Empty, *, discards_records: bool, ends_empty_transaction: bool
-    ) -> None:
-        self.empty = empty
-        self.discards_records = discards_records
-        self.ends_empty_transaction = ends_empty_transaction
+    empty: Empty
+    discards_records: bool
+    ends_empty_transaction: bool
 
 
 class BatchFilter:
@@ -80,7 +144,7 @@ class BatchFilter:
         self._delete_retention_ms = delete_retention_ms
 
     def fate(self, header: BatchHeader, batch: bytes, *, is_last: bool) -> BatchFate:
-        """`is_last`: the batch ends what one new segment stands for; where that ends must show.
+        """`is_last`: the batch is the last of a new segment's sources, whose end must be kept.
 
         Raises: InvalidBatch.
         """
@@ -93,19 +157,13 @@ class BatchFilter:
         empty = Empty.KEEP_OFFSETS if is_last else Empty.DROP
         if self._is_last_of_producer(header):
             empty = Empty.KEEP_PRODUCER
-        return BatchFate(
-            empty,
-            discards_records=discards,
-            ends_empty_transaction=ends_empty_transaction,
-        )
+        return BatchFate(empty, discards, ends_empty_transaction)
 
     def _is_past_horizon(self, header: BatchHeader) -> bool:
         return header.has_delete_horizon and header.base_timestamp_ms <= self._now_ms
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
-        """Whether the batch tells the last sequence, or else the last epoch, of a producer that may
-        come back.
-        """
+        """Whether the batch holds the last sequence, or else the last epoch, of a live producer."""
         tail = self._producers.get(header.producer_id)
         if tail is None:
             return False
@@ -148,12 +206,9 @@ class BatchFilter:
 
     def _keeps(self, header: BatchHeader, verdict: bytes) -> tuple[bytes, bool]:
         has_tombstones = KEEP_TOMBSTONE in verdict
-        if has_tombstones and self._is_expired(header):
+        if has_tombstones and self._is_past_horizon(header):
             return verdict.replace(bytes([KEEP_TOMBSTONE]), b"\x00"), False
         return verdict, has_tombstones
-
-    def _is_expired(self, header: BatchHeader) -> bool:
-        return self._is_past_horizon(header)
 
 
 def _rebuilt(
@@ -167,27 +222,22 @@ def _rebuilt(
     if header.timestamp_type is TimestampType.CREATE_TIME:
         max_timestamp_ms = max(record.timestamp_ms for record in records)
     attributes = header.attributes & ~DELETE_HORIZON_BIT
-    new_header = _copied(
-        header,
-        attributes=attributes if horizon_ms is None else attributes | DELETE_HORIZON_BIT,
-        base_timestamp_ms=base_timestamp_ms,
-        max_timestamp_ms=max_timestamp_ms,
-        record_count=len(records),
-    )
+    new_header = copy(header)
+    new_header.attributes = attributes if horizon_ms is None else attributes | DELETE_HORIZON_BIT
+    new_header.base_timestamp_ms = base_timestamp_ms
+    new_header.max_timestamp_ms = max_timestamp_ms
+    new_header.record_count = len(records)
     return new_header, finish_batch(out, new_header)
 
 
 def _emptied(header: BatchHeader, empty: Empty) -> tuple[BatchHeader, bytearray]:
-    new_header = _copied(
-        header,
-        attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT),
-        base_timestamp_ms=NO_TIMESTAMP,
-        max_timestamp_ms=header.max_timestamp_ms,
-        record_count=0,
-    )
+    new_header = copy(header)
+    new_header.attributes &= ~(CODEC_MASK | DELETE_HORIZON_BIT)
+    new_header.base_timestamp_ms = NO_TIMESTAMP
+    new_header.record_count = 0
     if empty is Empty.KEEP_OFFSETS:
         # Else a later recovery would take it for this producer's last batch, or for the begin of a
-        # transaction whose marker has gone.
+        # transaction whose marker was removed.
         new_header.attributes &= ~(TRANSACTIONAL_BIT | CONTROL_BIT)
         new_header.producer_id = NO_PRODUCER_ID
         new_header.producer_epoch = NO_PRODUCER_EPOCH
@@ -195,28 +245,3 @@ def _emptied(header: BatchHeader, empty: Empty) -> tuple[BatchHeader, bytearray]
     out = bytearray(BATCH_HEADER_SIZE)
     write_header(out, new_header)
     return new_header, out
-
-
-def _copied(
-    header: BatchHeader,
-    *,
-    attributes: int,
-    base_timestamp_ms: int,
-    max_timestamp_ms: int,
-    record_count: int,
-) -> BatchHeader:
-    return BatchHeader(
-        base_offset=header.base_offset,
-        batch_length=0,
-        partition_leader_epoch=header.partition_leader_epoch,
-        magic=header.magic,
-        crc=0,
-        attributes=attributes,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp_ms=base_timestamp_ms,
-        max_timestamp_ms=max_timestamp_ms,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        record_count=record_count,
-    )

@@ -18,7 +18,7 @@ from moldau.storage.cleaner.job import CleaningFailed, CleaningJob, decode_job, 
 from moldau.storage.cleaner.offset_map import SEED_BYTES
 
 NICENESS = 5
-"""Cleaning makes room and can wait; who serves clients comes first."""
+"""Cleaning can wait; serving clients comes first."""
 
 MAX_PAUSE_SECONDS = 0.3
 """Pauses come in pieces, so that a burst of work is spread evenly."""

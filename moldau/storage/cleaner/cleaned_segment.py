@@ -1,35 +1,40 @@
-"""CleanedSegment: the `.cleaned` files of a segment that is being rewritten.
+"""CleanedSegment: the `.cleaned` files of a rewritten segment, and putting them in the log.
 
-Owns: writing the log file with its three indexes, and making them durable together.
-Must not: decide what is written, or rename (`swap` does).
-Invariant: before `finish` returned nothing promises anything; files of the same names that an
-interrupted cleaning left are replaced, never written into.
+Owns: writing the log file with its three indexes, making them durable together, the order of
+renames, and what each state of the names means at the next start:
+(1) `.cleaned`, all or some of them: nothing happened; they are removed. (2) `.log.swap`: the new
+segment counts; the names that still say `.cleaned` follow, sources within its offsets are removed,
+then it takes their place. (3) `.swap` of indexes only: its log has taken its place; they follow.
+Must not: decide what is written, choose segments, or wait between two renames.
+Invariant: after a crash at any point a log consists of the sources or of what replaces them, never
+of both; a response that is sent from a source keeps its descriptor. Names and order are Kafka's, so
+that Kafka and Moldau finish what the other began.
 """
 
 from __future__ import annotations
 
 from moldau.protocol.records import LOG_OVERHEAD, BatchHeader
 from moldau.runtime.filesystem import File, Filesystem
-from moldau.storage.offset_index import OffsetIndex
+from moldau.storage.batch_scan import scan_headers
+from moldau.storage.indexes import AbortedTransaction, OffsetIndex, TimeIndex, encode_entries
 from moldau.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     MAX_RELATIVE_OFFSET,
+    OFFSET_DIGITS,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     segment_path,
 )
-from moldau.storage.time_index import TimeIndex
-from moldau.storage.transaction_index import AbortedTransaction, encode_entries
 
 CLEANED_SUFFIX = ".cleaned"
 MAX_SEGMENT_BYTES = 2**31 - 1
-"""What an index entry can point into."""
+"""The largest position of an index entry."""
 
 
 class SegmentTooLarge(Exception):
-    """What stays of a segment, compressed anew, is more than one file can have."""
+    """The recompressed rest of a segment is larger than a file can be."""
 
 
 class CleanedSegment:
@@ -89,17 +94,17 @@ class CleanedSegment:
             self._write_buffer()
 
     def add_aborted(self, entries: list[AbortedTransaction]) -> None:
-        """Transactions whose markers are in this segment."""
+        """Add aborted transactions whose markers are in this segment."""
         self._aborted += entries
 
     def finish(self) -> None:
-        """All four files are complete and on stable storage, their names too. Raises: OSError."""
+        """Complete all files and make them and their names durable. Raises: OSError."""
         self._write_buffer()
         file = self._file
         assert file is not None
         file.fsync()
         self._close()
-        self._max_time_entries += 1  # one is kept for the segment's last word
+        self._max_time_entries += 1  # one is kept for the end of the segment
         self._note_time()
         self._write_index(INDEX_SUFFIX, self._offset_entries)
         self._write_index(TIME_INDEX_SUFFIX, self._time_entries)
@@ -145,7 +150,73 @@ class CleanedSegment:
 
 
 def remove_cleaned_files(filesystem: Filesystem, directory: str) -> None:
-    """What an interrupted cleaning left: nothing of it counts. Raises: OSError."""
+    """Remove what an interrupted cleaning left. Raises: OSError."""
     for name in filesystem.listdir(directory):
         if name.endswith(CLEANED_SUFFIX):
             filesystem.unlink(f"{directory}/{name}")
+
+
+SWAP_SUFFIX = ".swap"
+
+
+def finish_swaps(filesystem: Filesystem, directory: str) -> None:
+    """Finish or undo a `LogCleaner`'s swap, or Apache Kafka's, after a stop at any point of it.
+
+    Raises: OSError, InvalidBatch.
+    """
+    names = filesystem.listdir(directory)
+    cleaned = {name for name in names if name.endswith(CLEANED_SUFFIX)}
+    swaps = {name for name in names if name.endswith(SWAP_SUFFIX)}
+    if not cleaned and not swaps:
+        return
+    first_cleaned = min((name[:OFFSET_DIGITS] for name in cleaned), default=None)
+    for name in sorted(swaps):
+        # Kafka splits a segment into several; as long as not all of them are complete, none is.
+        if first_cleaned is not None and name[:OFFSET_DIGITS] > first_cleaned:
+            filesystem.unlink(f"{directory}/{name}")
+            swaps.discard(name)
+    for name in sorted(swaps):
+        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            _finish_swap(filesystem, directory, name[:OFFSET_DIGITS], cleaned)
+    for name in sorted(cleaned):
+        if filesystem.exists(f"{directory}/{name}"):
+            filesystem.unlink(f"{directory}/{name}")
+    for name in filesystem.listdir(directory):
+        if name.endswith(SWAP_SUFFIX):
+            _finish_index(filesystem, directory, name)
+    filesystem.fsync_directory(directory)
+
+
+def _finish_swap(filesystem: Filesystem, directory: str, digits: str, cleaned: set[str]) -> None:
+    for suffix in SEGMENT_SUFFIXES:
+        if digits + suffix + CLEANED_SUFFIX in cleaned:
+            path = f"{directory}/{digits}{suffix}"
+            filesystem.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+    log_path = f"{directory}/{digits}{LOG_SUFFIX}"
+    base_offset = int(digits)
+    end_offset = _end_offset(filesystem, log_path + SWAP_SUFFIX, base_offset)
+    for name in filesystem.listdir(directory):
+        offset = name[:OFFSET_DIGITS]
+        is_segment = name.endswith(SEGMENT_SUFFIXES) and offset.isdigit()
+        if is_segment and base_offset <= int(offset) < max(end_offset, base_offset + 1):
+            filesystem.unlink(f"{directory}/{name}")
+    filesystem.rename(log_path + SWAP_SUFFIX, log_path)
+
+
+def _end_offset(filesystem: Filesystem, path: str, base_offset: int) -> int:
+    file = filesystem.open(path, write=False)
+    try:
+        end_offset = base_offset
+        for _, header in scan_headers(file, 0, file.size_bytes):
+            end_offset = header.next_offset
+        return end_offset
+    finally:
+        file.close()
+
+
+def _finish_index(filesystem: Filesystem, directory: str, name: str) -> None:
+    path = f"{directory}/{name}".removesuffix(SWAP_SUFFIX)
+    if filesystem.exists(f"{directory}/{name[:OFFSET_DIGITS]}{LOG_SUFFIX}"):
+        filesystem.rename(path + SWAP_SUFFIX, path)
+    else:
+        filesystem.unlink(path + SWAP_SUFFIX)

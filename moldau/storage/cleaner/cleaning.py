@@ -1,9 +1,9 @@
 """Cleaning one log, as work on paths: read what is dirty, then rewrite all of it.
 
 Owns: the two passes, the memory they take (the key table, and a few batches at a time), the pauses
-that keep the disk budget.
-Must not: rename anything, or touch files other than `.cleaned` ones: the sources are others' too.
-Invariant: each event says that files are durable; whoever stops between two events has lost time.
+that keep the disk budget, which neighbouring segments become one.
+Must not: rename anything, or touch files other than `.cleaned` ones: the sources are in use.
+Invariant: each event says that files are durable; a stop between two events costs only time.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from moldau.protocol.records import (
 )
 from moldau.runtime.filesystem import File, Filesystem
 from moldau.storage.batch_scan import scan_headers, scan_verified
-from moldau.storage.cleaner.aborted import TransactionWalk
-from moldau.storage.cleaner.batch_filter import BatchFate, BatchFilter
+from moldau.storage.cleaner.batch_filter import BatchFate, BatchFilter, TransactionWalk
 from moldau.storage.cleaner.cleaned_segment import (
     CleanedSegment,
     SegmentTooLarge,
     remove_cleaned_files,
 )
-from moldau.storage.cleaner.grouping import group_segments
 from moldau.storage.cleaner.job import (
     CleaningDone,
     CleaningEvent,
@@ -39,18 +37,54 @@ from moldau.storage.cleaner.job import (
 )
 from moldau.storage.cleaner.offset_map import SEED_BYTES, SLOT_BYTES, OffsetMap
 from moldau.storage.faults import is_out_of_room
+from moldau.storage.indexes import AbortedTransaction, TransactionIndex
 from moldau.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    MAX_RELATIVE_OFFSET,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     segment_path,
 )
-from moldau.storage.transaction_index import AbortedTransaction, TransactionIndex
+
+MAX_GROUP_SEGMENTS = 256
+"""The most segments that one replaces: they are renamed in one go, during which the loop waits."""
+
+
+def group_segments(
+    segments: Sequence[SourceSegment],
+    index_bytes: Sequence[int],
+    *,
+    max_bytes: int,
+    max_index_bytes: int,
+) -> list[list[SourceSegment]]:
+    """Join neighbours as long as their bytes, and the larger of their indexes (`index_bytes`, one
+    per segment), fit into one segment by the topic's present settings and 31-bit offsets.
+
+    A segment that is too large is a group of its own.
+    """
+    groups: list[list[SourceSegment]] = []
+    size_bytes = index_size_bytes = 0
+    for segment, its_index_bytes in zip(segments, index_bytes, strict=True):
+        size_bytes += segment.size_bytes
+        index_size_bytes += its_index_bytes
+        if (
+            groups
+            and size_bytes <= max_bytes
+            and index_size_bytes <= max_index_bytes
+            and segment.end_offset - 1 - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET
+            and len(groups[-1]) < MAX_GROUP_SEGMENTS
+        ):
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+            size_bytes, index_size_bytes = segment.size_bytes, its_index_bytes
+    return groups
+
 
 Batch = tuple[BatchHeader, bytes]
 Pause = Callable[[int], None]
-"""Called with a count of bytes read or written: waits as long as the disk budget wants it."""
+"""Called with a count of bytes read or written; waits to keep the disk budget."""
 
 
 def clean(
@@ -58,7 +92,7 @@ def clean(
 ) -> Iterator[CleaningEvent]:
     """Carry out `job`; one event per new segment, in order, then CleaningDone.
 
-    `seed`: random bytes for the key table. Raises: CleaningFailed; nothing of it needs undoing.
+    `seed`: random bytes for the key table. Raises: CleaningFailed; nothing needs undoing.
     """
     assert len(seed) == SEED_BYTES
     try:
@@ -80,7 +114,7 @@ class _Cleaning:
         self._stats = CleaningStats()
         self._map: OffsetMap
         self._latest_offset = -1
-        """Up to here the table tells of every key."""
+        """Up to here the table has every key."""
 
     def run(self) -> Iterator[CleaningEvent]:
         job = self._job
@@ -169,7 +203,7 @@ class _Cleaning:
         self._stats.slot_count = self._map.slot_count
 
     def _count_records(self, segments: Iterable[SourceSegment]) -> int:
-        """How many keys there can be at most: a look at the headers spares memory for the table."""
+        """The most keys there can be: reading the headers saves memory for the table."""
         enough = self._job.map_bytes // SLOT_BYTES
         count = 0
         for segment in segments:
@@ -221,8 +255,8 @@ class _Cleaning:
                 seen_bytes = 0
                 for chunk in self._chunks(segment):
                     seen_bytes += sum(len(data) for _, data in chunk)
-                    # The last batch stays, if only as a header: so the new segment ends where its
-                    # sources did, which is what tells after a crash whose place it takes.
+                    # The last batch stays, if only as a header, so that the new segment ends where
+                    # its sources did: after a crash that shows which segments it replaces.
                     ends_group = segment is last and seen_bytes == segment.size_bytes
                     self._filter(chunk, batch_filter, cleaned, ends_group=ends_group)
                 cleaned.add_aborted(walk.take_index_entries())

@@ -1,9 +1,4 @@
-"""What a cleaner is asked to do and what it tells, as values that fit on one line of JSON.
-
-Owns: the job (one log, as paths, offsets and limits), the events of its course, and their encoding.
-Must not: hold open files or anything of the process that wrote it.
-Invariant: what is decoded equals what was encoded.
-"""
+"""A cleaner's job and its events, as values that fit on one line of JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +19,7 @@ class SourceSegment(NamedTuple):
 
 
 class ProducerTail(NamedTuple):
-    """What compaction must leave of a producer that may still be heard of.
+    """What compaction must keep of a producer that has not expired.
 
     `last_offset` is that of its last batch of data (NO_OFFSET: only markers are known of it).
     """
@@ -36,10 +31,10 @@ class ProducerTail(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """Everything there is to know for cleaning one log, as of one instant.
+    """All that cleaning one log needs, as of one instant.
 
-    `segments` are the whole of the log below the first uncleanable offset, without gaps between
-    them; what lies at or after `first_dirty_offset` was not looked at before.
+    `segments` are the whole log below the first uncleanable offset, without gaps between them; no
+    cleaning has seen what lies at or after `first_dirty_offset`.
     """
 
     name: str
@@ -47,7 +42,7 @@ class CleaningJob:
     segments: tuple[SourceSegment, ...]
     first_dirty_offset: int
     index_bases: tuple[int, ...]
-    """Base offsets of all segments whose transaction index may tell of aborted transactions."""
+    """Base offsets of all segments whose transaction index may name aborted transactions."""
     producers: tuple[ProducerTail, ...]
     now_ms: int
     delete_retention_ms: int
@@ -67,10 +62,10 @@ class CleaningJob:
 
 @dataclass(slots=True)
 class CleaningStats:
-    """What one cleaning has done."""
+    """The figures of one cleaning."""
 
     bytes_read: int = 0
-    """By the rewriting pass: what the log's cleaned part was."""
+    """By the rewriting pass: the size of the sources."""
     bytes_written: int = 0
     map_bytes_read: int = 0
     records_read: int = 0
@@ -89,7 +84,7 @@ class CleaningStats:
 
 @dataclass(frozen=True, slots=True)
 class SegmentCleaned:
-    """The `.cleaned` files of a segment are complete and durable; it stands for its sources."""
+    """The `.cleaned` files of a segment are complete and durable; it replaces its sources."""
 
     source_bases: tuple[int, ...]
     size_bytes: int
@@ -114,8 +109,8 @@ CleaningEvent = SegmentCleaned | CleaningDone
 class CleaningFailed(Exception):
     """A log could not be cleaned; the text is one line saying why.
 
-    `is_out_of_room`: it may succeed when there is room again. `is_worker_lost`: the process that
-    was at it has ended, which says nothing about the log.
+    `is_out_of_room`: it may succeed when there is room again. `is_worker_lost`: its process has
+    ended, which says nothing about the log.
     """
 
     def __init__(
@@ -128,7 +123,7 @@ class CleaningFailed(Exception):
 
 
 class CleaningAborted(CleaningFailed):
-    """It was given up, because the log changed or somebody wanted it; nothing is wrong."""
+    """The cleaning was aborted, because the log changed or on request; nothing is wrong."""
 
 
 def encode_job(job: CleaningJob) -> bytes:

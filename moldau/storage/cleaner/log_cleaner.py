@@ -1,57 +1,189 @@
 """LogCleaner: keeps the compacted logs of a node clean, the dirtiest first.
 
-Owns: the jobs (one per `log.cleaner.threads`), which logs are being cleaned and which cannot be,
-taking new segments in, the figures.
-Must not: read or write records (workers do, in a process of their own), or stop a log's other
-business: appends, reads, deletion and truncation go on, and a cleaning that they make void ends.
-Invariant: a new segment is taken in only if all it stands for is in the log as it was when the
-cleaning began, and durable; a log is cleaned by one worker at a time.
+Owns: which logs are due and up to where, the jobs (one per `log.cleaner.threads`), which logs are
+being cleaned and which cannot be, taking new segments in, the figures.
+Must not: read or write records (workers do), or delay a log's other work: appends, reads, deletion
+and truncation go on, and a cleaning that they make void ends.
+Invariant: a cleaning touches nothing at or after the first uncleanable offset: the active segment,
+what is not decided for readers of committed data, what is younger than `min.compaction.lag.ms`. A
+new segment is taken in only if all it replaces is in the log as it was when the cleaning began, and
+durable; a log is cleaned by one worker at a time. Sources: KIP-58, KIP-98, KIP-354.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.protocol.records import InvalidBatch
 from moldau.protocol.types import TopicPartition
-from moldau.storage.cleaner.cleaned_segment import remove_cleaned_files
-from moldau.storage.cleaner.figures import CleanerFigures
+from moldau.runtime.clock import Clock
+from moldau.storage.cleaner.cleaned_segment import CLEANED_SUFFIX, SWAP_SUFFIX, remove_cleaned_files
 from moldau.storage.cleaner.job import (
     NO_TIME,
     CleaningAborted,
     CleaningDone,
     CleaningFailed,
     CleaningJob,
+    CleaningStats,
     ProducerTail,
     SegmentCleaned,
     SourceSegment,
 )
-from moldau.storage.cleaner.planning import CleaningPlan, plan_cleaning
-from moldau.storage.cleaner.settings import CleanerSettings
-from moldau.storage.cleaner.swap import swap_in
-from moldau.storage.cleaner.worker import CleanerWorker, CleaningRun
+from moldau.storage.cleaner.workers import CleanerWorker, CleaningRun
 from moldau.storage.log import Log
-from moldau.storage.manager_settings import NEVER_MS
+from moldau.storage.log_config import MAX_INT64, NEVER_MS, CleanerSettings, LogConfig
 from moldau.storage.periodic import PeriodicJob
-from moldau.storage.segment import LogSegment
+from moldau.storage.segment import SEGMENT_SUFFIXES, LogSegment, segment_path
 
 if TYPE_CHECKING:
     from moldau.storage.log_manager import LogManager
 
+logger = logging.getLogger("moldau.storage")
+
 MAX_LOGS_PER_VISIT = 256
 """Logs looked at before other callbacks of the loop get their turn."""
 
-logger = logging.getLogger("moldau.storage")
+CLEANER = "kafka.log:type=LogCleaner,name="
+CLEANER_MANAGER = "kafka.log:type=LogCleanerManager,name="
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningPlan:
+    """What a cleaning of one log would do.
+
+    Segments below number `segment_count` are rewritten. `max_lag_excess_ms`: for how long records
+    have stayed uncompacted beyond `max.compaction.lag.ms`.
+    """
+
+    first_dirty_offset: int
+    segment_count: int
+    clean_bytes: int
+    dirty_bytes: int
+    max_lag_excess_ms: int
+    min_ratio: float
+    is_horizon_past: bool = False
+    """Whether all tombstones and markers that wait for their delete horizon may go."""
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The share of bytes no cleaning has seen, 0 to 1."""
+        total_bytes = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total_bytes if total_bytes else 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the topic's settings ask for a cleaning now."""
+        if self.is_horizon_past and self.segment_count:
+            return True
+        if not self.dirty_bytes:
+            return False
+        return self.max_lag_excess_ms > 0 or self.dirty_ratio > self.min_ratio
+
+
+def plan_cleaning(log: Log, now_ms: int, *, latest_horizon_ms: int = NO_TIME) -> CleaningPlan:
+    """What cleaning `log` now would do.
+
+    `latest_horizon_ms`: result of the last cleaning. Apache Kafka waits for new records instead; a
+    log without appends then keeps its tombstones. Raises: OSError, InvalidBatch (its files).
+    """
+    segments, config = log.segments, log.config
+    first_dirty_offset = first_dirty(log)
+    first_dirty_index = log.segments.index_for(first_dirty_offset)
+    end = _first_uncleanable_index(log, first_dirty_index, now_ms)
+    clean_bytes = sum(segment.size_bytes for segment in segments[: min(first_dirty_index, end)])
+    dirty_bytes = sum(segment.size_bytes for segment in segments[first_dirty_index:end])
+    return CleaningPlan(
+        first_dirty_offset,
+        end,
+        clean_bytes,
+        dirty_bytes,
+        _lag_excess_ms(config, segments[first_dirty_index:-1], now_ms),
+        config.min_cleanable_dirty_ratio,
+        latest_horizon_ms != NO_TIME and latest_horizon_ms <= now_ms,
+    )
+
+
+def first_dirty(log: Log) -> int:
+    """The first offset that no cleaning has seen.
+
+    The noted offset is void when the log was cut, or its start moved beyond it, since.
+    """
+    noted = log.first_dirty_offset
+    if noted is None or not log.log_start_offset <= noted <= log.log_end_offset:
+        return log.log_start_offset
+    return noted
+
+
+def _first_uncleanable_index(log: Log, first_dirty_index: int, now_ms: int) -> int:
+    """The number of the first segment that must stay as it is."""
+    segments = log.segments
+    end = min(len(segments) - 1, log.segments.index_for(log.last_stable_offset))
+    lag_ms = log.config.min_compaction_lag_ms
+    if lag_ms > 0:
+        for index in range(first_dirty_index, end):
+            if segments[index].largest_timestamp_ms() > now_ms - lag_ms:
+                return index
+    return end
+
+
+def _lag_excess_ms(config: LogConfig, dirty: Iterable[LogSegment], now_ms: int) -> int:
+    lag_ms = config.max_compaction_lag_ms
+    if lag_ms >= MAX_INT64:
+        return 0
+    stamps = [each.rolling_base_timestamp_ms() for each in dirty if each.size_bytes]
+    earliest_ms = min((each for each in stamps if each > 0), default=None)
+    return 0 if earliest_ms is None else max(0, now_ms - lag_ms - earliest_ms)
+
+
+class CleanerFigures:
+    """The metrics of all cleaners of a node together, under the names of Kafka's cleaner."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_look_ms = clock.monotonic_ms()
+        self.buffer_utilization = 0.0
+        self.cleaned_count = 0
+        self.last_clean_ms = 0.0
+        self.max_compaction_delay_ms = 0
+        self.max_dirty_ratio = 0.0
+        self.recopy_ratio = 0.0
+
+    def looked(self, max_dirty_ratio: float, max_compaction_delay_ms: int) -> None:
+        """All logs were checked."""
+        self._last_look_ms = self._clock.monotonic_ms()
+        self.max_dirty_ratio = max_dirty_ratio
+        self.max_compaction_delay_ms = max_compaction_delay_ms
+
+    def cleaned(self, stats: CleaningStats, elapsed_ms: float) -> None:
+        """One log was cleaned."""
+        self.cleaned_count += 1
+        self.last_clean_ms = elapsed_ms
+        self.buffer_utilization = stats.buffer_utilization
+        self.recopy_ratio = stats.bytes_written / stats.bytes_read if stats.bytes_read else 0.0
+
+    def values(self) -> dict[str, float]:
+        """By full metric name."""
+        return {
+            CLEANER + "max-buffer-utilization-percent": float(int(100 * self.buffer_utilization)),
+            CLEANER + "cleaner-recopy-percent": float(int(100 * self.recopy_ratio)),
+            CLEANER + "max-clean-time-secs": float(int(self.last_clean_ms / 1000)),
+            CLEANER + "max-compaction-delay-secs": float(self.max_compaction_delay_ms // 1000),
+            CLEANER + "DeadThreadCount": 0.0,
+            CLEANER_MANAGER + "max-dirty-percent": float(int(100 * self.max_dirty_ratio)),
+            CLEANER_MANAGER + "time-since-last-run-ms": float(
+                int(self._clock.monotonic_ms() - self._last_look_ms)
+            ),
+        }
 
 
 @dataclass(slots=True)
 class _Cleaning:
-    """One log's cleaning under way."""
+    """The cleaning of one log while it runs."""
 
     log: Log
     plan: CleaningPlan
@@ -68,12 +200,12 @@ class _Cleaning:
         return self.is_aborted or log.offline or log.truncation_count != self.truncation_count
 
     def sources_of(self, event: SegmentCleaned) -> list[LogSegment] | None:
-        """The segments an event speaks of, if they are all still in the log, side by side."""
+        """The sources of an event, if they are all still in the log, side by side."""
         if self.is_void or any(base not in self.sources for base in event.source_bases):
             return None
         sources = [self.sources[base] for base in event.source_bases]
         segments = self.log.segments
-        first = self.log.segment_index_for(event.base_offset)
+        first = self.log.segments.index_for(event.base_offset)
         if segments[first : first + len(sources)] != sources:
             return None
         if any(source.is_active for source in sources) or sources[-1] is segments[-1]:
@@ -82,7 +214,7 @@ class _Cleaning:
 
 
 class LogCleaner:
-    """States: made -> `start` -> running -> `stop`. One loop's own, the log manager's."""
+    """States: made -> `start` -> running -> `stop`. Belongs to the log manager's loop."""
 
     def __init__(
         self,
@@ -111,7 +243,7 @@ class LogCleaner:
         self._adjust_jobs()
 
     async def stop(self) -> None:
-        """Whatever is under way is given up; no worker is left when this returns."""
+        """Abort all cleanings; no worker is left when this returns."""
         self._is_running = False
         for topic_partition in list(self._under_way):
             self.abort(topic_partition)
@@ -121,7 +253,7 @@ class LogCleaner:
         self._retired.clear()
 
     def update_settings(self, settings: CleanerSettings) -> None:
-        """Settings of the node changed; a cleaning under way goes on with the old ones."""
+        """Apply new node settings; a running cleaning goes on with the old ones."""
         if settings == self.settings:
             return
         logger.info("log cleaner: %s", settings)
@@ -153,19 +285,17 @@ class LogCleaner:
         for job in self._jobs:
             job.soon()
 
-    # -- what others ask -------------------------------------------------------------------------
-
     @property
     def is_busy(self) -> bool:
         """Whether some job is looking for dirty logs, or cleaning one."""
         return any(job.is_running for job in (*self._jobs, *self._retired))
 
     def is_cleaning(self, log: Log) -> bool:
-        """Whether a cleaning of the log is under way."""
+        """Whether the log is being cleaned."""
         return log.topic_partition in self._under_way
 
     def abort(self, topic_partition: TopicPartition) -> None:
-        """The partition goes away: give up its cleaning, and forget what was said of it."""
+        """The partition is removed: abort its cleaning and forget its results."""
         self.uncleanable.pop(topic_partition, None)
         self._horizons.pop(topic_partition, None)
         cleaning = self._under_way.get(topic_partition)
@@ -177,7 +307,7 @@ class LogCleaner:
     # -- one job's round -------------------------------------------------------------------------
 
     async def _clean_all(self, worker: CleanerWorker) -> None:
-        """Clean logs until none is dirty enough, then let the worker rest."""
+        """Clean logs until none is dirty enough, then free the worker's memory."""
         postponed: set[TopicPartition] = set()
         try:
             while self._is_running:
@@ -217,13 +347,13 @@ class LogCleaner:
             if plan.is_due and (best is None or plan.dirty_ratio > best[1].dirty_ratio):
                 best = log, plan
         self.figures.looked(highest_ratio, longest_excess_ms)
-        # While others had their turn the log may have been taken, or gone.
+        # Another job may have taken the log while this one yielded.
         if best is not None and best[0].topic_partition in self._under_way:
             return await self._choose(postponed)
         return best
 
     async def _clean(self, worker: CleanerWorker, log: Log, plan: CleaningPlan) -> bool:
-        """One cleaning, from beginning to end; False when it came to nothing."""
+        """One cleaning, from beginning to end; returns whether it succeeded."""
         sources = log.segments[: plan.segment_count]
         cleaning = _Cleaning(
             log, plan, {each.base_offset: each for each in sources}, log.truncation_count
@@ -241,7 +371,7 @@ class LogCleaner:
         finally:
             del self._under_way[log.topic_partition]
             if not is_decided:
-                # The job is begun again, and must not choose this log first every time.
+                # The job restarts, and must not choose this log first every time.
                 self._give_up(log, "its compaction raised, see the log")
         elapsed_ms = self._manager.clock.monotonic_ms() - started_ms
         self._horizons[log.topic_partition] = done.stats.latest_horizon_ms
@@ -265,14 +395,14 @@ class LogCleaner:
         """Raises: CleaningFailed."""
         log, plan = cleaning.log, cleaning.plan
         end_offset = log.end_offset_of(plan.segment_count - 1)
-        # What stays of a key may be its record in a later segment than the one it is dropped from.
+        # The newest record of a key may be in a later segment than the record that it replaces.
         if log.recovery_point < end_offset and not await self._manager.flush(log):
             raise CleaningFailed("it cannot be flushed now", is_out_of_room=True)
         if cleaning.is_void or log.segments[: plan.segment_count] != [*cleaning.sources.values()]:
             raise CleaningAborted("aborted")
         job = self._job(cleaning)
         if log.first_dirty_offset is None:
-            # Before the first hole: whoever opens the log must know that there may be some.
+            # Before the first hole: recovery must know that there may be some.
             await self._note_first_dirty(log, plan.first_dirty_offset)
         run = cleaning.run = await worker.start(job)
         if cleaning.is_void:
@@ -308,8 +438,8 @@ class LogCleaner:
         except OSError as error:
             log.take_offline(f"a compacted segment could not be put in place: {error}")
             raise CleaningFailed(log.offline_reason, is_worker_lost=True) from None
-        if log.schedule_deletion is not None:
-            log.schedule_deletion(log.config.file_delete_delay_ms, removed)
+        if log.segments.schedule_deletion is not None:
+            log.segments.schedule_deletion(log.config.file_delete_delay_ms, removed)
 
     async def _failed(self, cleaning: _Cleaning, failure: CleaningFailed) -> None:
         log = cleaning.log
@@ -373,3 +503,36 @@ class LogCleaner:
                 count, size_bytes = found[directory.path]
                 found[directory.path] = count + 1, size_bytes + log.size_bytes
         return found
+
+
+def swap_in(log: Log, sources: Sequence[LogSegment], size_bytes: int) -> list[str]:
+    """Put the `.cleaned` files at the first source's base offset in the place of `sources`.
+
+    The sources are neighbours in `log.segments`; between two renames nothing else happens to the
+    log (see `cleaned_segment` for the states of the names). Returns the sources' files under their
+    new names, to be removed once the renames are durable. Raises: OSError; then the log must not
+    be used any more.
+    """
+    filesystem, directory, segments = log.filesystem, log.directory, log.segments
+    base_offset = sources[0].base_offset
+    first = segments.index(sources[0])
+    assert segments[first : first + len(sources)] == list(sources)
+    assert not sources[-1].is_active
+    assert sources[-1] is not log.active_segment
+    paths = [segment_path(directory, base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
+    paths = [path for path in paths if filesystem.exists(path + CLEANED_SUFFIX)]
+    for path in paths:
+        filesystem.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+    removed: list[str] = []
+    for source in sources:
+        removed += source.rename_deleted()
+    for path in paths:
+        filesystem.rename(path + SWAP_SUFFIX, path)
+    segment = segments.make(base_offset, size_bytes)
+    segment.created_ms = sources[0].created_ms
+    segment.verified.trusted_from = 0  # Each of its bytes was checked when it was written.
+    segments.replacement_count += 1
+    segments.replace([*segments[:first], segment, *segments[first + len(sources) :]])
+    for source in sources[1:]:
+        log.producer_state.remove_snapshot(source.base_offset)
+    return removed

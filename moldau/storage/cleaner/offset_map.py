@@ -4,7 +4,7 @@ Owns: an open-addressing table of 24-byte slots: 128 bits of the key's keyed has
 The rows of a batch are put and judged many at a time, by the native codec where it is there.
 Must not: keep keys, or grow. Invariant: at most `limit` keys are in the table; two keys are taken
 for one with a probability of less than 2^-80 per table (the hash is keyed with random bytes, so
-nobody can prepare such keys).
+such keys cannot be prepared).
 """
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ from moldau.controller.core.leader_election import Election, PartitionTarget
 from moldau.metadata.image import NO_LEADER
 from moldau.metadata.image.values import LOST_DIRECTORY
 from moldau.protocol.errors import ErrorCode
-from moldau.storage import log_loader
+from moldau.storage import log_directory
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from moldau.storage.found_partitions import FoundPartitions
-from moldau.storage.producer_append import ProducerUpdate
+from moldau.storage.producer_entry import ProducerUpdate
 from moldau.storage.producer_state import ProducerState
 from tests.simulation.replication.broker_directories import BrokerDirectories
 
@@ -250,12 +250,12 @@ def unclean_start_stays_eligible() -> Undo:
 
 def every_start_is_clean() -> Undo:
     """A broker takes every start for one after an orderly stop."""
-    original = log_loader.read_clean_shutdown_marker
+    original = log_directory.read_clean_shutdown_marker
 
     def read(filesystem: Any, directory: str) -> CleanShutdown:
         return original(filesystem, directory) or CleanShutdown(0)
 
-    return _replaced(log_loader, "read_clean_shutdown_marker", read)
+    return _replaced(log_directory, "read_clean_shutdown_marker", read)
 
 
 def any_broker_epoch_joins() -> Undo:

@@ -31,12 +31,11 @@ from moldau.broker.replica.transactions import NOT_REQUIRED
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches
-from moldau.storage import log_maintenance
-from moldau.storage.cleaner import planning
-from moldau.storage.cleaner.aborted import TransactionWalk
+from moldau.storage.cleaner import log_cleaner
+from moldau.storage.cleaner.batch_filter import TransactionWalk
 from moldau.storage.cleaner.offset_map import OffsetMap
 from moldau.storage.log import Log
-from moldau.storage.producer_append import ProducerUpdate
+from moldau.storage.producer_entry import ProducerUpdate
 from moldau.storage.producer_state import ProducerState
 from tests.simulation.replication.mutations import Undo, _both, _replaced
 from tests.simulation.transactions import group_mutations, upheaval_mutations
@@ -186,7 +185,7 @@ def loading_skips_tail() -> Undo:
 def compaction_passes_stable_offset() -> Undo:
     """The cleaner works on what open transactions may still decide."""
     return _replaced(
-        planning, "_first_uncleanable_index", lambda log, *_: max(len(log.segments) - 1, 0)
+        log_cleaner, "_first_uncleanable_index", lambda log, *_: max(len(log.segments) - 1, 0)
     )
 
 
@@ -207,7 +206,13 @@ def compaction_drops_the_newest() -> Undo:
 
 def producers_of_cut_batches_kept() -> Undo:
     """A log that is cut goes on with the producers that it had."""
-    return _replaced(log_maintenance, "reload_producers", lambda log: None)
+    original = ProducerState.load
+
+    def load(self: Any, *arguments: Any) -> None:
+        if not self.producers:
+            original(self, *arguments)
+
+    return _replaced(ProducerState, "load", load)
 
 
 def stale_snapshots_kept() -> Undo:

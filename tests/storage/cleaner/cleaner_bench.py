@@ -23,10 +23,9 @@ from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import ManualClock
 from moldau.storage.append import AppendOrigin
 from moldau.storage.cleaner.job import CleaningEvent, CleaningJob
-from moldau.storage.cleaner.settings import CleanerSettings
-from moldau.storage.cleaner.worker import CleaningRun, InlineWorker
+from moldau.storage.cleaner.workers import CleaningRun, InlineWorker
 from moldau.storage.log import Log
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log_config import CleanerSettings, LogConfig
 from moldau.storage.log_manager import LogManager
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 from tests.storage.storage_fixtures import START_MS, format_directory, make_manager, topic_id

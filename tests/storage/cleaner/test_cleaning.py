@@ -20,7 +20,7 @@ from moldau.protocol.types import TopicPartition
 from moldau.runtime.restarts import FIRST_PAUSE_MS
 from moldau.storage.append import AppendOrigin
 from moldau.storage.cleaner import cleaning
-from moldau.storage.cleaner.settings import MIN_MAP_BYTES, CleanerSettings
+from moldau.storage.log_config import MIN_MAP_BYTES, CleanerSettings
 from tests.storage.cleaner.cleaner_bench import (
     ABORT,
     COMMIT,
@@ -30,7 +30,7 @@ from tests.storage.cleaner.cleaner_bench import (
     newest_of,
     told,
 )
-from tests.storage.log_fixtures import read_once
+from tests.storage.log_fixtures import offset_for_timestamp, read_once
 from tests.storage.storage_fixtures import topic_id
 
 
@@ -86,7 +86,7 @@ async def test_a_cleaning_keeps_no_file_open() -> None:
         bench.append((f"k{number % 4}", "v" * 40))
     open_before = bench.filesystem.open_files
     await bench.clean()
-    assert bench.log.replacement_count > 0
+    assert bench.log.segments.replacement_count > 0
     assert bench.filesystem.open_files <= open_before
     await bench.manager.shutdown(1)
     assert (bench.filesystem.open_files, bench.filesystem.open_maps) == (0, 0)
@@ -101,13 +101,13 @@ async def test_a_reader_finds_its_way_from_any_offset() -> None:
     for start in range(bench.log.log_end_offset):
         assert committed(bench.log, start) == [r for r in everything if r.offset >= start]
     for record in everything:
-        found = bench.log.offset_for_timestamp(record.timestamp_ms)
+        found = offset_for_timestamp(bench.log, record.timestamp_ms)
         assert found is not None
         assert found.offset <= record.offset
     # Where nothing is any more the next record is found.
     first = everything[0]
     assert first.offset > 0
-    found = bench.log.offset_for_timestamp(0)
+    found = offset_for_timestamp(bench.log, 0)
     assert found is not None
     assert found.offset == first.offset
 

@@ -24,8 +24,7 @@ from moldau.storage.cleaner.cleaned_segment import CLEANED_SUFFIX
 from moldau.storage.cleaner.cleaning import clean
 from moldau.storage.cleaner.job import CleaningDone, CleaningFailed, CleaningJob, SourceSegment
 from moldau.storage.cleaner.offset_map import SEED_BYTES
-from moldau.storage.cleaner.settings import MIN_MAP_BYTES
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log_config import MIN_MAP_BYTES, LogConfig
 from tests.storage.log_fixtures import START_MS, LogBench
 from tests.storage.test_failing_operations import ERRORS, OneFailure
 

@@ -25,9 +25,8 @@ from moldau.storage.cleaner.job import (
     SourceSegment,
     encode_job,
 )
-from moldau.storage.cleaner.process_worker import CHILD, ProcessWorker
-from moldau.storage.cleaner.swap import swap_in
-from moldau.storage.cleaner.worker import CleaningRun, InlineWorker
+from moldau.storage.cleaner.log_cleaner import swap_in
+from moldau.storage.cleaner.workers import CHILD, CleaningRun, InlineWorker, ProcessWorker
 from moldau.storage.log import Log
 from moldau.testing import wait_until_async
 from tests.storage.cleaner.cleaner_bench import COMPACTED, PARTITION, batches_of, committed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.storage.cleaner.swap import finish_swaps
+from moldau.storage.cleaner.cleaned_segment import finish_swaps
 from tests.storage.log_fixtures import batch_of
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 

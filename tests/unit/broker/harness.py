@@ -52,10 +52,9 @@ from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
 from moldau.server.authorizer import AllowAllAuthorizer
 from moldau.server.request_router import RequestRouter
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log_config import LogConfig, LogManagerSettings
 from moldau.storage.log_directory import format_log_directory, open_log_directories
 from moldau.storage.log_manager import LogManager
-from moldau.storage.manager_settings import LogManagerSettings
 from moldau.testing.waiting import wait_until_async
 from tests.unit.broker.scripted_channel import ScriptedChannel
 

@@ -20,7 +20,7 @@ from moldau.protocol.messages.p01_fetch import (
 )
 from moldau.protocol.records import Record, encode_batch
 from moldau.server.authorizer import AllowAllAuthorizer, Operation
-from moldau.storage.transaction_index import AbortedTransaction
+from moldau.storage.indexes import AbortedTransaction
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 

@@ -17,7 +17,7 @@ from moldau.protocol.messages.p02_list_offsets import (
 )
 from moldau.protocol.records import Record, decode_records, encode_batch
 from moldau.server.authorizer import AllowAllAuthorizer, Operation
-from moldau.storage import log_lookup
+from moldau.storage import timestamp_search
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import NOW_MS, batch, only, produce
 
@@ -108,7 +108,7 @@ async def test_a_search_by_time_reads_off_the_loop(
         threads.append(threading.get_ident())
         return decode_records(data)
 
-    monkeypatch.setattr(log_lookup, "decode_records", decode)
+    monkeypatch.setattr(timestamp_search, "decode_records", decode)
     assert (await ask(broker, NOW_MS + 1)).offset == 1
     assert (await ask(broker, MAX_TIMESTAMP)).offset == 1
     assert len(threads) == 2
@@ -126,7 +126,7 @@ async def test_a_topic_deleted_during_a_search(
         assert go_on.wait(20)
         return decode_records(data)
 
-    monkeypatch.setattr(log_lookup, "decode_records", decode)
+    monkeypatch.setattr(timestamp_search, "decode_records", decode)
     asked = asyncio.ensure_future(ask(broker, NOW_MS + 1))
     await asyncio.sleep(0)
     broker.delete_topic("t")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from moldau.runtime.clock import ManualClock
-from moldau.storage.delayed_removal import MAX_REMOVALS_PER_CALL, DelayedRemoval
+from moldau.storage.log_jobs import MAX_REMOVALS_PER_CALL, DelayedRemoval
 from moldau.testing.waiting import wait_until_async
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 

@@ -8,7 +8,10 @@ import pytest
 
 from moldau.storage.flush_job import FlushJob
 from moldau.storage.leader_epoch_cache import LeaderEpochCache
+from moldau.storage.segment import LogSegment, OpenSegments
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+
+NAME = f"{0:020d}"
 
 
 class Bench:
@@ -16,15 +19,15 @@ class Bench:
 
     def __init__(self) -> None:
         self.disk = SimulatedFilesystem()
-        for name in ("a.log", "a.index"):
-            self.disk.put(f"/d/{name}", b"x")
+        for suffix in (".log", ".index"):
+            self.disk.put(f"/d/{NAME}{suffix}", b"x")
         cache = LeaderEpochCache(self.disk, "/d")
         cache.assign(3, 0)
         self.job = FlushJob(self.disk, "/d", 7, cache, 2)
-        file = self.disk.open("/d/a.log")
-        self.job.add_file(file)
-        file.close()
-        self.job.paths += ["/d/a.index", "/d/gone.timeindex"]
+        segment = LogSegment(self.disk, OpenSegments(), "/d", 0, 1, 0)
+        self.job.add(segment)
+        segment.close_descriptors()
+        assert self.job.paths == [f"/d/{NAME}.index", f"/d/{NAME}.timeindex"], "one is not there"
 
     def run(self, *faults: Fault) -> list[str]:
         """The operations, in order."""
@@ -44,7 +47,7 @@ def test_names_are_synced_behind_what_they_name() -> None:
     bench = Bench()
     synced = bench.run()
     assert (bench.job.failure, bench.job.no_room) == (None, None)
-    assert synced[:2] == ["fdatasync a.log", "fsync a.index"]
+    assert synced[:2] == [f"fdatasync {NAME}.log", f"fsync {NAME}.index"]
     assert synced[-1].startswith("fsync_directory")
     assert bench.disk.exists("/d/leader-epoch-checkpoint")
 
@@ -62,6 +65,6 @@ def test_without_room_for_the_leader_epochs_nothing_is_promised_and_nothing_has_
 )
 def test_a_file_that_cannot_be_synced(error_number: int, is_failure: bool) -> None:
     bench = Bench()
-    bench.run(Fault("fsync", "a.index", error_number))
+    bench.run(Fault("fsync", f"{NAME}.index", error_number))
     assert (bench.job.failure is not None) is is_failure
     assert (bench.job.no_room is not None) is not is_failure

@@ -7,8 +7,13 @@ from typing import Any
 from uuid import UUID
 
 from moldau.protocol.types import ZERO_UUID, TopicPartition
+from moldau.storage.checkpoints import (
+    CLEANER_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
 from moldau.storage.log_directory import LogDirectory
-from moldau.storage.log_loader import Checkpoints
 from moldau.storage.log_table import LogTable, OfflinePartition, told_log_start_offset
 
 A, B, C = (TopicPartition(topic, 0) for topic in "abc")
@@ -44,20 +49,32 @@ def log(topic_partition: TopicPartition, number: int, start: int = 10) -> Any:
 
 def written(table: LogTable, holder: LogDirectory) -> list[dict[TopicPartition, int]]:
     return [
-        table.recovery_points(holder),
-        table.log_start_offsets(holder),
-        table.high_watermarks(holder),
-        table.first_dirty_offsets(holder),
+        table.offsets(holder, name)
+        for name in (
+            RECOVERY_POINT_CHECKPOINT,
+            LOG_START_OFFSET_CHECKPOINT,
+            HIGH_WATERMARK_CHECKPOINT,
+            CLEANER_CHECKPOINT,
+        )
     ]
+
+
+def by_file(recovery: Any, start: Any, committed: Any, dirty: Any) -> dict[str, Any]:
+    return {
+        LOG_START_OFFSET_CHECKPOINT: start,
+        HIGH_WATERMARK_CHECKPOINT: committed,
+        CLEANER_CHECKPOINT: dirty,
+        RECOVERY_POINT_CHECKPOINT: recovery,
+    }
 
 
 def test_a_directorys_files_name_its_own_partitions_online_and_offline() -> None:
     table, first, second = LogTable(), directory("/1"), directory("/2")
     table.put_online(log(A, 100, start=11), first)
     table.put_online(log(B, 0), second)
-    found = Checkpoints({C: 7}, {C: 3}, {C: 6}, {C: 5})
+    found = by_file({C: 7}, {C: 3}, {C: 6}, {C: 5})
     table.put_offline(C, first, "damaged", found, ID)
-    assert table.offline[C] == OfflinePartition(first, "damaged", ID, 7, 3, 6, 5)
+    assert table.offline[C] == OfflinePartition(first, "damaged", ID, by_file(7, 3, 6, 5))
     assert written(table, first) == [
         {A: 101, C: 7},
         {A: 11, C: 3},
@@ -65,7 +82,7 @@ def test_a_directorys_files_name_its_own_partitions_online_and_offline() -> None
         {A: 103, C: 5},
     ]
     assert written(table, second) == [{B: 1}, {}, {B: 2}, {}]
-    table.put_offline(C, first, "damaged", Checkpoints())
+    table.put_offline(C, first, "damaged", {})
     assert table.offline[C] == OfflinePartition(first, "damaged", ZERO_UUID)
     assert written(table, first)[0] == {A: 101}
     assert (table.has_offline_in(first), table.has_offline_in(second)) == (True, False)
@@ -84,7 +101,7 @@ def test_a_log_that_fails_keeps_its_place_and_its_offsets() -> None:
     assert table.log_failed(log(A, 100)) is None, "another log of that name"
     assert table.log_failed(failed) is first
     assert (table.logs, table.directory_of) == ({}, {})
-    assert table.offline[A] == OfflinePartition(first, "burnt", ID, 101, 11, 102, 103)
+    assert table.offline[A] == OfflinePartition(first, "burnt", ID, by_file(101, 11, 102, 103))
     assert written(table, first) == [{A: 101}, {A: 11}, {A: 102}, {A: 103}]
     assert table.holder(A) is first
     assert table.log_failed(failed) is None
@@ -96,7 +113,7 @@ def test_a_removed_partition_is_remembered_until_its_directorys_files_are_writte
     table, first, second = LogTable(), directory("/1"), directory("/2")
     online = log(A, 1)
     table.put_online(online, first)
-    table.put_offline(B, second, "damaged", Checkpoints({B: 1}))
+    table.put_offline(B, second, "damaged", {RECOVERY_POINT_CHECKPOINT: {B: 1}})
     assert (table.holder(A), table.holder(B), table.holder(C)) == (first, second, None)
     assert table.remove(A) is online
     assert table.remove(B) is None
@@ -114,7 +131,7 @@ def test_the_emptiest_directory_counts_offline_partitions_and_no_failed_director
     every = [first, second, third]
     assert table.emptiest(every) is first
     table.put_online(log(A, 1), first)
-    table.put_offline(B, second, "damaged", Checkpoints())
+    table.put_offline(B, second, "damaged", {})
     assert table.emptiest(every) is third
     third.fail("burnt")
     table.put_online(log(C, 1), first)

@@ -7,8 +7,7 @@ import errno
 import pytest
 
 from moldau.protocol.types import TopicPartition
-from moldau.storage.checkpoints import read_offset_checkpoint
-from moldau.storage.offset_checkpoints import OffsetCheckpoint
+from moldau.storage.checkpoints import OffsetCheckpoint, read_offset_checkpoint
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
 A = TopicPartition("a", 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from moldau.runtime.clock import ManualClock
-from moldau.storage.manager_settings import NEVER_MS
+from moldau.storage.log_config import NEVER_MS
 from moldau.storage.periodic import PeriodicJob
 
 

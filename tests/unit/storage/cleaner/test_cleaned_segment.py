@@ -7,8 +7,7 @@ import pytest
 from moldau.protocol.records import read_batch_header
 from moldau.storage.cleaner import cleaned_segment
 from moldau.storage.cleaner.cleaned_segment import CleanedSegment, SegmentTooLarge
-from moldau.storage.offset_index import OffsetIndex
-from moldau.storage.transaction_index import AbortedTransaction
+from moldau.storage.indexes import AbortedTransaction, OffsetIndex
 from tests.storage.log_fixtures import batch_of
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 

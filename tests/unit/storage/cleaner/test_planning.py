@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from moldau.storage.cleaner.grouping import MAX_GROUP_SEGMENTS, group_segments
+from moldau.storage.cleaner.cleaning import MAX_GROUP_SEGMENTS, group_segments
 from moldau.storage.cleaner.job import (
     CleaningDone,
     CleaningFailed,
@@ -21,9 +21,8 @@ from moldau.storage.cleaner.job import (
     encode_event,
     encode_job,
 )
-from moldau.storage.cleaner.planning import plan_cleaning
-from moldau.storage.cleaner.settings import CleanerSettings
-from moldau.storage.log_config import LogConfig
+from moldau.storage.cleaner.log_cleaner import plan_cleaning
+from moldau.storage.log_config import CleanerSettings, LogConfig
 
 NOW_MS = 10_000
 COMPACT = LogConfig(cleanup_policy=("compact",))
@@ -43,6 +42,12 @@ class FakeSegment:
         return self.first_ms
 
 
+class FakeSegments(list[FakeSegment]):
+    def index_for(self, record_offset: int) -> int:
+        bases = [each.base_offset for each in self]
+        return max(bisect_right(bases, record_offset) - 1, 0)
+
+
 @dataclass
 class FakeLog:
     config: LogConfig = COMPACT
@@ -50,13 +55,9 @@ class FakeLog:
     log_end_offset: int = 50
     first_dirty_offset: int | None = None
     last_stable_offset: int = 50
-    segments: list[FakeSegment] = field(
-        default_factory=lambda: [FakeSegment(base) for base in (0, 10, 20, 30, 40)]
+    segments: FakeSegments = field(
+        default_factory=lambda: FakeSegments(FakeSegment(base) for base in (0, 10, 20, 30, 40))
     )
-
-    def segment_index_for(self, record_offset: int) -> int:
-        bases = [each.base_offset for each in self.segments]
-        return max(bisect_right(bases, record_offset) - 1, 0)
 
 
 def test_all_but_the_active_segment_is_dirty_at_first() -> None:

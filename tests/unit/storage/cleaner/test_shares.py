@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moldau.storage.cleaner.settings import MIN_MAP_BYTES, CleanerSettings
+from moldau.storage.log_config import MIN_MAP_BYTES, CleanerSettings
 
 MIB = 1024 * 1024
 

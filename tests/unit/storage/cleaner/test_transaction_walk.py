@@ -9,8 +9,8 @@ from moldau.protocol.records import (
     encode_end_txn_batch,
     read_batch_header,
 )
-from moldau.storage.cleaner.aborted import TransactionWalk
-from moldau.storage.transaction_index import AbortedTransaction
+from moldau.storage.cleaner.batch_filter import TransactionWalk
+from moldau.storage.indexes import AbortedTransaction
 from tests.storage.log_fixtures import START_MS, batch_of
 
 

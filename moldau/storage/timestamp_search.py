@@ -1,14 +1,14 @@
-"""Finding offsets by time.
+"""TimestampSearch: finding an offset by time.
 
 Owns: the search over segments, the time index and inside one batch.
 Must not: know ListOffsets' special timestamps other than the largest one.
-Invariant: batches are decoded only after their CRC was checked; what a search answers was below its
-bound, and in the log, when the answer was given. Source: KIP-33, KIP-734.
+Invariant: batches are decoded only after their CRC was checked; the answer is below the search's
+bound, and in the log when it is given. Sources: KIP-33, KIP-734.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from moldau.protocol.records import (
     BatchHeader,
@@ -21,11 +21,8 @@ from moldau.protocol.records import (
 from moldau.runtime.filesystem import FileRegion
 from moldau.storage.batch_scan import scan_headers
 from moldau.storage.faults import LogOffline, is_out_of_room
+from moldau.storage.log import Log
 from moldau.storage.segment import LogSegment
-from moldau.storage.segment_recovery import rebuild_indexes
-
-if TYPE_CHECKING:
-    from moldau.storage.log import Log
 
 
 class TimestampedOffset(NamedTuple):
@@ -36,52 +33,14 @@ class TimestampedOffset(NamedTuple):
     leader_epoch: int
 
 
-def offset_for_timestamp(
-    log: Log, timestamp_ms: int, *, max_offset: int | None = None
-) -> TimestampedOffset | None:
-    """The first record at or after log_start_offset whose timestamp is >= `timestamp_ms`.
-
-    None when there is none below `max_offset` (exclusive; None: log end offset). Reads and
-    decompresses at most one batch per candidate, here and now. Raises: LogOffline.
-    """
-    return _run_to_the_end(TimestampSearch(log, timestamp_ms, max_offset=max_offset))
-
-
-def offset_of_max_timestamp(log: Log) -> TimestampedOffset | None:
-    """The record with the largest timestamp; None in an empty log. Raises: LogOffline."""
-    return _run_to_the_end(TimestampSearch.for_max_timestamp(log))
-
-
-def _run_to_the_end(search: TimestampSearch) -> TimestampedOffset | None:
-    while search.locate():
-        search.run()
-    return search.found
-
-
 class TimestampSearch:
     """A search by time in steps: `while search.locate(): await offload(search.run)`, then `found`.
 
-    `locate` belongs to the log's loop: it takes in what the last `run` saw and picks the segment
-    and the position to look at next. `run` reads and decompresses; it may run in any thread and
-    touches nothing but the search. In between the log may roll, be cut or deleted: records that
-    were cut or deleted meanwhile are not found, the search begins again instead.
+    `locate` belongs to the log's loop: it evaluates the last `run` and picks the segment and the
+    position for the next one. `run` reads and decompresses at most one batch per candidate; it may
+    run in any thread and touches nothing but the search. In between the log may roll, be cut or
+    deleted: records that were removed since are not found, the search begins again instead.
     """
-
-    __slots__ = (
-        "_base_offset",
-        "_failure",
-        "_is_rebuilt",
-        "_limit",
-        "_log",
-        "_log_start_offset",
-        "_region",
-        "_replacement_count",
-        "_seen",
-        "_segment",
-        "_timestamp_ms",
-        "_truncation_count",
-        "found",
-    )
 
     def __init__(self, log: Log, timestamp_ms: int, *, max_offset: int | None = None) -> None:
         """`max_offset` is exclusive; None: the log end offset of now."""
@@ -115,11 +74,11 @@ class TimestampSearch:
         log = self._log
         _require_online(log)
         try:
-            return not self._take_in() and self._choose_segment()
+            return not self._is_over() and self._choose_segment()
         except (InvalidBatch, OSError) as error:
             raise _failed(log, error) from None
 
-    def _take_in(self) -> bool:
+    def _is_over(self) -> bool:
         """Whether the last step ended the search. Raises: OSError, InvalidBatch."""
         segment, seen, failure = self._segment, self._seen, self._failure
         if segment is None:
@@ -127,17 +86,17 @@ class TimestampSearch:
         log = self._log
         if (
             self._truncation_count != log.truncation_count
-            or self._replacement_count != log.replacement_count
+            or self._replacement_count != log.segments.replacement_count
             or (seen is not None and seen.offset < log.log_start_offset)
         ):
             self._begin()
             return False
         if isinstance(failure, InvalidBatch) and not self._is_rebuilt:
-            # An index that leads astray is made anew once from the log file. A segment that was
-            # deleted meanwhile has no file of that name any more, and nothing to find either.
+            # A wrong index is rebuilt once from the log file. A segment that was deleted since has
+            # no file of that name any more, and nothing to find either.
             self._is_rebuilt = True
-            if segment in self._log.segments:
-                rebuild_indexes(segment, self._log.config)
+            if segment in log.segments:
+                segment.rebuild_indexes(log.config)
                 return False
         elif failure is not None:
             raise failure
@@ -161,7 +120,7 @@ class TimestampSearch:
             self._segment = segment
             self._seen = self._failure = None
             self._truncation_count = log.truncation_count
-            self._replacement_count = log.replacement_count
+            self._replacement_count = log.segments.replacement_count
             self._log_start_offset = log.log_start_offset
             file = segment.file()
             # No record up to that entry's offset reaches the timestamp, unless it equals it.
@@ -172,7 +131,7 @@ class TimestampSearch:
         return False
 
     def run(self) -> None:
-        """Look at the batches `locate` chose. Never raises: `locate` takes in the outcome."""
+        """Read the batches `locate` chose. Never raises: `locate` evaluates the outcome."""
         region, self._region = self._region, None
         assert region is not None, "locate chooses what to run"
         try:
