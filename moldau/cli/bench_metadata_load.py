@@ -27,7 +27,7 @@ from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.cli.metadata_files import read_metadata
 from moldau.config import NodeConfig
 from moldau.controller.core.controller_core import ControllerCore
-from moldau.controller.core.settings import ControllerSettings
+from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.image import MetadataImage, Provenance
 from moldau.node.quorum_link import LoaderFeed
 from moldau.raft import (

@@ -3,7 +3,7 @@
 from moldau.controller.controller import Controller, RequestFailed
 from moldau.controller.core.controller_core import ControllerCore, Role
 from moldau.controller.core.result import ControllerResult, VersionedRecord
-from moldau.controller.core.settings import ControllerSettings
+from moldau.controller.core.state import ControllerSettings
 from moldau.controller.log_port import (
     CommittedBatch,
     LoadedSnapshot,

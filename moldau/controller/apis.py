@@ -22,12 +22,12 @@ from moldau.controller.kraft_upgrade import (
 from moldau.controller.long_work import LongWork
 from moldau.controller.request_context import ControllerRequestContext
 from moldau.controller.resource_requests import FILTERS
-from moldau.metadata.authorizer import Operation
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_response, fit_version
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p57_update_features import UpdateFeaturesRequest
 from moldau.protocol.schema import Message
+from moldau.server.authorizer import Operation
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
 

@@ -19,8 +19,6 @@ from moldau.config import (
 )
 from moldau.controller.request_context import ControllerRequestContext
 from moldau.controller.resource_requests import may_see_config
-from moldau.metadata.authorizer import Operation
-from moldau.metadata.described_configs import DescribedEntries
 from moldau.metadata.features import (
     KRAFT_VERSION,
     advertised_features,
@@ -48,6 +46,8 @@ from moldau.protocol.messages.p60_describe_cluster import (
     DescribeClusterResponse,
 )
 from moldau.protocol.schema import Message
+from moldau.server.authorizer import Operation
+from moldau.server.described_configs import DescribedEntries
 
 BROKER_ENDPOINTS: Final = 1
 CONTROLLER_ENDPOINTS: Final = 2

@@ -11,9 +11,9 @@ from typing import Final
 
 from moldau.controller.apis import ControllerApis
 from moldau.controller.request_router import ControllerRequestRouter
-from moldau.metadata.authorizer import Authorizer
 from moldau.runtime.clock import Clock
 from moldau.runtime.network import Network
+from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
 from moldau.server.server import ListenerSpec, RequestObserver, Server, ServerLimits

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from moldau.metadata.authorizer import (
+from moldau.server.authorizer import (
     CLUSTER_RESOURCE_NAME,
     AllowAllAuthorizer,
     Authorizer,

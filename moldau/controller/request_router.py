@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 from moldau.controller.apis import CONTROLLER_APIS, QUORUM_APIS, ControllerApis
 from moldau.controller.long_work import has_many_elements
 from moldau.controller.request_context import ControllerRequestContext
-from moldau.metadata.authorizer import AllowAllAuthorizer, Authorizer, Operation
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import (
     EnvelopeRefused,
@@ -37,6 +36,7 @@ from moldau.protocol.messages.p18_api_versions import (
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
+from moldau.server.authorizer import AllowAllAuthorizer, Authorizer, Operation
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.request import Request
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from moldau.controller.request_context import ControllerRequestContext
-from moldau.metadata.authorizer import Operation
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.api_keys import ApiKey
@@ -39,6 +38,7 @@ from moldau.protocol.messages.p37_create_partitions import (
 )
 from moldau.protocol.schema import Message
 from moldau.protocol.types import ZERO_UUID
+from moldau.server.authorizer import Operation
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 NAMED_TWICE: Final = "named twice in one request"

@@ -29,8 +29,7 @@ from moldau.controller.listener import ControllerListener
 from moldau.controller.long_work import LongWork
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.controller.request_context import ControllerRequestContext
-from moldau.metadata.authorizer import AllowAllAuthorizer, Authorizer
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
+from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.node.leadership import leader_address
 from moldau.node.quorum_settings import controller_registration, metadata_log_settings
 from moldau.node.quorum_thread import (
@@ -48,6 +47,7 @@ from moldau.runtime.filesystem import Filesystem, OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
 from moldau.runtime.network import AsyncioNetwork, Network
 from moldau.runtime.telemetry import Registry
+from moldau.server.authorizer import AllowAllAuthorizer, Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.server import ListenerSpec, RequestObserver, ServerLimits
 

@@ -18,17 +18,20 @@ from moldau.protocol.records import ControlRecordType
 from moldau.protocol.types import METADATA_TOPIC_ID, TopicPartition
 from moldau.raft.batch_codec import DecodedBatch, decode_batches
 from moldau.raft.core.values import ElectionState, SnapshotId
-from moldau.raft.core.voter_history import VoterHistory
-from moldau.raft.core.voters import VoterSet
-from moldau.raft.flushed_end import read_flushed_end, write_flushed_end
-from moldau.raft.quorum_state import QUORUM_STATE, read_quorum_state
+from moldau.raft.core.voters import VoterHistory, VoterSet
 from moldau.raft.snapshot_files import (
+    finish_install,
     list_snapshots,
     read_snapshot_file,
     remove_unfinished,
     snapshot_path,
 )
-from moldau.raft.snapshot_install import finish_install
+from moldau.raft.state_files import (
+    QUORUM_STATE,
+    read_flushed_end,
+    read_quorum_state,
+    write_flushed_end,
+)
 from moldau.raft.values import (
     METADATA_DIRECTORY,
     METADATA_TOPIC,

@@ -21,15 +21,13 @@ from moldau.protocol.messages.leader_change_message import Voter as LeaderChange
 from moldau.protocol.records import ControlRecordType, encode_control_batch
 from moldau.protocol.schema import Message
 from moldau.protocol.types import Buffer
-from moldau.raft.batch_codec import encode_data_batch, encode_values
+from moldau.raft.batch_codec import MAX_PIECE_BYTES, check_fetched, encode_data_batch, encode_values
 from moldau.raft.core.effects import AppendEpochStart, AppendFetched, AppendVoters
 from moldau.raft.core.values import ElectionState
 from moldau.raft.core.voters import VoterSet
-from moldau.raft.fetched_batches import MAX_PIECE_BYTES, check_fetched
-from moldau.raft.flushed_end import NOTE_EVERY, write_flushed_end
+from moldau.raft.delivery import RecentBatches
 from moldau.raft.log_files import LogFiles, voters_in_batch
-from moldau.raft.quorum_state import write_quorum_state
-from moldau.raft.recent_batches import RecentBatches
+from moldau.raft.state_files import NOTE_EVERY, write_flushed_end, write_quorum_state
 from moldau.raft.values import CommittedBatch, MetadataLogError
 from moldau.runtime.clock import Clock
 from moldau.storage.append import AppendOrigin, AppendResult

@@ -1,4 +1,4 @@
-"""Requests to other replicas over real connections.
+"""Requests to other replicas of the quorum: the port, and the port over real connections.
 
 Owns: the connections to each destination, their making and breaking, the limit of what waits for
 one. Must not: retry, or know what requests mean (`wire` does). Invariant: every request ends in its
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, Protocol
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -27,6 +27,32 @@ from moldau.raft.wire import PreVoteUnsupported, decode_response, encode_request
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import Network
+
+
+class PeerNetwork(Protocol):
+    """Requests to other replicas."""
+
+    async def request(
+        self, destination: Destination, request: PeerRequest, timeout_ms: float
+    ) -> PeerResponse | None:
+        """The answer, or None when there is none within `timeout_ms` or the connection fails."""
+
+    async def close(self) -> None:
+        """Give up what is under way; every request from now on has no answer."""
+
+
+class NoPeers:
+    """Nobody answers: enough for a quorum of one."""
+
+    async def request(
+        self, destination: Destination, request: PeerRequest, timeout_ms: float
+    ) -> PeerResponse | None:
+        """No answer."""
+        return None
+
+    async def close(self) -> None:
+        """Nothing is under way."""
+
 
 logger = logging.getLogger("moldau.raft")
 

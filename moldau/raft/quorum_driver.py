@@ -1,9 +1,10 @@
 """The quorum core at work: its decisions carried out on the disk and the network.
 
-Owns: the order event -> effects -> next event, the one timer, requests to peers, whoever waits for
-an answer of the core. Runs on one event loop; what waits for the disk goes through
+Owns: the order event -> effects -> next event, the one timer, requests to peers, and the callers
+that wait for an answer of the core. Runs on one event loop; what waits for the disk goes through
 `Filesystem.offload`. Must not: decide anything about elections, or know what records mean.
-Invariant: an effect is begun only when the one before it is complete; after a failed write or flush
+Invariant: an effect is begun only when the one before it is complete, and no event reaches the core
+before every effect of the events before it has been carried out; after a failed write or flush
 nothing is committed, sent or granted any more (what the disk holds is unknown), and the owner is
 told once.
 """
@@ -13,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -44,16 +46,113 @@ from moldau.raft.core.messages import (
 )
 from moldau.raft.core.values import NO_NODE, Leadership
 from moldau.raft.delivery import Delivery
-from moldau.raft.event_queue import EventQueue
 from moldau.raft.log_files import LogFiles
-from moldau.raft.log_settings import MetadataLogSettings
 from moldau.raft.log_store import LogStore, VotersAt
-from moldau.raft.peer_network import PeerNetwork
+from moldau.raft.peers import PeerNetwork
 from moldau.raft.snapshot_store import SnapshotRefused, SnapshotStore
 from moldau.raft.stored_log_view import StoredLogView
-from moldau.raft.values import MetadataLogError, QuorumStopped
+from moldau.raft.values import MetadataLogError, MetadataLogSettings, QuorumStopped
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.storage.faults import DiskFull, LogOffline
+
+MAX_QUEUED_EVENTS: Final = 1_000
+"""Requests of peers wait for a place when so many events are queued. What the log tells itself
+(answers, timers, flushes) is bounded by what it has asked for."""
+
+Event = Callable[[], Sequence[Effect]]
+
+
+class EventQueue:
+    """Give events by `post`; `carry_out` does one effect, `failed` hears of an exception of it."""
+
+    def __init__(
+        self,
+        carry_out: Callable[[Effect], Awaitable[None]],
+        after_event: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._carry_out = carry_out
+        self._after_event = after_event
+        self._failed = failed
+        self._events: deque[Event] = deque()
+        self._effects: deque[Effect] = deque()
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._idle = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.is_stopped = False
+
+    def start(self) -> None:
+        """Begin to take events."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="metadata-quorum")
+
+    def post(self, event: Event) -> None:
+        """Queue an event; it is dropped when the queue has stopped."""
+        if self.is_stopped:
+            return
+        self._events.append(event)
+        self._idle.clear()
+        self._wake.set()
+        if len(self._events) >= MAX_QUEUED_EVENTS:
+            self._room.clear()
+
+    def add_effects(self, effects: Sequence[Effect]) -> None:
+        """Carry out further effects after those that are due: an event that could not wait."""
+        if effects and not self.is_stopped:
+            self._effects.extend(effects)
+            self._idle.clear()
+            self._wake.set()
+
+    async def has_room(self) -> None:
+        """Wait until fewer than MAX_QUEUED_EVENTS events are queued.
+
+        Whoever goes on without another await before its `post` keeps to that limit.
+        """
+        while not self._room.is_set():  # those who were woken before may have taken the place
+            await self._room.wait()
+
+    async def is_idle(self) -> None:
+        """Wait until every event and effect is done with (or the queue has stopped)."""
+        await self._idle.wait()
+
+    def stop(self) -> None:
+        """Take no event and carry out no effect any more; the one under way is finished."""
+        self.is_stopped = True
+        self._events.clear()
+        self._effects.clear()
+        self._wake.set()
+        self._room.set()
+
+    async def closed(self) -> None:
+        """After `stop`: wait for the effect under way."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while not self.is_stopped:
+                if self._effects:
+                    await self._carry_out(self._effects.popleft())
+                elif self._events:
+                    event = self._events.popleft()
+                    if len(self._events) < MAX_QUEUED_EVENTS:
+                        self._room.set()
+                    self._effects.extend(event())
+                    self._after_event()
+                else:
+                    self._idle.set()
+                    self._wake.clear()
+                    await self._wake.wait()
+        except (asyncio.CancelledError, GeneratorExit):
+            raise  # the loop ends
+        except BaseException as error:
+            self.stop()
+            self._failed(error)
+            raise
+        finally:
+            self._idle.set()
+
 
 logger = logging.getLogger("moldau.raft")
 

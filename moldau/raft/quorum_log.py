@@ -24,12 +24,11 @@ from moldau.raft.core.effects import Complete, Effect
 from moldau.raft.core.messages import PeerRequest, PeerResponse
 from moldau.raft.core.values import Leadership, ReplicaKey, ReplicaProgress, SnapshotId
 from moldau.raft.core.voters import VoterDescription, VoterSet
+from moldau.raft.delivery import LogListener, Subscription
 from moldau.raft.log_files import LogFiles, open_log_files
-from moldau.raft.log_settings import MetadataLogSettings
-from moldau.raft.peer_network import NoPeers, PeerNetwork
+from moldau.raft.peers import NoPeers, PeerNetwork
 from moldau.raft.quorum_driver import QuorumDriver
-from moldau.raft.subscription import LogListener, Subscription
-from moldau.raft.values import QuorumStopped
+from moldau.raft.values import MetadataLogSettings, QuorumStopped
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import LogOffline

@@ -20,10 +20,13 @@ from moldau.raft.core.effects import WriteSnapshotChunk
 from moldau.raft.core.values import SnapshotId
 from moldau.raft.core.voters import VoterSet
 from moldau.raft.log_files import LogFiles
-from moldau.raft.log_settings import MetadataLogSettings
-from moldau.raft.snapshot_files import SnapshotWriter, snapshot_batches, snapshot_path
-from moldau.raft.snapshot_install import install_snapshot
-from moldau.raft.values import LoadedSnapshot, MetadataLogError
+from moldau.raft.snapshot_files import (
+    SnapshotWriter,
+    install_snapshot,
+    snapshot_batches,
+    snapshot_path,
+)
+from moldau.raft.values import LoadedSnapshot, MetadataLogError, MetadataLogSettings
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import DiskFull, LogOffline

@@ -1,9 +1,9 @@
 """The authorizer's vocabulary, under the name the broker's handlers know it by.
 
-Owns nothing: the controller asks the same questions, so the words live in `moldau.metadata`.
+Owns nothing: the controller asks the same questions, so the words live in `moldau.server`.
 """
 
-from moldau.metadata.authorizer import (
+from moldau.server.authorizer import (
     CLUSTER_RESOURCE_NAME,
     SUPPORTED_OPERATIONS,
     AllowAllAuthorizer,

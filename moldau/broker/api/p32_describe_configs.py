@@ -30,7 +30,6 @@ from moldau.config import (
     describe_group_config,
     describe_topic_config,
 )
-from moldau.metadata.described_configs import DescribedEntries
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
@@ -39,6 +38,7 @@ from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsResult,
 )
 from moldau.runtime.slices import LoopSlices
+from moldau.server.described_configs import DescribedEntries
 
 
 async def answer(

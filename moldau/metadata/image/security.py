@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from moldau.metadata.image.errors import InvalidMetadataRecord
 from moldau.metadata.image.overlay import overlay
+from moldau.metadata.image.values import InvalidMetadataRecord
 from moldau.protocol.metadata_records import (
     AccessControlEntryRecord,
     DelegationTokenRecord,

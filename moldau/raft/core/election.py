@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Final
 
 from moldau.protocol.errors import ErrorCode
-from moldau.raft.core.duties import Campaign, key_of
 from moldau.raft.core.effects import Send
 from moldau.raft.core.messages import (
     BeginQuorumEpochRequest,
@@ -21,7 +20,7 @@ from moldau.raft.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from moldau.raft.core.roles import Role
+from moldau.raft.core.roles import Campaign, Role, key_of
 from moldau.raft.core.state import QuorumState
 from moldau.raft.core.values import NO_NODE, ReplicaKey
 from moldau.raft.core.voters import VoterDescription

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Final
 
 from moldau.protocol.errors import ErrorCode
-from moldau.raft.core.duties import UNKNOWN_OFFSET, Download, Following
 from moldau.raft.core.effects import AppendFetched, Send, Truncate, WriteSnapshotChunk
 from moldau.raft.core.messages import (
     FetchRequest,
@@ -21,7 +20,7 @@ from moldau.raft.core.messages import (
     UpdateVoterRequest,
     UpdateVoterResponse,
 )
-from moldau.raft.core.roles import Role
+from moldau.raft.core.roles import UNKNOWN_OFFSET, Download, Following, Role
 from moldau.raft.core.state import NO_EPOCH, QuorumState
 from moldau.raft.core.values import NO_NODE, Destination, EpochEnd, SnapshotId
 from moldau.raft.core.voters import (

@@ -15,7 +15,6 @@ from moldau.protocol.errors import ErrorCode
 from moldau.raft.core.effects import ChangeLeadership, Complete, Effect, Reply, Send
 from moldau.raft.core.election import Elections
 from moldau.raft.core.fetching import Fetching
-from moldau.raft.core.log_view import LogView
 from moldau.raft.core.messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -36,7 +35,7 @@ from moldau.raft.core.messages import (
 )
 from moldau.raft.core.replication import Replication
 from moldau.raft.core.roles import Role
-from moldau.raft.core.settings import QuorumSettings, Random
+from moldau.raft.core.settings import LogView, QuorumSettings, Random
 from moldau.raft.core.state import QuorumState
 from moldau.raft.core.values import (
     ElectionState,
@@ -46,8 +45,7 @@ from moldau.raft.core.values import (
     SnapshotId,
 )
 from moldau.raft.core.voter_changes import VoterChanges
-from moldau.raft.core.voter_history import VoterHistory
-from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterSet
+from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterHistory, VoterSet
 
 MAX_STEPS: Final = 16
 """More changes of role than any one event can cause."""

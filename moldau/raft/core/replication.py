@@ -13,14 +13,6 @@ from typing import Any, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID
-from moldau.raft.core.duties import (
-    MAX_OBSERVERS,
-    OBSERVER_SESSION_TIMEOUT_MS,
-    UNKNOWN_OFFSET,
-    Leading,
-    Progress,
-    key_of,
-)
 from moldau.raft.core.effects import ReadRecords, ReadSnapshot, Reply, Send
 from moldau.raft.core.messages import (
     BeginQuorumEpochRequest,
@@ -30,7 +22,15 @@ from moldau.raft.core.messages import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
 )
-from moldau.raft.core.roles import Role
+from moldau.raft.core.roles import (
+    MAX_OBSERVERS,
+    OBSERVER_SESSION_TIMEOUT_MS,
+    UNKNOWN_OFFSET,
+    Leading,
+    Progress,
+    Role,
+    key_of,
+)
 from moldau.raft.core.state import QuorumState
 from moldau.raft.core.values import EpochEnd, ReplicaKey, ReplicaProgress, SnapshotId
 from moldau.raft.core.voters import VoterDescription

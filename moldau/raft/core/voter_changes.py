@@ -14,7 +14,6 @@ from typing import Any
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID
-from moldau.raft.core.duties import Leading, Reported, key_of
 from moldau.raft.core.effects import AppendVoters, Complete, Reply, Send
 from moldau.raft.core.election import Elections
 from moldau.raft.core.messages import (
@@ -24,7 +23,7 @@ from moldau.raft.core.messages import (
     UpdateVoterResponse,
 )
 from moldau.raft.core.replication import Replication
-from moldau.raft.core.roles import Role
+from moldau.raft.core.roles import Leading, Reported, Role, key_of
 from moldau.raft.core.state import QuorumState
 from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterSet

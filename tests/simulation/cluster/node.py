@@ -26,7 +26,7 @@ from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
 from moldau.controller.long_work import LongWork
 from moldau.controller.registration import ControllerRegistrationManager
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
+from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.node.leadership import leader_address
 from moldau.node.quorum_settings import controller_registration
 from moldau.protocol.errors import ErrorCode

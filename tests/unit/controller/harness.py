@@ -18,13 +18,7 @@ from moldau.controller.apis import ControllerApis
 from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
 from moldau.controller.long_work import LongWork
-from moldau.metadata.authorizer import (
-    AllowAllAuthorizer,
-    Authorizer,
-    Operation,
-    ResourceType,
-)
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
+from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
@@ -33,6 +27,12 @@ from moldau.raft import CommittedBatch
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
+from moldau.server.authorizer import (
+    AllowAllAuthorizer,
+    Authorizer,
+    Operation,
+    ResourceType,
+)
 from moldau.server.server import ListenerSpec
 from moldau.testing.waiting import wait_until_async
 from tests.unit.metadata.builders import CLUSTER_ID, node_config, registration

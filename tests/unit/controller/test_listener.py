@@ -16,7 +16,6 @@ from moldau.controller.apis import (
     QUORUM_APIS,
 )
 from moldau.controller.request_router import SERVED
-from moldau.metadata.authorizer import Operation, ResourceType
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import FORWARDABLE_APIS, decode_enveloped_response, encode_envelope
 from moldau.protocol.error_responses import error_codes, has_error
@@ -58,6 +57,7 @@ from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
 from moldau.raft import RAFT_APIS
 from moldau.runtime.connection import Connection, ConnectionLost
+from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import LARGE_BODY_BYTES, LARGE_ELEMENT_COUNT
 from moldau.server.server import ListenerSpec
 from tests.unit.controller.harness import (

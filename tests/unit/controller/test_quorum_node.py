@@ -15,9 +15,7 @@ from uuid import UUID
 import pytest
 
 from moldau.controller.apis import CONTROLLER_APIS
-from moldau.metadata.authorizer import Operation, ResourceType
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
-from moldau.metadata.features import advertised_features
+from moldau.metadata.features import advertised_features, feature_records, initial_feature_levels
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
 from moldau.node import quorum_node as quorum_node_module
 from moldau.node import quorum_thread as quorum_thread_module
@@ -46,6 +44,7 @@ from moldau.raft import (
 from moldau.runtime.connection import Connection
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.network import AsyncioNetwork
+from moldau.server.authorizer import Operation, ResourceType
 from moldau.testing.waiting import wait_until_async
 from tests.unit.controller.harness import Deny
 from tests.unit.metadata.builders import CLUSTER_ID, golden, node_config, registration

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from moldau.protocol.metadata_records import TopicRecord
 from moldau.protocol.records import Record, encode_batch, patch_batch
-from moldau.raft.batch_codec import encode_data_batch
+from moldau.raft.batch_codec import FetchedBatches, check_fetched, encode_data_batch
 from moldau.raft.core.values import EpochEnd, SnapshotId
 from moldau.raft.core.voters import VoterSet
-from moldau.raft.fetched_batches import FetchedBatches, check_fetched
 from moldau.raft.log_files import LogFiles, open_log_files
-from moldau.raft.log_settings import MetadataLogSettings
-from moldau.raft.snapshot_files import SnapshotWriter, header_batch, snapshot_batches, snapshot_path
-from moldau.raft.snapshot_install import install_snapshot
+from moldau.raft.snapshot_files import (
+    SnapshotWriter,
+    header_batch,
+    install_snapshot,
+    snapshot_batches,
+    snapshot_path,
+)
 from moldau.raft.stored_log_view import StoredLogView
+from moldau.raft.values import MetadataLogSettings
 from moldau.runtime.clock import ManualClock
 from moldau.storage.append import AppendOrigin
 from tests.storage.simulated_filesystem import SimulatedFilesystem

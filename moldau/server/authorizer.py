@@ -1,0 +1,146 @@
+"""Who may do what: the port every request passes, and the form of it that allows everything.
+
+Owns the vocabulary of operations and resources (KIP-11, KIP-290) and the bit field that tells a
+client what it may do. Must not know requests or connections. Invariant: an answer depends only on
+the arguments and on the rules in force, so asking twice does no harm.
+
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, Protocol
+
+CLUSTER_RESOURCE_NAME: Final = "kafka-cluster"
+"""The one name that a resource of type CLUSTER has."""
+
+
+class Operation(IntEnum):
+    """What somebody wants to do, numbered as in Kafka's ACL requests."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class ResourceType(IntEnum):
+    """What it is to be done to, numbered as in Kafka's ACL requests."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+SUPPORTED_OPERATIONS: Final[dict[ResourceType, tuple[Operation, ...]]] = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (
+        Operation.WRITE,
+        Operation.DESCRIBE,
+        Operation.TWO_PHASE_COMMIT,
+    ),
+    ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
+    ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+}
+"""The operations that mean something on each kind of resource; `authorized_operations` reports
+these.
+"""
+
+
+class Authorizer(Protocol):
+    """Decides about one operation of one principal on one resource."""
+
+    def authorize(
+        self,
+        principal: str,
+        client_host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        resource_name: str,
+    ) -> bool:
+        """True when `principal`, coming from `client_host`, may do this."""
+
+    def authorize_by_resource_type(
+        self, principal: str, client_host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """True when there is at least one resource of that type it may do this to (KIP-679)."""
+
+
+class AllowAllAuthorizer:
+    """No rules: everybody may do everything (what Kafka does without `authorizer.class.name`)."""
+
+    __slots__ = ()
+
+    def authorize(
+        self,
+        principal: str,
+        client_host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        resource_name: str,
+    ) -> bool:
+        """Always."""
+        return True
+
+    def authorize_by_resource_type(
+        self, principal: str, client_host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """Always."""
+        return True
+
+
+def authorized_operations(
+    authorizer: Authorizer,
+    principal: str,
+    client_host: str,
+    resource_type: ResourceType,
+    resource_name: str,
+) -> int:
+    """The bit field of KIP-430: bit n is set when the operation numbered n is allowed."""
+    allowed = 0
+    for operation in SUPPORTED_OPERATIONS[resource_type]:
+        if authorizer.authorize(principal, client_host, operation, resource_type, resource_name):
+            allowed |= 1 << operation
+    return allowed
