@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
-from moldau.raft import CommittedBatch, LoadedSnapshot, Subscription
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot
+from moldau.raft import Subscription
 
 T = TypeVar("T")
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import uuid
 
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
-from moldau.raft import CommittedBatch, LoadedSnapshot, QuorumLog, VoterSet
+from moldau.raft import QuorumLog, VoterSet
 
 logger = logging.getLogger("moldau.controller")
 

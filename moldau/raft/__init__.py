@@ -2,7 +2,7 @@
 
 from moldau.raft.core.values import SnapshotId
 from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterEndpoint, VoterSet
-from moldau.raft.delivery import LogListener, Subscription
+from moldau.raft.delivery import Subscription
 from moldau.raft.format import check_unformatted, read_bootstrap, write_bootstrap
 from moldau.raft.peers import ConnectionPeers, NoPeers, PeerNetwork
 from moldau.raft.quorum_log import QuorumLog, QuorumStatus
@@ -10,8 +10,6 @@ from moldau.raft.request_handler import RAFT_APIS, RaftRequestHandler
 from moldau.raft.values import (
     METADATA_DIRECTORY,
     METADATA_TOPIC,
-    CommittedBatch,
-    LoadedSnapshot,
     MetadataLogError,
     MetadataLogSettings,
     QuorumStopped,
@@ -22,10 +20,7 @@ __all__ = [
     "METADATA_DIRECTORY",
     "METADATA_TOPIC",
     "RAFT_APIS",
-    "CommittedBatch",
     "ConnectionPeers",
-    "LoadedSnapshot",
-    "LogListener",
     "MetadataLogError",
     "MetadataLogSettings",
     "NoPeers",

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from moldau.metadata.log import CommittedBatch
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.metadata_records.frame import decode_record, encode_record
 from moldau.protocol.records import (
@@ -31,7 +32,7 @@ from moldau.protocol.records import (
 )
 from moldau.protocol.schema import Message
 from moldau.protocol.types import Buffer
-from moldau.raft.values import CommittedBatch, MetadataLogError
+from moldau.raft.values import MetadataLogError
 
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 """A batch that grows over this is taken for damage."""

@@ -12,12 +12,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot, MetadataLogListener
 from moldau.raft.core.values import NO_NODE, Leadership, SnapshotId
-from moldau.raft.log_files import LogFiles, finish_read, start_read
+from moldau.raft.log_files import LogFiles
 from moldau.raft.snapshot_files import read_snapshot_file, snapshot_path
-from moldau.raft.values import CommittedBatch, LoadedSnapshot, MetadataLogError
+from moldau.raft.values import MetadataLogError
 from moldau.runtime.clock import Clock, TimerHandle
 
 MAX_RECENT_BYTES: Final = 16 * 1024 * 1024
@@ -66,19 +67,6 @@ class RecentBatches:
         self._size_bytes = 0
 
 
-class LogListener(Protocol):
-    """Who is told of the log; the same calls as the controller's own port."""
-
-    def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
-        """Replace everything by the snapshot's content."""
-
-    def handle_commit(self, batch: CommittedBatch) -> None:
-        """Apply one batch."""
-
-    def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
-        """`leader_id` leads from here on, -1 when nobody is known to."""
-
-
 class SubscriptionState(Enum):
     """How a listener is being served."""
 
@@ -101,7 +89,9 @@ class Subscription:
         "state",
     )
 
-    def __init__(self, listener: LogListener, wanted: Callable[[Subscription], None]) -> None:
+    def __init__(
+        self, listener: MetadataLogListener, wanted: Callable[[Subscription], None]
+    ) -> None:
         """`wanted` is called whenever a task should read for it and none does."""
         self.listener = listener
         self.next_offset = -1
@@ -213,7 +203,7 @@ class Delivery:
         self.high_watermark = 0
         self.recent = RecentBatches()
 
-    def add_listener(self, listener: LogListener) -> Subscription:
+    def add_listener(self, listener: MetadataLogListener) -> Subscription:
         """Hand everything there is to `listener`, then everything that commits."""
         subscription = Subscription(listener, self._read_for)
         self._subscriptions.append(subscription)
@@ -249,7 +239,7 @@ class Delivery:
 
     def release_snapshot(self) -> None:
         """The listeners have it: give the memory back."""
-        self._files.latest_snapshot = None
+        self._files.cached_snapshot = None
 
     async def close(self) -> None:
         """Hand over nothing any more; wait for the tasks that read."""
@@ -304,9 +294,9 @@ class Delivery:
         async with self._log_lock:
             if start_offset < self._files.log.log_start_offset or self._is_closed:
                 return  # a snapshot took its place meanwhile
-            region = start_read(self._files, start_offset, self.high_watermark)
+            region = self._files.start_read(start_offset, self.high_watermark)
         batches = await self._files.filesystem.offload(
-            finish_read, self._files.directory, region, start_offset
+            self._files.finish_read, region, start_offset
         )
         if not batches:
             raise MetadataLogError(f"{self._files.directory}: nothing at offset {start_offset}")
@@ -327,7 +317,7 @@ class Delivery:
         if snapshot_id is None:
             subscription.next_offset = max(subscription.next_offset, 0)
             return False
-        cached = self._files.latest_snapshot
+        cached = self._files.cached_snapshot
         if cached is None or cached.end_offset != snapshot_id.end_offset:
             path = snapshot_path(self._files.directory, snapshot_id)
             try:

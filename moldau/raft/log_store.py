@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from moldau.metadata.log import CommittedBatch
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.leader_change_message import LeaderChangeMessage
 from moldau.protocol.messages.leader_change_message import Voter as LeaderChangeVoter
@@ -28,7 +29,7 @@ from moldau.raft.core.voters import VoterSet
 from moldau.raft.delivery import RecentBatches
 from moldau.raft.log_files import LogFiles, voters_in_batch
 from moldau.raft.state_files import NOTE_EVERY, write_flushed_end, write_quorum_state
-from moldau.raft.values import CommittedBatch, MetadataLogError
+from moldau.raft.values import MetadataLogError
 from moldau.runtime.clock import Clock
 from moldau.storage.append import AppendOrigin, AppendResult
 from moldau.storage.faults import DiskFull, LogOffline
@@ -205,7 +206,7 @@ class LogStore:
 
     # -- a follower's ----------------------------------------------------------------------------
 
-    async def append_fetched(self, effect: AppendFetched, last_leader_epoch: int) -> FollowerAppend:
+    async def append_fetched(self, effect: AppendFetched) -> FollowerAppend:
         """Append what a leader sent, as far as it is good. Raises: MetadataLogError (the disk)."""
         outcome = FollowerAppend()
         if effect.base_offset != self._log.log_end_offset:
@@ -217,7 +218,7 @@ class LogStore:
             check_fetched,
             effect.records,
             base_offset=effect.base_offset,
-            last_leader_epoch=last_leader_epoch,
+            last_leader_epoch=self._files.last_leader_epoch,
             leader_epoch=effect.leader_epoch,
             max_piece_bytes=min(MAX_PIECE_BYTES, self._log.config.segment_bytes),
         )

@@ -50,7 +50,6 @@ from moldau.raft.log_files import LogFiles
 from moldau.raft.log_store import LogStore, VotersAt
 from moldau.raft.peers import PeerNetwork
 from moldau.raft.snapshot_store import SnapshotRefused, SnapshotStore
-from moldau.raft.stored_log_view import StoredLogView
 from moldau.raft.values import MetadataLogError, MetadataLogSettings, QuorumStopped
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.storage.faults import DiskFull, LogOffline
@@ -199,7 +198,7 @@ class QuorumDriver:
         self.core = QuorumCore(
             settings.quorum_settings(),
             dice,
-            StoredLogView(files),
+            files,
             election=files.quorum_state,
             voters=files.voters,
             high_watermark=high_watermark,
@@ -411,8 +410,7 @@ class QuorumDriver:
         )
 
     async def _append_fetched(self, effect: AppendFetched) -> None:
-        last_leader_epoch = StoredLogView(self._files).last_leader_epoch
-        outcome = await self.store.append_fetched(effect, last_leader_epoch)
+        outcome = await self.store.append_fetched(effect)
         if outcome.has_appended:
             self.on_appended(outcome.voters)
         if outcome.refusal != self._refusal and outcome.refusal is not None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from moldau.metadata.log import MetadataLogListener
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
 from moldau.raft.core import Role
@@ -24,7 +25,7 @@ from moldau.raft.core.effects import Complete, Effect
 from moldau.raft.core.messages import PeerRequest, PeerResponse
 from moldau.raft.core.values import Leadership, ReplicaKey, ReplicaProgress, SnapshotId
 from moldau.raft.core.voters import VoterDescription, VoterSet
-from moldau.raft.delivery import LogListener, Subscription
+from moldau.raft.delivery import Subscription
 from moldau.raft.log_files import LogFiles, open_log_files
 from moldau.raft.peers import NoPeers, PeerNetwork
 from moldau.raft.quorum_driver import QuorumDriver
@@ -221,7 +222,7 @@ class QuorumLog:
             and self._driver.failure is None
         )
 
-    def add_listener(self, listener: LogListener) -> Subscription:
+    def add_listener(self, listener: MetadataLogListener) -> Subscription:
         """Deliver everything there is to `listener`, then everything that commits."""
         return self._delivery.add_listener(listener)
 

@@ -27,8 +27,7 @@ from moldau.raft.core.values import ReplicaKey, ReplicaProgress
 from moldau.raft.core.voters import VoterDescription, VoterEndpoint
 from moldau.raft.quorum_log import QuorumLog, QuorumStatus
 from moldau.raft.values import METADATA_TOPIC, QuorumStopped
-from moldau.raft.wire import METADATA_PARTITION
-from moldau.raft.wire_server import Refused, decode_request, encode_response
+from moldau.raft.wire import METADATA_PARTITION, Refused, decode_request, encode_response
 from moldau.runtime.clock import Clock
 
 RAFT_APIS: Final = frozenset(

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from moldau.metadata.log import LoadedSnapshot
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.messages.snapshot_footer_record import SnapshotFooterRecord
 from moldau.protocol.messages.snapshot_header_record import SnapshotHeaderRecord
@@ -27,7 +28,7 @@ from moldau.raft.batch_codec import DecodedBatch, decode_batches, encode_data_ba
 from moldau.raft.core.values import SnapshotId
 from moldau.raft.core.voters import VoterSet
 from moldau.raft.state_files import forget_flushed_end
-from moldau.raft.values import LoadedSnapshot, MetadataLogError
+from moldau.raft.values import MetadataLogError
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import LEADER_EPOCH_CHECKPOINT
 from moldau.storage.log import Log

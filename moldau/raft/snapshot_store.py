@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
+from moldau.metadata.log import LoadedSnapshot
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
 from moldau.protocol.types import Buffer
@@ -26,7 +27,7 @@ from moldau.raft.snapshot_files import (
     snapshot_batches,
     snapshot_path,
 )
-from moldau.raft.values import LoadedSnapshot, MetadataLogError, MetadataLogSettings
+from moldau.raft.values import MetadataLogError, MetadataLogSettings
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import DiskFull, LogOffline
@@ -101,7 +102,7 @@ class SnapshotStore:
             except MetadataLogError as error:
                 raise SnapshotRefused(str(error)) from None
             self._files.snapshots[:] = [effect.snapshot_id]
-            self._files.latest_snapshot = loaded
+            self._files.cached_snapshot = loaded
             self._files.flushed_end_offset = 0
         logger.info("installed snapshot %s of the leader", effect.snapshot_id)
         return loaded, voters

@@ -1,4 +1,4 @@
-"""What the metadata log is told at its start, what it hands out, and how it fails."""
+"""What the metadata log is told at its start, and how it fails."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from moldau.protocol.schema import Message
 from moldau.raft.core.settings import QuorumSettings
 from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.raft.core.voters import VoterEndpoint, VoterSet
@@ -22,31 +21,6 @@ class MetadataLogError(Exception):
 
 class QuorumStopped(Exception):
     """The replica takes no requests any more: it is closed, or has failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedBatch:
-    """A committed batch of metadata records; a control batch has none, so that offsets stay
-    gapless.
-    """
-
-    base_offset: int
-    last_offset: int
-    leader_epoch: int
-    append_timestamp_ms: int
-    size_bytes: int
-    records: tuple[Message, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedSnapshot:
-    """A snapshot's records, without its control records."""
-
-    end_offset: int
-    leader_epoch: int
-    last_contained_log_time_ms: int
-    size_bytes: int
-    records: tuple[Message, ...]
 
 
 NO_VOTERS: Final = VoterSet()

@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from moldau.controller.controller import Controller
+from moldau.controller.controller import Controller, Turns
 from moldau.controller.core import cluster_control
 from moldau.controller.core.cluster_control import ClusterControl
 from moldau.controller.core.controller_core import HANDLERS, ControllerCore
 from moldau.controller.core.partition_changes import Step
-from moldau.controller.turns import Turns
 from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
 from moldau.raft.core.effects import Persist
 from moldau.raft.log_store import LogStore

@@ -16,12 +16,12 @@ from moldau.controller import (
     Controller,
     ControllerCore,
     ControllerSettings,
-    MetadataLogListener,
     RequestFailed,
     SnapshotPolicy,
 )
 from moldau.controller.controller import LATE_SESSION_CHECK_MS, MAX_WAITING_REQUESTS
 from moldau.metadata.features import feature_records, initial_feature_levels
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot, MetadataLogListener
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
@@ -34,7 +34,6 @@ from moldau.protocol.metadata_records import (
     TopicRecord,
 )
 from moldau.protocol.schema import Message
-from moldau.raft import CommittedBatch, LoadedSnapshot
 from moldau.runtime.clock import ManualClock
 from tests.unit.metadata.builders import CLUSTER_ID, node_config, registration
 

@@ -14,10 +14,10 @@ from moldau.controller import (
     ControllerSettings,
     SnapshotPolicy,
 )
+from moldau.controller.controller import SLICE_MS
 from moldau.controller.core import feature_control
 from moldau.controller.core.partition_index import PartitionIndex
 from moldau.controller.core.result import MAX_MESSAGE_CHARACTERS, Refusal
-from moldau.controller.turns import SLICE_MS
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (

@@ -17,6 +17,7 @@ import pytest
 from moldau.controller.apis import CONTROLLER_APIS
 from moldau.metadata.features import advertised_features, feature_records, initial_feature_levels
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node import quorum_node as quorum_node_module
 from moldau.node import quorum_thread as quorum_thread_module
 from moldau.node.quorum_link import LeaderRelay
@@ -32,15 +33,7 @@ from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationR
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.registry import request_class, response_class
-from moldau.raft import (
-    CommittedBatch,
-    LoadedSnapshot,
-    MetadataLogError,
-    Subscription,
-    VoterDescription,
-    VoterSet,
-    write_bootstrap,
-)
+from moldau.raft import MetadataLogError, Subscription, VoterDescription, VoterSet, write_bootstrap
 from moldau.runtime.connection import Connection
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.network import AsyncioNetwork

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from moldau.controller.turns import SLICE_MS, Turns
+from moldau.controller.controller import SLICE_MS, Turns
 from moldau.metadata.steps import Steps
 from tests.unit.metadata.builders import BusyClock
 

@@ -15,7 +15,6 @@ from moldau.raft.snapshot_files import (
     snapshot_batches,
     snapshot_path,
 )
-from moldau.raft.stored_log_view import StoredLogView
 from moldau.raft.values import MetadataLogSettings
 from moldau.runtime.clock import ManualClock
 from moldau.storage.append import AppendOrigin
@@ -112,7 +111,7 @@ def test_the_ends_of_epochs() -> None:
     filesystem = SimulatedFilesystem()
     filesystem.mkdirs(DIRECTORY)
     files = opened(filesystem)
-    view = StoredLogView(files)
+    view = files
     assert (view.last_leader_epoch, view.log_end_offset) == (0, 0)
     assert view.end_of_epoch(7) == EpochEnd(0, 0)
     for leader_epoch in (2, 3, 6):
@@ -139,7 +138,7 @@ def test_an_installed_snapshot_leaves_no_epochs_of_the_log_it_replaced() -> None
     filesystem = SimulatedFilesystem()
     filesystem.mkdirs(DIRECTORY)
     files = opened(filesystem)
-    view = StoredLogView(files)
+    view = files
     for leader_epoch in (2, 9):
         files.log.append_as_leader(
             batch(0, -1), leader_epoch=leader_epoch, origin=AppendOrigin.RAFT_LEADER
@@ -159,7 +158,7 @@ def test_an_installed_snapshot_leaves_no_epochs_of_the_log_it_replaced() -> None
     files.snapshots[:] = [snapshot_id]
     assert (loaded.end_offset, voters) == (100, VOTERS)
 
-    def check(view: StoredLogView) -> None:
+    def check(view: LogFiles) -> None:
         assert (view.log_start_offset, view.log_end_offset) == (100, 100)
         assert view.last_leader_epoch == 5
         assert view.end_of_epoch(9) == EpochEnd(5, 100)
@@ -175,7 +174,7 @@ def test_an_installed_snapshot_leaves_no_epochs_of_the_log_it_replaced() -> None
     files.log.truncate_to(100)
     files.log.close()
     again = opened(filesystem)
-    check(StoredLogView(again))
+    check(again)
     assert again.voters.latest == VOTERS
     again.log.abandon()
     assert header_batch(
