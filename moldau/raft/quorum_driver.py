@@ -417,7 +417,7 @@ class QuorumDriver:
             logger.warning("records of the quorum's leader are refused: %s", outcome.refusal)
         self._refusal = outcome.refusal
         if outcome.refusal is not None:
-            self._add(self.core.on_append_refused(outcome.refusal, self.now_ms()))
+            self._add(self.core.on_append_refused(self.now_ms()))
 
     async def _write_snapshot_chunk(self, effect: WriteSnapshotChunk) -> None:
         snapshot_id = effect.snapshot_id
@@ -427,7 +427,7 @@ class QuorumDriver:
             installed = await self.snapshots.write_chunk(effect)
         except SnapshotRefused as refusal:
             logger.warning("snapshot %s of the leader is refused: %s", snapshot_id, refusal)
-            self._add(self.core.on_snapshot_refused(snapshot_id, str(refusal), self.now_ms()))
+            self._add(self.core.on_snapshot_refused(self.now_ms()))
             return
         if installed is None:
             return

@@ -20,7 +20,7 @@ from moldau.metadata.features import (
     register_broker_record_version,
     supports_controller_registration,
 )
-from moldau.metadata.image.overlay import overlay
+from moldau.metadata.image.overlay import MappingDelta, overlay
 from moldau.metadata.image.values import (
     BrokerRegistration,
     ControllerRegistration,
@@ -250,27 +250,21 @@ class FeaturesImage:
             yield FeatureLevelRecord(name=name, feature_level=self.finalized_levels[name]), 0
 
 
-class FeaturesDelta:
+class FeaturesDelta(MappingDelta[str, int]):
     """Changes to feature levels; None stands for one that is switched off."""
 
-    __slots__ = ("_image", "changes")
+    __slots__ = ()
 
     def __init__(self, image: FeaturesImage) -> None:
-        self._image = image
-        self.changes: dict[str, int | None] = {}
+        super().__init__(image.finalized_levels)
 
     def replay_feature_level(self, record: FeatureLevelRecord) -> None:
         """Take over one level."""
         self.changes[record.name] = record.feature_level or None
 
-    def finish_snapshot(self) -> None:
-        """Switch off what the snapshot did not mention."""
-        for name in self._image.finalized_levels:
-            self.changes.setdefault(name, None)
-
     def apply(self) -> FeaturesImage:
         """The image with the changes made."""
-        return FeaturesImage(overlay(self._image.finalized_levels, self.changes))
+        return FeaturesImage(self.merged())
 
 
 @dataclass(frozen=True, slots=True)

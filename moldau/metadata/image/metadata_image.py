@@ -151,8 +151,8 @@ class MetadataDelta:
 
         Raises:
             InvalidMetadataRecord: it contradicts the image, or its type has no place in one.
-                Begin-, End- and AbortTransactionRecord are such: whoever reads the log resolves
-                them.
+                Begin-, End- and AbortTransactionRecord have none: TransactionFilter resolves
+                them before.
         """
         target = _TARGETS.get(type(record))
         if target is None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 
 class InvalidMetadataRecord(Exception):
-    """A record that does not fit the image it is applied to, or is of a type nobody knows here.
+    """A record that does not fit the image it is applied to, or is of an unknown type.
 
     The metadata cannot be trusted any further: the node has to stop rather than skip it.
     """

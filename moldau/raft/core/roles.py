@@ -70,7 +70,8 @@ WITHIN_ONE_EPOCH: Final[frozenset[tuple[Role, Role]]] = frozenset(
 )
 """The transitions that leave the epoch as it is; every other one raises it.
 
-No way leads back to LEADER: who resigned or restarted in an epoch cannot lead it again.
+No transition leads back to LEADER: a replica that resigned or restarted in an epoch cannot lead it
+again.
 """
 
 
@@ -88,7 +89,7 @@ def key_of(voter: VoterDescription) -> ReplicaKey:
 
 @dataclass(slots=True)
 class Campaign:
-    """A Prospective's or a Candidate's: who has answered what.
+    """What a Prospective or a Candidate remembers: the voters' answers.
 
     `electorate` are all voters, this replica among them when it is one; `granted` begins with it.
     """
@@ -116,7 +117,7 @@ class Campaign:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether everybody has been asked and a majority is not among those that answered."""
+        """Whether every voter has answered or failed, and the campaign is not won."""
         asked = len(self.granted) + len(self.refused)
         asked += sum(each not in self.granted and each not in self.refused for each in self.failed)
         return not self.is_won and asked >= len(self.electorate)
@@ -128,7 +129,7 @@ class Campaign:
         (self.granted if granted else self.refused).append(voter)
 
     def has_answered(self, voter: ReplicaKey) -> bool:
-        """Whether it need not be asked again."""
+        """Whether a voter has answered; it is not asked again."""
         return voter in self.granted or voter in self.refused
 
 
@@ -143,10 +144,10 @@ class Download:
 
 @dataclass(slots=True)
 class Following:
-    """A follower's or observer's, with one leader.
+    """What a follower or observer remembers of one leader.
 
-    `is_busy`: an append or an installation is under way, and nothing is asked meanwhile.
-    `refusals_count`: fetches in a row that failed at once, as where nobody listens any more.
+    `is_busy`: an append or an installation is under way, and nothing is fetched until it ends.
+    `refusals_count`: fetches in a row that failed at once, as a refused connection does.
     """
 
     destination: Destination
@@ -169,10 +170,10 @@ class Progress:
     leader_end_at_last_fetch: int = UNKNOWN_OFFSET
 
     def fetched(self, fetch_offset: int, leader_end_offset: int, now_ms: float) -> None:
-        """It has everything up to `fetch_offset`.
+        """The replica has everything up to `fetch_offset`.
 
-        It is as caught up as now when nothing is missing, and as when it last fetched when it has
-        what there was then.
+        It counts as caught up now when it has the whole log, and as caught up at its last fetch
+        when it has all that the log held then.
         """
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms
@@ -204,9 +205,10 @@ class Reported:
 
 @dataclass(slots=True)
 class Leading:
-    """A leader's. `begun` is when each voter last answered BeginQuorumEpoch; `reported` is what
-    voters have said about themselves at kraft.version 0. `heirs` are whom it will resign in favour
-    of, as soon as the first of them has everything, or at `handover_deadline_ms`.
+    """What a leader remembers. `begun` is when each voter last answered BeginQuorumEpoch;
+    `reported` is what voters have said about themselves at kraft.version 0. The leader will resign
+    in favour of `heirs` as soon as the first of them has every record, or at
+    `handover_deadline_ms`.
     """
 
     epoch_start_offset: int
@@ -230,7 +232,7 @@ class Leading:
 
 @dataclass(slots=True)
 class Resignation:
-    """A leader's that resigns: who is to follow it, best first, and who has acknowledged."""
+    """What a resigned leader remembers: its successors, best first, and those that know."""
 
     successors: tuple[ReplicaKey, ...]
     acknowledged: list[ReplicaKey] = field(default_factory=list)

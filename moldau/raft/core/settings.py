@@ -20,7 +20,7 @@ class Random(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QuorumSettings:
-    """Who this replica is and how patient it is. Times in milliseconds.
+    """The identity of a replica, its timings in milliseconds, and its limits.
 
     `is_controller` is false for brokers, which never become voters. `bootstrap_servers` are asked
     for the leader by a replica that knows none (`controller.quorum.bootstrap.servers`, or the
