@@ -88,7 +88,10 @@ RETRY_AFTER_MS: Final = 60_000.0
 
 
 class SnapshotPolicy:
-    """Counts committed bytes and time. Times are monotonic milliseconds."""
+    """When to write a metadata snapshot: after `metadata.log.max.record.bytes.between.snapshots` of
+    committed bytes, or `metadata.log.max.snapshot.interval.ms`. Times are monotonic milliseconds.
+    Invariant: a log without new records asks for no snapshot.
+    """
 
     __slots__ = (
         "_bytes_since",
@@ -109,7 +112,7 @@ class SnapshotPolicy:
         self._not_before_ms = 0.0
 
     def start(self, now_ms: float) -> None:
-        """The clock begins to run."""
+        """Start to count the interval."""
         self._last_ms = now_ms
 
     def on_committed(self, size_bytes: int, *, has_records: bool) -> None:
@@ -128,13 +131,13 @@ class SnapshotPolicy:
         return None
 
     def begin(self, now_ms: float) -> None:
-        """A snapshot is being written: what comes now counts for the next."""
+        """A snapshot is being written: later batches count for the next one."""
         self._bytes_since = 0
         self._records_since = False
         self._last_ms = now_ms
 
     def failed(self) -> None:
-        """It was not written: ask again after a while, since a full disk does not heal at once."""
+        """The snapshot was not written: ask again later, as a full disk does not heal at once."""
         self._records_since = True
         self._bytes_since = self._max_bytes
         self._not_before_ms = self._last_ms + RETRY_AFTER_MS
@@ -147,13 +150,19 @@ class SnapshotPolicy:
 
 
 SLICE_MS: Final = 5.0
-"""For so long the pieces may hold the loop before others have their turn. The state waits for them:
-slices are longer than those of work that nothing waits for.
+"""How long the pieces may hold the loop at a time. Other work on the state waits for them: slices
+are longer than those of work that nothing waits for.
 """
 
 
 class Turns:
-    """States: idle, or a piece is under way and a timer or `take` itself carries it on."""
+    """Work on the controller's state: one piece after the other, each cut into slices.
+
+    States: idle, or a piece is under way and a timer or `take` itself carries it on. Invariant: a
+    piece begins when every earlier one has ended, so that nothing changes under it; the loop is
+    held for one slice and one step of a piece at most. A small piece is done before `take` returns,
+    if no other is under way.
+    """
 
     __slots__ = ("_clock", "_current", "_is_running", "_line", "_slice_ms", "_timer")
 
@@ -166,7 +175,7 @@ class Turns:
         self._timer: TimerHandle | None = None
 
     def take(self, steps: Steps[None]) -> None:
-        """Do a piece of work now, or when those before it are done."""
+        """Do a piece of work now, or after the pieces before it."""
         self._line.append(steps)
         if not self._is_running and self._timer is None:
             self._run()
@@ -211,7 +220,7 @@ MAX_WAITING_REQUESTS: Final = 1_000
 MIN_SESSION_CHECK_MS: Final = 10.0
 LATE_SESSION_CHECK_MS: Final = 1_000.0
 """A check that is later than this waits once more for so long: the node has stood still, and the
-heartbeats that came meanwhile are to be read first.
+heartbeats that arrived in that time are to be read first.
 """
 
 
@@ -278,7 +287,7 @@ class Controller:
         self.active_since: asyncio.Event = asyncio.Event()
 
     def start(self) -> None:
-        """Listen to the log: replays everything, and activates if this node leads."""
+        """Listen to the log: replay everything, and become active if this node leads."""
         self._snapshots.start(self._clock.monotonic_ms())
         self._log.add_listener(self)
         self._arm_snapshot_timer()
@@ -309,7 +318,7 @@ class Controller:
         return await self.ask(request, timeout_ms=timeout_ms)
 
     def ask(self, request: Message, *, timeout_ms: float) -> asyncio.Future[Any]:
-        """As `handle`; the request has its place among the others when this returns."""
+        """As `handle`; the request has its place in line when this returns."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def complete(response: Any, failure: RequestFailed | None) -> None:
@@ -391,7 +400,7 @@ class Controller:
     def _step(
         self, request: Message, result: ControllerResult[Any], waiting: _Waiting
     ) -> Steps[None]:
-        """The next step of a big change; also when nobody waits for its answer any more."""
+        """The next step of a big change; also when its sender does not wait any more."""
         following = self._core.resume(
             request,
             result,
@@ -442,7 +451,7 @@ class Controller:
         self._committed_offset = self._last_appended_offset = snapshot.end_offset - 1
 
     def handle_commit(self, batch: CommittedBatch) -> None:
-        """Apply a batch, and answer whom it makes certain."""
+        """Apply a batch, and answer the requests whose outcome it commits."""
         provenance = Provenance(batch.last_offset, batch.leader_epoch, batch.append_timestamp_ms)
         self._core.on_committed(batch.records, provenance)
         self._committed_offset = batch.last_offset
@@ -461,7 +470,7 @@ class Controller:
             waiting.complete(waiting.response, None)
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
-        """Become active, or stop being it."""
+        """Become active, or stop being active."""
         if self.is_active:
             self._turns.clear()
             self._core.deactivate()
@@ -497,7 +506,7 @@ class Controller:
                 each.next_step.cancel()
             self._fail(each, failure.error, failure.message)
 
-    # -- what happens by itself ------------------------------------------------------------------
+    # -- timers ----------------------------------------------------------------------------------
 
     def _arm_session_timer(self) -> None:
         if self._session_timer is not None or not self.is_active or self._is_closed:
@@ -601,7 +610,7 @@ class Controller:
             self._snapshot_task = None
 
     async def close(self) -> None:
-        """Answer nobody any more; wait for a snapshot that is being written."""
+        """Fail all requests; wait for a snapshot that is being written."""
         self._is_closed = True
         self._turns.clear()
         self.active_since.clear()

@@ -226,7 +226,7 @@ def _check_batch(
 def _decode(data: memoryview, header: BatchHeader) -> DecodedBatch | None:
     """The batch's records; None when they are metadata records of a kind not known here.
 
-    Such bytes are intact and belong into the log; whoever is to apply them will say more.
+    Such bytes are intact and belong into the log; the listener that applies them reports them.
 
     Raises: MetadataLogError: a control batch that makes no sense.
     """

@@ -26,7 +26,11 @@ MAX_RECENT_BATCHES: Final = 10_000
 
 
 class RecentBatches:
-    """Spares the delivery a look at the disk."""
+    """Batches that are appended and not committed, in the form in which they are delivered.
+
+    A bounded window: a batch that is missing here is read from the disk. Invariant: the batches are
+    consecutive, and none of them has been cut off the log.
+    """
 
     __slots__ = ("_batches", "_size_bytes")
 
@@ -35,7 +39,7 @@ class RecentBatches:
         self._size_bytes = 0
 
     def add(self, batch: CommittedBatch) -> None:
-        """The log has a further batch."""
+        """A batch was appended."""
         batches = self._batches
         is_next = not batches or batches[-1].last_offset + 1 == batch.base_offset
         is_full = (
@@ -48,7 +52,7 @@ class RecentBatches:
         self._size_bytes += batch.size_bytes
 
     def take_below(self, end_offset: int) -> Iterator[CommittedBatch]:
-        """Those that are committed now that everything below `end_offset` is."""
+        """Hand out the batches below `end_offset`, which are committed now."""
         batches = self._batches
         while batches and batches[0].last_offset < end_offset:
             batch = batches.popleft()
@@ -77,7 +81,14 @@ class SubscriptionState(Enum):
 
 
 class Subscription:
-    """Hand `pause` and `resume` to a listener that queues: its queue stays bounded that way."""
+    """One listener's place in the log. A listener that queues uses `pause` and `resume` to keep its
+    queue bounded.
+
+    States: CATCHING_UP (a task reads the disk for it) -> LIVE (fed as batches commit) -> PAUSED (it
+    asked for a pause; batches that commit then are read from disk later). Invariant: batches reach
+    the listener in order, each once, whatever the changes of state; at most one task reads for it,
+    and it is LIVE only while none does.
+    """
 
     __slots__ = (
         "_seen_epoch",
@@ -108,12 +119,12 @@ class Subscription:
             self.state = SubscriptionState.PAUSED
 
     def resume(self) -> None:
-        """Go on where it stopped."""
+        """Continue where the listener stopped."""
         if self.state is SubscriptionState.PAUSED:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """From here on it is served from the disk, until it has everything."""
+        """Serve this listener from the disk, until it has everything."""
         self.state = SubscriptionState.CATCHING_UP
         if not self.is_read_for:
             self._wanted(self)
@@ -140,10 +151,10 @@ class Subscription:
         self.tell_leader(leadership, epoch_start_offset)
 
     def tell_leader(self, leadership: Leadership, epoch_start_offset: int) -> None:
-        """Tell who leads, once, as soon as everything before that leader's epoch was handed over.
+        """Tell the leader, once, as soon as everything before that leader's epoch was handed over.
 
-        Until then a listener that took another for the leader is told that nobody is known. A
-        follower sees where the epoch begins only by its first batch (`epoch_start_offset` is -1).
+        Until then a listener that was told of another leader is told that none is known. A follower
+        sees where the epoch begins only by its first batch (`epoch_start_offset` is -1).
         """
         leader_id, leader_epoch = leadership.leader_id, leadership.leader_epoch
         if epoch_start_offset >= 0:
@@ -151,15 +162,8 @@ class Subscription:
         else:
             is_due = self._seen_epoch >= leader_epoch
         if not is_due or leader_id == NO_NODE:
-            if (
-                self._told is None
-                or self._told[0] == NO_NODE
-                or self._told
-                == (
-                    leader_id,
-                    leader_epoch,
-                )
-            ):
+            told = self._told
+            if told is None or told[0] == NO_NODE or told == (leader_id, leader_epoch):
                 return
             leader_id = NO_NODE
         if self._told != (leader_id, leader_epoch):
@@ -179,7 +183,7 @@ class Delivery:
     """Serves the listeners of one log, on the log's loop.
 
     Args:
-        log_lock: held by whoever changes the list of segments in another thread.
+        log_lock: held while another thread changes the list of segments.
         on_failure: told in one line that the log cannot be read.
     """
 
@@ -204,7 +208,7 @@ class Delivery:
         self.recent = RecentBatches()
 
     def add_listener(self, listener: MetadataLogListener) -> Subscription:
-        """Hand everything there is to `listener`, then everything that commits."""
+        """Deliver the committed log to `listener`, then every batch that commits."""
         subscription = Subscription(listener, self._read_for)
         self._subscriptions.append(subscription)
         subscription.catch_up()
@@ -225,7 +229,7 @@ class Delivery:
                 each.catch_up()
 
     def change_leadership(self, leadership: Leadership, epoch_start_offset: int) -> None:
-        """Somebody else leads, or nobody; each listener hears of it in its own time."""
+        """The leader has changed, or is lost; each listener is told in log order."""
         self.leadership, self._epoch_start_offset = leadership, epoch_start_offset
         for each in list(self._subscriptions):
             if each.state is not SubscriptionState.CLOSED:
@@ -266,7 +270,7 @@ class Delivery:
 
     def _was_read(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        # A listener that fails misses what comes after it, whoever hands it over.
+        # A listener that has failed misses everything after the failure.
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_failure(f"{type(error).__name__}: {error}")
 
@@ -286,14 +290,14 @@ class Delivery:
         except (MetadataLogError, OSError) as error:
             self._on_failure(str(error))
         finally:
-            # No await since the state was looked at: nobody can have resumed in between.
+            # No await since the state was read: the listener cannot have resumed in between.
             subscription.is_read_for = False
 
     async def _give_chunk(self, subscription: Subscription) -> None:
         start_offset = subscription.next_offset
         async with self._log_lock:
             if start_offset < self._files.log.log_start_offset or self._is_closed:
-                return  # a snapshot took its place meanwhile
+                return  # a snapshot has taken its place
             region = self._files.start_read(start_offset, self.high_watermark)
         batches = await self._files.filesystem.offload(
             self._files.finish_read, region, start_offset

@@ -53,7 +53,7 @@ VotersAt = tuple[int, VoterSet]
 
 @dataclass(slots=True)
 class FollowerAppend:
-    """What became of fetched batches: the voters in what was appended, and why not all was."""
+    """The outcome of fetched batches: the voters in those appended, and why the rest was not."""
 
     voters: list[VotersAt] = field(default_factory=list)
     has_appended: bool = False
@@ -61,7 +61,7 @@ class FollowerAppend:
 
 
 class RecordsFlush(FlushJob):
-    """As the job it is made of, without the indexes and the directory."""
+    """A flush job without the indexes and the directory."""
 
     __slots__ = ()
 
@@ -260,7 +260,7 @@ class LogStore:
     # -- flush -----------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Flush in the background; what is appended meanwhile shares the next flush."""
+        """Flush in the background; appends during a flush share the next one."""
         if self._flush_task is None:
             self._flush_task = asyncio.get_running_loop().create_task(
                 self._flush(), name="metadata-flush"
@@ -304,7 +304,7 @@ class LogStore:
 
     def _start_flush(self) -> FlushJob | None:
         """Once the active segment has a durable name, its records are all that a commit needs: a
-        start after a crash makes the indexes anew. Raises: LogOffline, DiskFull.
+        start after a crash rebuilds the indexes. Raises: LogOffline, DiskFull.
         """
         job = self._log.start_flush()
         active = self._log.active_segment

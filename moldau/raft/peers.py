@@ -42,7 +42,7 @@ class PeerNetwork(Protocol):
 
 
 class NoPeers:
-    """Nobody answers: enough for a quorum of one."""
+    """The network of a quorum of one: no request is answered."""
 
     async def request(
         self, destination: Destination, request: PeerRequest, timeout_ms: float
@@ -62,7 +62,7 @@ MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 
 
 class _Channel:
-    """One destination for one kind of requests. Nobody but `ConnectionPeers` uses it."""
+    """The connection to one destination for one kind of requests."""
 
     __slots__ = ("_connecting", "connection", "pending_count", "problem", "refusal")
 
@@ -70,7 +70,7 @@ class _Channel:
         self.connection: Connection | None = None
         self.pending_count = 0
         self.problem = ""
-        """What was last said to be wrong; said once, however often it is tried."""
+        """The last problem that was logged; a problem is logged once, however often it recurs."""
         self.refusal = ""
         """The error in the last answer, empty without one: ordinary while leaders change."""
         self._connecting = asyncio.Lock()

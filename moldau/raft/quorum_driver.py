@@ -55,14 +55,18 @@ from moldau.runtime.clock import Clock, TimerHandle
 from moldau.storage.faults import DiskFull, LogOffline
 
 MAX_QUEUED_EVENTS: Final = 1_000
-"""Requests of peers wait for a place when so many events are queued. What the log tells itself
-(answers, timers, flushes) is bounded by what it has asked for."""
+"""Requests of peers wait for a place when so many events are queued. The replica's own events
+(answers, timers, flushes) are bounded by its own requests."""
 
 Event = Callable[[], Sequence[Effect]]
 
 
 class EventQueue:
-    """Give events by `post`; `carry_out` does one effect, `failed` hears of an exception of it."""
+    """The core's events, one after the other, and the effects of each, in order.
+
+    `carry_out` does one effect, `failed` is told of an exception of it; after the first failure
+    nothing is carried out any more.
+    """
 
     def __init__(
         self,
@@ -106,9 +110,9 @@ class EventQueue:
     async def has_room(self) -> None:
         """Wait until fewer than MAX_QUEUED_EVENTS events are queued.
 
-        Whoever goes on without another await before its `post` keeps to that limit.
+        A caller that posts without another await keeps to that limit.
         """
-        while not self._room.is_set():  # those who were woken before may have taken the place
+        while not self._room.is_set():  # callers that were woken before may have taken the place
             await self._room.wait()
 
     async def is_idle(self) -> None:
@@ -159,7 +163,7 @@ CLOSE_TIMEOUT_MS: Final = 5_000.0
 """How long closing waits for the quorum to elect another leader."""
 MIN_TICK_MS: Final = 1.0
 MAX_SENDS: Final = 1_000
-"""Requests to peers under way. The core has a few per peer: more is a fault of ours."""
+"""Requests to peers under way. The core has a few per peer: more is a programming error."""
 
 
 class QuorumDriver:
@@ -214,11 +218,11 @@ class QuorumDriver:
         self._timer_due_ms: float | None = None
         self._flush_ended = asyncio.Event()
         self._refusal: str | None = None
-        """Why the last fetched records were refused; said once, however often they come again."""
+        """Why the last fetched records were refused; logged once, however often they come again."""
         self._is_started = False
 
     async def start(self) -> None:
-        """Take part in the quorum; one that needs nobody else leads on return.
+        """Take part in the quorum; a quorum of one leads on return.
 
         Raises:
             MetadataLogError: the first steps failed; everything is closed.
@@ -312,7 +316,7 @@ class QuorumDriver:
                 self._on_fatal(f"metadata log: {reason}")
 
     def _halt(self) -> None:
-        """Carry out nothing any more, answer nobody."""
+        """Carry out nothing and answer no request any more."""
         self.events.stop()
         self._flush_ended.set()
         if self._timer is not None:
@@ -321,7 +325,7 @@ class QuorumDriver:
         for token in list(self._tokens):
             if not token.done():
                 token.set_exception(QuorumStopped(self.failure or "the metadata log is closed"))
-                token.exception()  # seen: whoever asked may have gone
+                token.exception()  # retrieved: the caller may have gone
 
     # -- effects ---------------------------------------------------------------------------------
 
@@ -379,7 +383,7 @@ class QuorumDriver:
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sends.discard(task)
-        # A request that is never answered would be waited for without end.
+        # A request that is never answered would be awaited for ever.
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_broken(error)
 
@@ -390,8 +394,8 @@ class QuorumDriver:
         self.events.post(lambda: self.core.on_response(effect, response, self.now_ms()))
 
     def _look_for_double(self, leader_id: int, leader_epoch: int) -> None:
-        """Say, once per epoch, why nothing comes to a node whose own id leads elsewhere (KIP-853):
-        it cannot follow itself.
+        """Warn, once per epoch, that the leader has this node's own id and another directory: a
+        node cannot follow itself, and gets no records (KIP-853).
         """
         election = self.core.election
         is_known = leader_epoch < election.leader_epoch or (
@@ -490,7 +494,7 @@ class QuorumDriver:
             await asyncio.wait([farewell])
             timer.cancel()
             if not farewell.cancelled():
-                farewell.exception()  # a failure meanwhile has been told already
+                farewell.exception()  # retrieved: a failure was reported by `fail`
         await self.close_down()
 
     async def close_down(self) -> None:
@@ -509,6 +513,6 @@ class QuorumDriver:
 
 
 def _settle(token: asyncio.Future[Any], outcome: object) -> None:
-    """Answer whoever asked, unless they have gone."""
+    """Answer the caller, unless it has gone."""
     if not token.done():
         token.set_result(outcome)

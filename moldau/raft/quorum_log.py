@@ -159,7 +159,7 @@ class QuorumLog:
 
     @property
     def leadership(self) -> Leadership:
-        """Who leads, as far as this replica knows; listeners hear of it later, in its order."""
+        """The leader as this replica knows it; listeners are told later, in log order."""
         return self._delivery.leadership
 
     @property
@@ -190,7 +190,7 @@ class QuorumLog:
         )
 
     def on_leadership_change(self, watcher: Callable[[Leadership], object]) -> None:
-        """Call `watcher` whenever this replica takes another for the leader, or nobody."""
+        """Call `watcher` whenever this replica learns of another leader, or of the loss of one."""
         self._driver.leadership_watchers.append(watcher)
 
     def append(
@@ -223,7 +223,7 @@ class QuorumLog:
         )
 
     def add_listener(self, listener: MetadataLogListener) -> Subscription:
-        """Deliver everything there is to `listener`, then everything that commits."""
+        """Deliver the committed log to `listener`, then every batch that commits."""
         return self._delivery.add_listener(listener)
 
     def release_cached_snapshot(self) -> None:
@@ -328,7 +328,7 @@ class QuorumLog:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, str(problem)
 
     async def resign(self, preferred: ReplicaKey | None = None) -> tuple[ErrorCode, str]:
-        """Lead no longer, in favour of `preferred` if it can. Raises: QuorumStopped."""
+        """Stop leading, in favour of `preferred` if it can. Raises: QuorumStopped."""
         core = self._core
         return await self._change(
             lambda token: core.resign(token, preferred, self._driver.now_ms())

@@ -303,7 +303,7 @@ def _remove_other_snapshots(
 
 
 def _remove_note(filesystem: Filesystem, directory: str) -> None:
-    """Everything before it must be durable first: from here on nobody drops the log any more."""
+    """Everything before this must be durable first: no later start drops the log any more."""
     filesystem.fsync_directory(directory)
     filesystem.unlink(os.path.join(directory, INSTALL_NOTE))
     filesystem.fsync_directory(directory)

@@ -35,11 +35,11 @@ from moldau.storage.faults import DiskFull, LogOffline
 logger = logging.getLogger("moldau.raft")
 
 MAX_SNAPSHOT_BYTES: Final = 8 * 1024**3
-"""A leader that sends more than this for one snapshot is not believed."""
+"""A snapshot that grows beyond this is refused."""
 
 
 class SnapshotRefused(Exception):
-    """A fetched snapshot, or a piece of it, is of no use; it was removed."""
+    """A fetched snapshot, or a piece of it, is unusable; it was removed."""
 
 
 class SnapshotStore:
@@ -155,13 +155,13 @@ class SnapshotStore:
         logger.info("wrote metadata snapshot %s", path)
 
     def register(self, snapshot_id: SnapshotId) -> bool:
-        """A snapshot has been written: trim what it makes dispensable; whether it counts.
+        """A snapshot has been written: trim what it replaces. Returns whether it counts.
 
         On the loop, between two effects. Raises: LogOffline.
         """
         snapshots = self._files.snapshots
         if snapshots and snapshots[-1].end_offset >= snapshot_id.end_offset:
-            # A later one was fetched meanwhile; the log begins behind this one.
+            # A later one has been fetched since; the log begins behind this one.
             try:
                 self._filesystem.unlink(snapshot_path(self._files.directory, snapshot_id))
             except OSError as problem:  # installing the later one has removed it, or the start will

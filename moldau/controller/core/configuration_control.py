@@ -94,7 +94,7 @@ def _alter(
     wanted_config: Callable[[Any], Mapping[str, str]],
     make_outcome: Callable[..., Any],
 ) -> Steps[tuple[list[Any], list[VersionedRecord]]]:
-    """What both requests have in common: each resource's answer, and the records."""
+    """Each resource's answer and the records, for both requests."""
     outcomes: list[Any] = []
     records: list[VersionedRecord] = []
     named_twice = yield from repeated(
@@ -327,9 +327,9 @@ def clear_eligible_leaders(
 def _clear(
     state: ControllerState, topics: Sequence[TopicImage], topic_name: str
 ) -> list[VersionedRecord]:
-    """One record for all, unless that would leave partitions nobody could ever lead again.
+    """One record for all, unless that would leave partitions that no replica could ever lead again.
 
-    While nobody is in sync, nothing is committed: the eligible leaders stay eligible then.
+    While no replica is in sync, nothing is committed: the eligible leaders stay eligible then.
     """
     is_stranding = any(
         not partition.isr and partition.elr

@@ -325,12 +325,12 @@ class ControllerCore:
         return self._tasks.next_due_ms()
 
     def run_due_task(self, now_ms: float) -> list[VersionedRecord]:
-        """Records of what the controller does by itself; empty when nothing is to be done now."""
+        """Records of the elections the controller holds by itself; empty when none is due."""
         assert self.role is Role.ACTIVE
         return self._tasks.run_due(now_ms)
 
     def set_voter_ids(self, voter_ids: Iterable[int]) -> None:
-        """Say who the quorum's voters are: all of them must support what is to be finalized."""
+        """Note the quorum's voters: all of them must support what is to be finalized."""
         self.state.voter_ids = frozenset(voter_ids)
 
     @property

@@ -54,7 +54,7 @@ _ELECTIONS: Final = {
     ElectionType.PREFERRED: Election.PREFERRED,
     ElectionType.UNCLEAN: Election.UNCLEAN,
 }
-_NOBODY: Final = {
+_UNAVAILABLE: Final = {
     ElectionType.PREFERRED: (
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
         "the first replica is not in sync, or not live",
@@ -153,7 +153,7 @@ def _elect_one(
     else:
         record = changer.change(topic, partition_index, partition)
         if record is None:
-            error, message = _NOBODY[election_type]
+            error, message = _UNAVAILABLE[election_type]
     result = PartitionResult(partition_id=partition_index, error_code=error, error_message=message)
     return result, record
 
@@ -174,7 +174,7 @@ def preferred_leaders_pass(state: ControllerState) -> Step:
         topic = state.image.topics.topics_by_id[topic_id]
         partition = topic.partitions[partition_index]
         if partition.replicas[0] not in (partition.isr or partition.elr):
-            continue  # asked first, since most that are out of balance are out of sync too
+            continue  # checked first: most preferred replicas that do not lead are out of sync
         record = changer.change(topic, partition_index, partition)
         if record is not None:
             records.append(record)
@@ -182,7 +182,7 @@ def preferred_leaders_pass(state: ControllerState) -> Step:
 
 
 def unclean_leaders_pass(state: ControllerState) -> Step:
-    """Elect any live replica where nobody leads and the topic's configuration allows it."""
+    """Elect any live replica where no replica leads and the topic's configuration allows it."""
     changer = PartitionChanger(state, election=Election.UNCLEAN)
     records: list[VersionedRecord] = []
     allowed: dict[str, bool] = {}
@@ -276,11 +276,11 @@ class PeriodicTasks:
         return []
 
     def _sweep_turn(self) -> Step:
-        """Brokers that may not lead, but do; then partitions that nobody leads."""
+        """Brokers that lead and may not; then partitions without a leader."""
         while self._sweep_brokers:
             broker_id = self._sweep_brokers[0]
             if self._state.is_active(broker_id):
-                self._sweep_brokers.popleft()  # it was let in meanwhile
+                self._sweep_brokers.popleft()  # it has been unfenced since
                 continue
             step = leaving_step(self._state, broker_id, is_clean=True)
             if step.is_last:

@@ -40,7 +40,7 @@ class Election(Enum):
     """How far an election may go.
 
     ONLINE keeps a leader that still may lead. PREFERRED takes the first replica if it may lead.
-    UNCLEAN lets any live replica lead when nobody in sync can.
+    UNCLEAN lets any live replica lead when no replica in sync can.
     """
 
     ONLINE = "online"
@@ -108,7 +108,7 @@ def change_partition(
 
 
 class _Transition:
-    """The partition on its way: first the reassignment, then who is eligible, then who leads."""
+    """One partition's change: first the reassignment, then eligible leaders, then the leader."""
 
     __slots__ = (
         "adding",
@@ -162,7 +162,7 @@ class _Transition:
         """Once all added replicas are in sync, the removed ones go (KIP-455).
 
         When fewer come than go, all that stay must be in sync first, or the partition would be
-        left with fewer copies than anybody asked for.
+        left with fewer copies than was asked for.
         """
         if not self.removing and not self.adding:
             return
@@ -176,7 +176,8 @@ class _Transition:
 
     def find_eligible_leaders(self) -> None:
         """While the ISR is smaller than `min.insync.replicas`, nothing can be committed, so
-        whoever leaves it still holds everything that was: those are the eligible leaders (KIP-966).
+        a replica that leaves it still holds everything committed: these are the eligible leaders
+        (KIP-966).
         """
         if not self.rules.eligible_leader_replicas_enabled:
             return
@@ -203,8 +204,8 @@ class _Transition:
             self.isr = (self.leader,)
             self.elr = tuple(replica for replica in self.elr if replica != self.leader)
             if self._is_isr_large_enough():
-                # `min.insync.replicas` was lowered meanwhile: the leader may commit alone from now
-                # on, and those that do not follow it are not eligible any more.
+                # `min.insync.replicas` was lowered since: the leader may commit alone from now on,
+                # and replicas that do not follow it are not eligible any more.
                 self.elr = ()
 
     def _elected(self) -> tuple[int, bool]:
@@ -328,8 +329,8 @@ class Step(NamedTuple):
 
 
 class PartitionChanger:
-    """Makes the records of one decision; remembers topics' rules and who is live while it does,
-    since nothing of that changes before the records are applied.
+    """Makes the records of one decision; remembers topics' rules and the live brokers for it, since
+    none of them changes before the records are applied.
 
     `may_lead` tells whether a broker counts as live in this decision; the directory of its replica
     is looked at besides.
@@ -449,7 +450,7 @@ def leaving_step(
             if not is_lost or broker_id not in partition.elr:
                 return None
         elif keeps_last and partition.leader == NO_LEADER and len(partition.isr) == 1:
-            return None  # the last one standing stays, or nobody could ever lead again
+            return None  # the last member stays, or no replica could ever lead again
         return _target_without(broker_id, partition, is_lost=is_lost)
 
     candidates: Iterable[PartitionKey] = state.index.with_isr_member(broker_id)

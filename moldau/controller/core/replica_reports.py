@@ -155,7 +155,7 @@ def _members(wanted: PartitionData) -> list[BrokerState]:
 def _is_legal_recovery(
     partition: PartitionRegistration, wanted: PartitionData, isr: Sequence[int]
 ) -> bool:
-    """A recovering leader is alone in the ISR, and nobody goes back to recovering by itself."""
+    """A recovering leader is alone in the ISR, and no leader goes back to recovering by itself."""
     if wanted.leader_recovery_state == RECOVERED:
         return True
     return (
