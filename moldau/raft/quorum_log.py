@@ -20,7 +20,7 @@ from uuid import UUID
 from moldau.metadata.log import MetadataLogListener
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
-from moldau.raft.core import Role
+from moldau.raft.core import QuorumCore, Role
 from moldau.raft.core.effects import Complete, Effect
 from moldau.raft.core.messages import PeerRequest, PeerResponse
 from moldau.raft.core.values import Leadership, ReplicaKey, ReplicaProgress, SnapshotId
@@ -292,12 +292,11 @@ class QuorumLog:
 
         Raises: QuorumStopped.
         """
-        core = self._core
         return await self._change(
-            lambda token: core.add_voter(
+            lambda core, token, now_ms: core.add_voter(
                 token,
                 voter,
-                self._driver.now_ms(),
+                now_ms,
                 ack_when_committed=ack_when_committed,
                 timeout_ms=timeout_ms,
             )
@@ -305,10 +304,9 @@ class QuorumLog:
 
     async def remove_voter(self, voter: ReplicaKey, *, timeout_ms: int) -> tuple[ErrorCode, str]:
         """Remove a voter, be it this leader (KIP-853). Raises: QuorumStopped."""
-        core = self._core
         return await self._change(
-            lambda token: core.remove_voter(
-                token, voter, self._driver.now_ms(), timeout_ms=timeout_ms
+            lambda core, token, now_ms: core.remove_voter(
+                token, voter, now_ms, timeout_ms=timeout_ms
             )
         )
 
@@ -317,11 +315,10 @@ class QuorumLog:
 
         A replica that has stopped answers NOT_LEADER_OR_FOLLOWER.
         """
-        core = self._core
         try:
             return await self._change(
-                lambda token: core.upgrade_kraft_version(
-                    token, level, self._driver.now_ms(), timeout_ms=timeout_ms
+                lambda core, token, now_ms: core.upgrade_kraft_version(
+                    token, level, now_ms, timeout_ms=timeout_ms
                 )
             )
         except QuorumStopped as problem:
@@ -329,10 +326,7 @@ class QuorumLog:
 
     async def resign(self, preferred: ReplicaKey | None = None) -> tuple[ErrorCode, str]:
         """Stop leading, in favour of `preferred` if it can. Raises: QuorumStopped."""
-        core = self._core
-        return await self._change(
-            lambda token: core.resign(token, preferred, self._driver.now_ms())
-        )
+        return await self._change(lambda core, token, now_ms: core.resign(token, preferred, now_ms))
 
     def step_down(self) -> None:
         """See MetadataLog.step_down."""
@@ -349,9 +343,12 @@ class QuorumLog:
             self._stepping_down = None
 
     async def _change(
-        self, event: Callable[[asyncio.Future[Any]], Sequence[Effect]]
+        self, event: Callable[[QuorumCore, asyncio.Future[Any], float], Sequence[Effect]]
     ) -> tuple[ErrorCode, str]:
-        outcome: Complete = await self._driver.ask(event)
+        driver = self._driver
+        outcome: Complete = await driver.ask(
+            lambda token: event(driver.core, token, driver.now_ms())
+        )
         return outcome.error, outcome.message
 
     async def close(self) -> None:

@@ -34,6 +34,7 @@ from moldau.protocol.metadata_records import PartitionChangeRecord
 
 NOT_NAMED: Final = -1
 """A leader recovery state that a record leaves as it is."""
+NO_LISTS: Final = (None,) * 7
 
 
 class Election(Enum):
@@ -243,27 +244,32 @@ class _Transition:
         """What differs from the partition as it was; None when nothing does."""
         partition = self.partition
         record = PartitionChangeRecord(partition_id=partition_index, topic_id=topic_id)
-        changed = self._record_leader(record)
-        changed |= self._record_eligible_leaders(record)
+        self._record_leader(record)
+        self._record_eligible_leaders(record)
         if self.replicas != partition.replicas:
             record.replicas = list(self.replicas)
-            changed = True
         if self.removing != partition.removing_replicas:
             record.removing_replicas = list(self.removing)
-            changed = True
         if self.adding != partition.adding_replicas:
             record.adding_replicas = list(self.adding)
-            changed = True
-        changed |= self._record_directories(record, default_directory)
-        return record if changed else None
+        self._record_directories(record, default_directory)
+        lists = (
+            record.isr,
+            record.replicas,
+            record.removing_replicas,
+            record.adding_replicas,
+            record.directories,
+            record.eligible_leader_replicas,
+            record.last_known_elr,
+        )
+        is_blank = record.leader == NO_LEADER_CHANGE and record.leader_recovery_state == NOT_NAMED
+        return None if is_blank and lists == NO_LISTS else record
 
-    def _record_leader(self, record: PartitionChangeRecord) -> bool:
+    def _record_leader(self, record: PartitionChangeRecord) -> None:
         partition = self.partition
-        changed = False
         may_be_empty = self.rules.eligible_leader_replicas_enabled or self.gone
         if self.isr != partition.isr and (self.isr or may_be_empty):
             record.isr = list(self.isr)
-            changed = True
         needs_epoch = not set(partition.replicas).issubset(self.replicas) or (
             record.isr is not None
             and not set(partition.isr).issubset(self.isr)
@@ -271,15 +277,12 @@ class _Transition:
         )
         if self.leader != partition.leader or needs_epoch:
             record.leader = self.leader
-            changed = True
         assert record.leader != NO_LEADER_CHANGE or self.leader == partition.leader
         if self.recovery_state != partition.leader_recovery_state:
             assert self.recovery_state in (RECOVERED, RECOVERING)
             record.leader_recovery_state = self.recovery_state
-            changed = True
-        return changed
 
-    def _record_eligible_leaders(self, record: PartitionChangeRecord) -> bool:
+    def _record_eligible_leaders(self, record: PartitionChangeRecord) -> None:
         partition = self.partition
         if self.was_unclean or not self.rules.eligible_leader_replicas_enabled:
             self.elr = self.last_known_elr = ()
@@ -287,34 +290,28 @@ class _Transition:
             self.last_known_elr = self._without_gone((partition.leader,))
         elif record.leader >= 0:
             self.last_known_elr = ()
-        changed = False
         if self.elr != partition.elr:
             record.eligible_leader_replicas = list(self.elr)
-            changed = True
         if self.last_known_elr != partition.last_known_elr:
             record.last_known_elr = list(self.last_known_elr)
-            changed = True
-        return changed
 
     def _record_directories(
         self, record: PartitionChangeRecord, default_directory: Callable[[int], UUID]
-    ) -> bool:
+    ) -> None:
         """Kept replicas keep their directories, new ones get their broker's (KIP-858)."""
         partition = self.partition
         if not supports_directory_assignment(self.rules.metadata_level):
-            return False
+            return
         if self.replicas == partition.replicas and not self.directories:
-            return False
+            return
         known = dict(zip(partition.replicas, partition.directories, strict=True))
         known.update(self.directories or {})
         directories = [
             known[replica] if replica in known else default_directory(replica)
             for replica in self.replicas
         ]
-        if self.replicas == partition.replicas and directories == list(partition.directories):
-            return False
-        record.directories = directories
-        return True
+        if self.replicas != partition.replicas or directories != list(partition.directories):
+            record.directories = directories
 
 
 def _wanted(wanted: Sequence[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:

@@ -69,8 +69,7 @@ class Elections:
         return up_to_date and state.election.leader_id == NO_NODE
 
     def _vote(self, error: ErrorCode, granted: bool = False) -> VoteResponse:
-        leader = self._state.leadership
-        return VoteResponse(error, leader.leader_id, leader.leader_epoch, granted, leader.endpoints)
+        return self._state.answer(VoteResponse, error, vote_granted=granted)
 
     def _is_meant(self, voter: ReplicaKey | None) -> bool:
         """Whether the request is for this replica, not for one that had its id on another disk."""
@@ -79,13 +78,7 @@ class Elections:
     def on_begin_quorum_epoch(self, request: BeginQuorumEpochRequest) -> BeginQuorumEpochResponse:
         """BeginQuorumEpoch v0-v1: follow the new leader."""
         state = self._state
-
-        def answer(error: ErrorCode) -> BeginQuorumEpochResponse:
-            leader = state.leadership
-            return BeginQuorumEpochResponse(
-                error, leader.leader_id, leader.leader_epoch, leader.endpoints
-            )
-
+        answer = partial(state.answer, BeginQuorumEpochResponse)
         if request.leader_epoch < state.leader_epoch:
             return answer(ErrorCode.FENCED_LEADER_EPOCH)
         if request.leader_id < 0 or request.leader_id == state.local.node_id:
@@ -103,13 +96,7 @@ class Elections:
         as a later one.
         """
         state = self._state
-
-        def answer(error: ErrorCode) -> EndQuorumEpochResponse:
-            leader = state.leadership
-            return EndQuorumEpochResponse(
-                error, leader.leader_id, leader.leader_epoch, leader.endpoints
-            )
-
+        answer = partial(state.answer, EndQuorumEpochResponse)
         if request.leader_epoch < state.leader_epoch:
             return answer(ErrorCode.FENCED_LEADER_EPOCH)
         if request.leader_id < 0:

@@ -206,14 +206,11 @@ class Replication:
                 error = ErrorCode.SNAPSHOT_NOT_FOUND
             elif request.position < 0:
                 error = ErrorCode.POSITION_OUT_OF_RANGE
-        leader = state.leadership
-        response = FetchSnapshotResponse(
+        response = state.answer(
+            FetchSnapshotResponse,
             error,
-            leader.leader_id,
-            leader.leader_epoch,
-            request.snapshot_id,
+            snapshot_id=request.snapshot_id,
             position=request.position,
-            leader_endpoints=leader.endpoints,
         )
         if error is not ErrorCode.NONE:
             state.effects.append(Reply(token, response))
@@ -239,17 +236,15 @@ class Replication:
         diverging: EpochEnd | None = None,
         snapshot_id: SnapshotId | None = None,
     ) -> FetchResponse:
-        state, leader = self._state, self._state.leadership
+        state = self._state
         is_leader = state.role is Role.LEADER
-        return FetchResponse(
+        return state.answer(
+            FetchResponse,
             error,
-            leader.leader_id,
-            leader.leader_epoch,
             high_watermark=state.high_watermark if is_leader else UNKNOWN_OFFSET,
             log_start_offset=state.log.log_start_offset if is_leader else UNKNOWN_OFFSET,
             diverging=diverging,
             snapshot_id=snapshot_id,
-            leader_endpoints=leader.endpoints,
         )
 
     # -- progress -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.raft.core.effects import AdvanceHighWatermark, AppendEpochStart, Effect, Persist, Send
@@ -138,6 +138,7 @@ class RequestLedger:
 
 
 NO_EPOCH = -1
+T = TypeVar("T")
 _NamesLeader = (
     VoteResponse
     | BeginQuorumEpochResponse
@@ -310,6 +311,17 @@ class QuorumState:
         if response is not None:
             self.learn_from(send, response)
         return succeeded
+
+    def answer(self, kind: Callable[..., T], error: ErrorCode, **fields: Any) -> T:
+        """A response of `kind` with the leader as this replica knows it."""
+        leader = self.leadership
+        return kind(
+            error,
+            leader.leader_id,
+            leader.leader_epoch,
+            leader_endpoints=leader.endpoints,
+            **fields,
+        )
 
     def stop(self, reason: str) -> None:
         """Stop for good: an invariant is broken."""

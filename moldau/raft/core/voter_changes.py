@@ -237,10 +237,7 @@ class VoterChanges:
         self._reply(token, ErrorCode.NONE)
 
     def _reply(self, token: Any, error: ErrorCode) -> None:
-        leader = self._state.leadership
-        response = UpdateVoterResponse(
-            error, leader.leader_id, leader.leader_epoch, leader.endpoints
-        )
+        response = self._state.answer(UpdateVoterResponse, error)
         self._state.effects.append(Reply(token, response))
 
     # -- going on -----------------------------------------------------------------------------

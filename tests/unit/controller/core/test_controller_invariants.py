@@ -155,11 +155,10 @@ def _records_are_of_the_newest_version(patch: pytest.MonkeyPatch) -> None:
 def _removed_replicas_keep_the_leader_epoch(patch: pytest.MonkeyPatch) -> None:
     record_leader = _Transition._record_leader
 
-    def lazy(self: _Transition, record: Any) -> bool:
-        changed = record_leader(self, record)
+    def lazy(self: _Transition, record: Any) -> None:
+        record_leader(self, record)
         if self.leader == self.partition.leader:
             record.leader = -2
-        return changed
 
     patch.setattr(_Transition, "_record_leader", lazy)
 
