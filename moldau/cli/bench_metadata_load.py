@@ -27,13 +27,12 @@ from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.cli.metadata_files import read_metadata
 from moldau.config import NodeConfig
 from moldau.controller.core.controller_core import ControllerCore
-from moldau.controller.core.settings import ControllerSettings
+from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.image import MetadataImage, Provenance
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.quorum_link import LoaderFeed
 from moldau.raft import (
     METADATA_DIRECTORY,
-    CommittedBatch,
-    LoadedSnapshot,
     MetadataLogError,
     MetadataLogSettings,
     SnapshotId,

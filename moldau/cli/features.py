@@ -21,12 +21,14 @@ from moldau.cli.cluster_options import (
 )
 from moldau.cli.output import fail, print_json, print_table
 from moldau.client import Admin, Features, FeatureUpdate, UpgradeType
-from moldau.metadata.bootstrap import (
+from moldau.metadata.features import (
+    KRAFT_VERSION,
+    METADATA_VERSION,
     UnsupportedFeatureLevel,
     initial_feature_levels,
     metadata_level_of,
+    metadata_release,
 )
-from moldau.metadata.features import KRAFT_VERSION, METADATA_VERSION, metadata_release
 
 app = typer.Typer(help="Feature levels of the cluster.", no_args_is_help=True)
 

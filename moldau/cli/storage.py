@@ -15,8 +15,12 @@ import typer
 from moldau.cli.cluster_options import key_values
 from moldau.cli.output import fail, print_json, print_table
 from moldau.config import ConfigError, NodeConfig
-from moldau.metadata.bootstrap import UnsupportedFeatureLevel, initial_feature_levels
-from moldau.metadata.features import KRAFT_VERSION, METADATA_VERSION
+from moldau.metadata.features import (
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    UnsupportedFeatureLevel,
+    initial_feature_levels,
+)
 from moldau.protocol.types import uuid_from_base64, uuid_to_base64
 from moldau.raft import METADATA_DIRECTORY
 from moldau.runtime.clock import SystemClock

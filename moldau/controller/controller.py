@@ -1,9 +1,10 @@
-"""The driver of the controller core: appends, waits for commits, answers, snapshots.
+"""The driver of the controller core: appends, waits for commits, answers, writes snapshots.
 
-Owns: the requests that wait for their commit, their deadlines, the timer of broker sessions and the
-decision when to write a snapshot. Runs on the log's event loop only. One request is decided,
-appended and applied before the next one begins; a large one gives way to others of the loop in
-between (`Turns`), while whatever else concerns the working state waits in line.
+Owns: the requests that wait for their commit, their deadlines, the timer of broker sessions, the
+line of work on the controller's state (`Turns`), and when a snapshot is due (`SnapshotPolicy`).
+Runs on the log's event loop only. One request is decided, appended and applied before the next one
+begins; a large one gives way to other work of the loop in between, while all other work on the
+controller's state waits in line.
 
 A big change comes from the core in steps. Each step is appended as a batch of its own, and the loop
 gives way in between; the response waits for the commit of the last. When this node is deposed, or
@@ -21,27 +22,197 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from moldau.controller.core.controller_core import ControllerCore, Role
 from moldau.controller.core.result import ControllerResult, VersionedRecord
-from moldau.controller.log_port import (
-    Clock,
-    CommittedBatch,
-    LoadedSnapshot,
-    MetadataLog,
-    TimerHandle,
-)
-from moldau.controller.snapshot_policy import SnapshotPolicy
-from moldau.controller.turns import SLICE_MS, Turns
 from moldau.metadata.image import MetadataImage, Provenance
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot, MetadataLogListener
 from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import BrokerRegistrationChangeRecord
 from moldau.protocol.schema import Message
+from moldau.runtime.clock import Clock, TimerHandle
+
+
+class MetadataLog(Protocol):
+    """A log of metadata records, written by one leader at a time."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record will get."""
+
+    @property
+    def voter_ids(self) -> Sequence[int]:
+        """The nodes that may lead the log: all of them have to support what is finalized."""
+
+    def append(
+        self,
+        records: Sequence[tuple[Message, int]],
+        *,
+        leader_epoch: int,
+        values: Sequence[bytes] | None = None,
+    ) -> tuple[ErrorCode, int]:
+        """Append records as one batch, to be committed later or never. `values` are the records
+        encoded, if that was done before.
+
+        Returns NONE and the offset of the last record; NOT_CONTROLLER when this node does not lead
+        in `leader_epoch`; KAFKA_STORAGE_ERROR when the disk refuses it. The log is then as before.
+        """
+
+    def step_down(self) -> None:
+        """Stop leading, in favour of any other voter; for a leader that cannot do its work."""
+
+    def add_listener(self, listener: MetadataLogListener) -> object:
+        """Deliver everything there is, then everything that comes."""
+
+    def write_snapshot(
+        self,
+        *,
+        end_offset: int,
+        leader_epoch: int,
+        last_contained_log_time_ms: int,
+        records: Iterator[tuple[Message, int]],
+    ) -> Awaitable[None]:
+        """Write a snapshot that stands for everything below `end_offset`, then trim the log.
+
+        Raises:
+            OSError: it could not be written; nothing changed.
+        """
+
+
+RETRY_AFTER_MS: Final = 60_000.0
+
+
+class SnapshotPolicy:
+    """When to write a metadata snapshot: after `metadata.log.max.record.bytes.between.snapshots` of
+    committed bytes, or `metadata.log.max.snapshot.interval.ms`. Times are monotonic milliseconds.
+    Invariant: a log without new records asks for no snapshot.
+    """
+
+    __slots__ = (
+        "_bytes_since",
+        "_interval_ms",
+        "_last_ms",
+        "_max_bytes",
+        "_not_before_ms",
+        "_records_since",
+    )
+
+    def __init__(self, *, max_bytes: int, interval_ms: int) -> None:
+        """`interval_ms` 0 means never because of time."""
+        self._max_bytes = max_bytes
+        self._interval_ms = interval_ms
+        self._bytes_since = 0
+        self._records_since = False
+        self._last_ms = 0.0
+        self._not_before_ms = 0.0
+
+    def start(self, now_ms: float) -> None:
+        """Start to count the interval."""
+        self._last_ms = now_ms
+
+    def on_committed(self, size_bytes: int, *, has_records: bool) -> None:
+        """A batch was committed."""
+        self._bytes_since += size_bytes
+        self._records_since |= has_records
+
+    def reason(self, now_ms: float) -> str | None:
+        """Why a snapshot is due now, None when it is not."""
+        if not self._records_since or now_ms < self._not_before_ms:
+            return None
+        if self._bytes_since >= self._max_bytes:
+            return f"{self._bytes_since} bytes were committed since the last one"
+        if self._interval_ms and now_ms - self._last_ms >= self._interval_ms:
+            return f"the last one is {int(now_ms - self._last_ms)} ms old"
+        return None
+
+    def begin(self, now_ms: float) -> None:
+        """A snapshot is being written: later batches count for the next one."""
+        self._bytes_since = 0
+        self._records_since = False
+        self._last_ms = now_ms
+
+    def failed(self) -> None:
+        """The snapshot was not written: ask again later, as a full disk does not heal at once."""
+        self._records_since = True
+        self._bytes_since = self._max_bytes
+        self._not_before_ms = self._last_ms + RETRY_AFTER_MS
+
+    def next_check_ms(self, now_ms: float) -> float | None:
+        """In how many milliseconds to look again because of time."""
+        if not self._interval_ms:
+            return None
+        return max(self._last_ms + self._interval_ms - now_ms, 1_000.0)
+
+
+SLICE_MS: Final = 5.0
+"""How long the pieces may hold the loop at a time. Other work on the state waits for them: slices
+are longer than those of work that nothing waits for.
+"""
+
+
+class Turns:
+    """Work on the controller's state: one piece after the other, each cut into slices.
+
+    States: idle, or a piece is under way and a timer or `take` itself carries it on. Invariant: a
+    piece begins when every earlier one has ended, so that nothing changes under it; the loop is
+    held for one slice and one step of a piece at most. A small piece is done before `take` returns,
+    if no other is under way.
+    """
+
+    __slots__ = ("_clock", "_current", "_is_running", "_line", "_slice_ms", "_timer")
+
+    def __init__(self, clock: Clock, slice_ms: float = SLICE_MS) -> None:
+        self._clock = clock
+        self._slice_ms = slice_ms
+        self._line: deque[Steps[None]] = deque()
+        self._current: Steps[None] | None = None
+        self._is_running = False
+        self._timer: TimerHandle | None = None
+
+    def take(self, steps: Steps[None]) -> None:
+        """Do a piece of work now, or after the pieces before it."""
+        self._line.append(steps)
+        if not self._is_running and self._timer is None:
+            self._run()
+
+    def clear(self) -> None:
+        """Call off what is under way and what waits; harmless from inside a piece."""
+        line, self._line = self._line, deque()
+        self._current = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for steps in line:
+            steps.close()
+
+    def _run(self) -> None:
+        self._timer = None
+        self._is_running = True
+        slice_end_ms = self._clock.monotonic_ms() + self._slice_ms
+        try:
+            while self._line:
+                steps = self._current = self._line.popleft()
+                for _ in steps:
+                    if self._current is not steps:
+                        steps.close()  # it has called itself off
+                        break
+                    if self._clock.monotonic_ms() >= slice_end_ms:
+                        self._line.appendleft(steps)
+                        return
+                if self._clock.monotonic_ms() >= slice_end_ms:
+                    return
+        finally:
+            self._is_running = False
+            self._current = None
+            # A piece that has failed does not keep the others waiting.
+            if self._line and self._timer is None:
+                self._timer = self._clock.call_later(0.0, self._run)
+
 
 logger = logging.getLogger("moldau.controller")
 
@@ -49,7 +220,7 @@ MAX_WAITING_REQUESTS: Final = 1_000
 MIN_SESSION_CHECK_MS: Final = 10.0
 LATE_SESSION_CHECK_MS: Final = 1_000.0
 """A check that is later than this waits once more for so long: the node has stood still, and the
-heartbeats that came meanwhile are to be read first.
+heartbeats that arrived in that time are to be read first.
 """
 
 
@@ -116,7 +287,7 @@ class Controller:
         self.active_since: asyncio.Event = asyncio.Event()
 
     def start(self) -> None:
-        """Listen to the log: replays everything, and activates if this node leads."""
+        """Listen to the log: replay everything, and become active if this node leads."""
         self._snapshots.start(self._clock.monotonic_ms())
         self._log.add_listener(self)
         self._arm_snapshot_timer()
@@ -147,7 +318,7 @@ class Controller:
         return await self.ask(request, timeout_ms=timeout_ms)
 
     def ask(self, request: Message, *, timeout_ms: float) -> asyncio.Future[Any]:
-        """As `handle`; the request has its place among the others when this returns."""
+        """As `handle`; the request has its place in line when this returns."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def complete(response: Any, failure: RequestFailed | None) -> None:
@@ -229,7 +400,7 @@ class Controller:
     def _step(
         self, request: Message, result: ControllerResult[Any], waiting: _Waiting
     ) -> Steps[None]:
-        """The next step of a big change; also when nobody waits for its answer any more."""
+        """The next step of a big change; also when its sender does not wait any more."""
         following = self._core.resume(
             request,
             result,
@@ -280,7 +451,7 @@ class Controller:
         self._committed_offset = self._last_appended_offset = snapshot.end_offset - 1
 
     def handle_commit(self, batch: CommittedBatch) -> None:
-        """Apply a batch, and answer whom it makes certain."""
+        """Apply a batch, and answer the requests whose outcome it commits."""
         provenance = Provenance(batch.last_offset, batch.leader_epoch, batch.append_timestamp_ms)
         self._core.on_committed(batch.records, provenance)
         self._committed_offset = batch.last_offset
@@ -299,7 +470,7 @@ class Controller:
             waiting.complete(waiting.response, None)
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
-        """Become active, or stop being it."""
+        """Become active, or stop being active."""
         if self.is_active:
             self._turns.clear()
             self._core.deactivate()
@@ -335,7 +506,7 @@ class Controller:
                 each.next_step.cancel()
             self._fail(each, failure.error, failure.message)
 
-    # -- what happens by itself ------------------------------------------------------------------
+    # -- timers ----------------------------------------------------------------------------------
 
     def _arm_session_timer(self) -> None:
         if self._session_timer is not None or not self.is_active or self._is_closed:
@@ -439,7 +610,7 @@ class Controller:
             self._snapshot_task = None
 
     async def close(self) -> None:
-        """Answer nobody any more; wait for a snapshot that is being written."""
+        """Fail all requests; wait for a snapshot that is being written."""
         self._is_closed = True
         self._turns.clear()
         self.active_since.clear()

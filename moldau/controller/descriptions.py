@@ -18,7 +18,6 @@ from moldau.config import (
     describe_topic_config,
 )
 from moldau.controller.resource_requests import may_see_config
-from moldau.metadata.described_configs import DescribedEntries
 from moldau.metadata.features import supports_controller_registration
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.steps import Steps
@@ -36,6 +35,7 @@ from moldau.protocol.messages.p60_describe_cluster import (
 )
 from moldau.protocol.schema import Message
 from moldau.server.authorizer import Operation
+from moldau.server.described_configs import DescribedEntries
 from moldau.server.request_context import Sender
 
 BROKER_ENDPOINTS: Final = 1

@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from moldau.controller import CommittedBatch, LoadedSnapshot
 from moldau.controller.apis import ControllerApis
 from moldau.metadata.features import (
     METADATA_VERSION,
@@ -21,6 +20,7 @@ from moldau.metadata.features import (
     supports_controller_registration,
 )
 from moldau.metadata.image import MetadataImage
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages.p70_controller_registration import (
     ControllerRegistrationRequest,

@@ -1,1 +1,1 @@
-"""What the cluster is (`image`) and who may change it (`controller`)."""
+"""What the cluster is: the image of its metadata log, and the features it may run at."""

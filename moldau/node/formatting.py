@@ -14,8 +14,12 @@ from uuid import UUID
 
 from moldau.config import ConfigError, NodeConfig
 from moldau.config.listeners import parse_quorum_voters
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
-from moldau.metadata.features import KRAFT_VERSION, LATEST_KRAFT_LEVEL
+from moldau.metadata.features import (
+    KRAFT_VERSION,
+    LATEST_KRAFT_LEVEL,
+    feature_records,
+    initial_feature_levels,
+)
 from moldau.protocol.types import (
     RESERVED_TOPIC_IDS,
     random_topic_id,
@@ -76,7 +80,7 @@ class FormatPlan:
     ) -> FormatPlan:
         """The plan for a node's configuration; the latest feature levels unless others are given.
 
-        The levels are those of `metadata.bootstrap.initial_feature_levels`.
+        The levels are those of `metadata.features.initial_feature_levels`.
 
         Args:
             initial_controllers: the first voters, empty for none (`--no-initial-controllers`);

@@ -12,7 +12,8 @@ import threading
 from collections import deque
 from typing import Final, Protocol
 
-from moldau.raft import CommittedBatch, LoadedSnapshot, Subscription
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot
+from moldau.raft import Subscription
 
 MAX_RELAYED_BATCHES: Final = 1_000
 MAX_RELAYED_BYTES: Final = 64 * 1024 * 1024

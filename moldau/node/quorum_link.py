@@ -29,12 +29,12 @@ from moldau.broker.lifecycle.metadata_progress import (
     wait_applied,
 )
 from moldau.metadata.image import Provenance
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.quorum_node import QuorumNode, RequestUndelivered
 from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
 from moldau.protocol.schema import Message
-from moldau.raft import CommittedBatch, LoadedSnapshot
 from moldau.runtime.leader_link import LeaderAddress
 
 CATCH_UP_TIMEOUT_S: Final = 120.0

@@ -27,7 +27,7 @@ from moldau.controller.apis import ControllerApis, LongWork
 from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
 from moldau.controller.registration import ControllerRegistrationManager
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
+from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.node.metadata_relay import MetadataConsumer, MetadataRelay
 from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message

@@ -2,19 +2,16 @@
 
 from moldau.raft.core.values import SnapshotId
 from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterEndpoint, VoterSet
+from moldau.raft.delivery import Subscription
 from moldau.raft.format import check_unformatted, read_bootstrap, write_bootstrap
-from moldau.raft.log_settings import MetadataLogSettings
-from moldau.raft.peer_network import NoPeers, PeerNetwork
-from moldau.raft.peers import ConnectionPeers
+from moldau.raft.peers import ConnectionPeers, NoPeers, PeerNetwork
 from moldau.raft.quorum_log import QuorumLog, QuorumStatus
 from moldau.raft.request_handler import RAFT_APIS, RaftRequestHandler
-from moldau.raft.subscription import LogListener, Subscription
 from moldau.raft.values import (
     METADATA_DIRECTORY,
     METADATA_TOPIC,
-    CommittedBatch,
-    LoadedSnapshot,
     MetadataLogError,
+    MetadataLogSettings,
     QuorumStopped,
 )
 
@@ -23,10 +20,7 @@ __all__ = [
     "METADATA_DIRECTORY",
     "METADATA_TOPIC",
     "RAFT_APIS",
-    "CommittedBatch",
     "ConnectionPeers",
-    "LoadedSnapshot",
-    "LogListener",
     "MetadataLogError",
     "MetadataLogSettings",
     "NoPeers",

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from moldau.protocol.schema import Message
 from moldau.raft.core.voters import VoterSet
-from moldau.raft.quorum_state import QUORUM_STATE
 from moldau.raft.snapshot_files import (
     BOOTSTRAP_CHECKPOINT,
     BOOTSTRAP_SNAPSHOT,
@@ -22,6 +21,7 @@ from moldau.raft.snapshot_files import (
     snapshot_path,
     write_snapshot_file,
 )
+from moldau.raft.state_files import QUORUM_STATE
 from moldau.raft.values import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.filesystem import Filesystem
 

@@ -1,40 +1,40 @@
 """The metadata log on disk: `__cluster_metadata-0` with its segments, snapshots and election state.
 
-Owns: opening it, in every state a crash can leave it, and reading it back. Must not: lead or
-deliver.
-Invariant: after `open_log_files` the latest snapshot and the log overlap or touch: every record
-that was ever flushed is in one of them. Everything in the log is on stable storage.
+Owns: opening it, in every state a crash can leave it, the core's view of it, and reading it back.
+Must not: lead or deliver. Invariant: after `open_log_files` the latest snapshot and the log overlap
+or touch: every record that was ever flushed is in one of them. Everything in the log is on stable
+storage.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from moldau.metadata.log import LoadedSnapshot
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.records import ControlRecordType
 from moldau.protocol.types import METADATA_TOPIC_ID, TopicPartition
 from moldau.raft.batch_codec import DecodedBatch, decode_batches
-from moldau.raft.core.values import ElectionState, SnapshotId
-from moldau.raft.core.voter_history import VoterHistory
-from moldau.raft.core.voters import VoterSet
-from moldau.raft.flushed_end import read_flushed_end, write_flushed_end
-from moldau.raft.quorum_state import QUORUM_STATE, read_quorum_state
+from moldau.raft.core.values import ElectionState, EpochEnd, SnapshotId
+from moldau.raft.core.voters import VoterHistory, VoterSet
 from moldau.raft.snapshot_files import (
+    finish_install,
     list_snapshots,
     read_snapshot_file,
     remove_unfinished,
     snapshot_path,
 )
-from moldau.raft.snapshot_install import finish_install
-from moldau.raft.values import (
-    METADATA_DIRECTORY,
-    METADATA_TOPIC,
-    LoadedSnapshot,
-    MetadataLogError,
+from moldau.raft.state_files import (
+    QUORUM_STATE,
+    read_flushed_end,
+    read_quorum_state,
+    write_flushed_end,
 )
+from moldau.raft.values import METADATA_DIRECTORY, METADATA_TOPIC, MetadataLogError
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import FileRegion, Filesystem
 from moldau.storage.faults import CorruptFile, DiskFull, LogOffline
@@ -50,8 +50,11 @@ READ_BYTES = 1024 * 1024
 
 @dataclass(slots=True)
 class LogFiles:
-    """An opened metadata log. `snapshots` are ids, oldest first; `flushed_end_offset` is what
-    `flushed-end-offset` says.
+    """An opened metadata log, and the LogView that the quorum core asks.
+
+    `snapshots` are ids, oldest first; `cached_snapshot` is the decoded content of the latest one,
+    while it is kept; `flushed_end_offset` is what `flushed-end-offset` says. An epoch that only the
+    snapshot at the log's start has counts as the epoch before the first record.
     """
 
     filesystem: Filesystem
@@ -60,8 +63,96 @@ class LogFiles:
     snapshots: list[SnapshotId]
     voters: VoterHistory
     quorum_state: ElectionState
-    latest_snapshot: LoadedSnapshot | None = field(default=None)
+    cached_snapshot: LoadedSnapshot | None = None
     flushed_end_offset: int = 0
+
+    # -- the view of the core ---------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def last_leader_epoch(self) -> int:
+        log = self.log
+        if log.log_end_offset > log.log_start_offset:
+            epoch = log.leader_epoch_cache.epoch_for_offset(log.log_end_offset - 1)
+            assert epoch >= 0, "every record's epoch is known"
+            return epoch
+        return self.snapshots[-1].leader_epoch if self.snapshots else 0
+
+    def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
+        log = self.log
+        entries = log.leader_epoch_cache.entries
+        index = bisect_right(entries, leader_epoch, key=lambda entry: entry.leader_epoch)
+        if index > 0:
+            ends_at = entries[index].start_offset if index < len(entries) else log.log_end_offset
+            return EpochEnd(entries[index - 1].leader_epoch, ends_at)
+        for snapshot in reversed(self.snapshots):
+            is_at_start = snapshot.end_offset == log.log_start_offset
+            if is_at_start and snapshot.leader_epoch <= leader_epoch:
+                return EpochEnd(snapshot.leader_epoch, log.log_start_offset)
+        return EpochEnd(0, log.log_start_offset)
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None:
+        return self.snapshots[-1] if self.snapshots else None
+
+    @property
+    def earliest_snapshot(self) -> SnapshotId | None:
+        return self.snapshots[0] if self.snapshots else None
+
+    def has_snapshot(self, snapshot_id: SnapshotId) -> bool:
+        return snapshot_id in self.snapshots
+
+    # -- reading it back ------------------------------------------------------------------------
+
+    def read(self, start_offset: int, end_offset: int) -> Iterator[DecodedBatch]:
+        """The batches from `start_offset` to `end_offset` (exclusive). Blocks.
+
+        Raises:
+            MetadataLogError: damage, or the log is offline.
+        """
+        next_offset = start_offset
+        while next_offset < end_offset:
+            batches = self.finish_read(self.start_read(next_offset, end_offset), next_offset)
+            if not batches:
+                raise MetadataLogError(f"{self.directory}: nothing at offset {next_offset}")
+            yield from batches
+            next_offset = batches[-1].header.next_offset
+
+    def start_read(self, start_offset: int, end_offset: int) -> FileRegion | bytes:
+        """Find the bytes of some batches from the one that holds `start_offset` on; on the log's
+        own loop. Raises: MetadataLogError.
+        """
+        result = self.log.read(start_offset, max_bytes=READ_BYTES, max_offset=end_offset)
+        if result.error is not ErrorCode.NONE:
+            raise MetadataLogError(
+                f"{self.directory}: reading at offset {start_offset}: "
+                f"{result.error_message or result.error.name}"
+            )
+        return result.records
+
+    def finish_read(self, region: FileRegion | bytes, start_offset: int) -> list[DecodedBatch]:
+        """Read and decode what `start_read` found, checking every CRC; in any thread.
+
+        Raises: MetadataLogError.
+        """
+        if isinstance(region, bytes):
+            return list(decode_batches(region, self.directory))
+        try:
+            data = region.read()
+            source = region.file.name
+        except OSError as error:
+            raise MetadataLogError(f"{self.directory}: {error}") from None
+        finally:
+            region.release()
+        batches = list(decode_batches(data, source))
+        return [batch for batch in batches if batch.header.last_offset >= start_offset]
 
 
 def open_log_files(
@@ -85,8 +176,8 @@ def open_log_files(
     filesystem.mkdirs(directory)
     filesystem.fsync_directory(metadata_directory)  # or a vote could vanish with the directory
     quorum_state = read_quorum_state(filesystem, directory)
-    # A process that was killed may have renamed it and not yet synced the directory: what is acted
-    # upon from here on must not vanish with the power.
+    # A process that was killed may have renamed the file and not synced the directory yet: the
+    # state that this process acts upon must not vanish with the power.
     filesystem.fsync_directory(directory)
     _check_topic_id(filesystem, directory)
     finish_install(filesystem, directory)
@@ -106,7 +197,8 @@ def open_log_files(
     try:
         _check_epoch(directory, quorum_state, log, snapshots)
         _finish_trim(files)
-        for batch in read_log(files, _replay_start(files), log.log_end_offset):
+        start_offset = max(snapshots[-1].end_offset if snapshots else 0, log.log_start_offset)
+        for batch in files.read(start_offset, log.log_end_offset):
             found = voters_in_batch(directory, batch, history.latest)
             if found is not None:
                 history.append(*found)
@@ -144,7 +236,7 @@ def voters_in_batch(
 
 
 def _check_static_voters(directory: str, configured: VoterSet, recorded: VoterSet) -> None:
-    """A quorum whose voters are in its log needs none in its configuration, least of all others."""
+    """A quorum whose voters are in its log needs none in its configuration, and no others."""
     if not configured.voters or recorded.kraft_version < 1:
         return
     configured_ids = sorted(voter.voter_id for voter in configured.voters)
@@ -206,7 +298,7 @@ def _check_epoch(
     directory: str, quorum_state: ElectionState | None, log: Log, snapshots: list[SnapshotId]
 ) -> None:
     """An epoch is durable before its first record: a file that is behind its log is an old one,
-    and the votes since then are forgotten. One that is not there tells nothing, as in Apache Kafka.
+    and the votes since then are forgotten. A missing file says nothing, as in Apache Kafka.
     """
     epochs = [log.leader_epoch_cache.latest_epoch, *(each.leader_epoch for each in snapshots)]
     if quorum_state is not None and quorum_state.leader_epoch < max(epochs):
@@ -239,61 +331,3 @@ def _finish_trim(files: LogFiles) -> None:
         if snapshot_id.end_offset < first_offset:
             files.filesystem.unlink(snapshot_path(files.directory, snapshot_id))
             files.snapshots.remove(snapshot_id)
-
-
-def _replay_start(files: LogFiles) -> int:
-    start = files.snapshots[-1].end_offset if files.snapshots else 0
-    return max(start, files.log.log_start_offset)
-
-
-def read_log(files: LogFiles, start_offset: int, end_offset: int) -> Iterator[DecodedBatch]:
-    """The batches from `start_offset` to `end_offset` (exclusive). Blocks.
-
-    Raises:
-        MetadataLogError: damage, or the log is offline.
-    """
-    next_offset = start_offset
-    while next_offset < end_offset:
-        batches = read_chunk(files, next_offset, end_offset)
-        if not batches:
-            raise MetadataLogError(f"{files.directory}: nothing at offset {next_offset}")
-        yield from batches
-        next_offset = batches[-1].header.next_offset
-
-
-def read_chunk(files: LogFiles, start_offset: int, end_offset: int) -> list[DecodedBatch]:
-    """Some batches from the one that holds `start_offset` on. Blocks.
-
-    Raises:
-        MetadataLogError: damage, or the log is offline.
-    """
-    region = start_read(files, start_offset, end_offset)
-    return finish_read(files.directory, region, start_offset)
-
-
-def start_read(files: LogFiles, start_offset: int, end_offset: int) -> FileRegion | bytes:
-    """Find the bytes of a chunk; on the log's own loop. Raises: MetadataLogError."""
-    result = files.log.read(start_offset, max_bytes=READ_BYTES, max_offset=end_offset)
-    if result.error is not ErrorCode.NONE:
-        raise MetadataLogError(
-            f"{files.directory}: reading at offset {start_offset}: "
-            f"{result.error_message or result.error.name}"
-        )
-    return result.records
-
-
-def finish_read(
-    directory: str, region: FileRegion | bytes, start_offset: int
-) -> list[DecodedBatch]:
-    """Read and decode a chunk, checking every CRC; in any thread. Raises: MetadataLogError."""
-    if isinstance(region, bytes):
-        return list(decode_batches(region, directory))
-    try:
-        data = region.read()
-        source = region.file.name
-    except OSError as error:
-        raise MetadataLogError(f"{directory}: {error}") from None
-    finally:
-        region.release()
-    batches = list(decode_batches(data, source))
-    return [batch for batch in batches if batch.header.last_offset >= start_offset]

@@ -15,22 +15,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from moldau.metadata.log import CommittedBatch
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.leader_change_message import LeaderChangeMessage
 from moldau.protocol.messages.leader_change_message import Voter as LeaderChangeVoter
 from moldau.protocol.records import ControlRecordType, encode_control_batch
 from moldau.protocol.schema import Message
 from moldau.protocol.types import Buffer
-from moldau.raft.batch_codec import encode_data_batch, encode_values
+from moldau.raft.batch_codec import MAX_PIECE_BYTES, check_fetched, encode_data_batch, encode_values
 from moldau.raft.core.effects import AppendEpochStart, AppendFetched, AppendVoters
 from moldau.raft.core.values import ElectionState
 from moldau.raft.core.voters import VoterSet
-from moldau.raft.fetched_batches import MAX_PIECE_BYTES, check_fetched
-from moldau.raft.flushed_end import NOTE_EVERY, write_flushed_end
+from moldau.raft.delivery import RecentBatches
 from moldau.raft.log_files import LogFiles, voters_in_batch
-from moldau.raft.quorum_state import write_quorum_state
-from moldau.raft.recent_batches import RecentBatches
-from moldau.raft.values import CommittedBatch, MetadataLogError
+from moldau.raft.state_files import NOTE_EVERY, write_flushed_end, write_quorum_state
+from moldau.raft.values import MetadataLogError
 from moldau.runtime.clock import Clock
 from moldau.storage.append import AppendOrigin, AppendResult
 from moldau.storage.faults import DiskFull, LogOffline
@@ -54,7 +53,7 @@ VotersAt = tuple[int, VoterSet]
 
 @dataclass(slots=True)
 class FollowerAppend:
-    """What became of fetched batches: the voters in what was appended, and why not all was."""
+    """The outcome of fetched batches: the voters in those appended, and why the rest was not."""
 
     voters: list[VotersAt] = field(default_factory=list)
     has_appended: bool = False
@@ -62,7 +61,7 @@ class FollowerAppend:
 
 
 class RecordsFlush(FlushJob):
-    """As the job it is made of, without the indexes and the directory."""
+    """A flush job without the indexes and the directory."""
 
     __slots__ = ()
 
@@ -207,7 +206,7 @@ class LogStore:
 
     # -- a follower's ----------------------------------------------------------------------------
 
-    async def append_fetched(self, effect: AppendFetched, last_leader_epoch: int) -> FollowerAppend:
+    async def append_fetched(self, effect: AppendFetched) -> FollowerAppend:
         """Append what a leader sent, as far as it is good. Raises: MetadataLogError (the disk)."""
         outcome = FollowerAppend()
         if effect.base_offset != self._log.log_end_offset:
@@ -219,7 +218,7 @@ class LogStore:
             check_fetched,
             effect.records,
             base_offset=effect.base_offset,
-            last_leader_epoch=last_leader_epoch,
+            last_leader_epoch=self._files.last_leader_epoch,
             leader_epoch=effect.leader_epoch,
             max_piece_bytes=min(MAX_PIECE_BYTES, self._log.config.segment_bytes),
         )
@@ -261,7 +260,7 @@ class LogStore:
     # -- flush -----------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Flush in the background; what is appended meanwhile shares the next flush."""
+        """Flush in the background; appends during a flush share the next one."""
         if self._flush_task is None:
             self._flush_task = asyncio.get_running_loop().create_task(
                 self._flush(), name="metadata-flush"
@@ -305,7 +304,7 @@ class LogStore:
 
     def _start_flush(self) -> FlushJob | None:
         """Once the active segment has a durable name, its records are all that a commit needs: a
-        start after a crash makes the indexes anew. Raises: LogOffline, DiskFull.
+        start after a crash rebuilds the indexes. Raises: LogOffline, DiskFull.
         """
         job = self._log.start_flush()
         active = self._log.active_segment

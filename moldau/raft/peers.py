@@ -1,4 +1,4 @@
-"""Requests to other replicas over real connections.
+"""Requests to other replicas of the quorum: the port, and the port over real connections.
 
 Owns: the connections to each destination, their making and breaking, the limit of what waits for
 one. Must not: retry, or know what requests mean (`wire` does). Invariant: every request ends in its
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, Protocol
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -28,6 +28,32 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import Network
 
+
+class PeerNetwork(Protocol):
+    """Requests to other replicas."""
+
+    async def request(
+        self, destination: Destination, request: PeerRequest, timeout_ms: float
+    ) -> PeerResponse | None:
+        """The answer, or None when there is none within `timeout_ms` or the connection fails."""
+
+    async def close(self) -> None:
+        """Give up what is under way; every request from now on has no answer."""
+
+
+class NoPeers:
+    """The network of a quorum of one: no request is answered."""
+
+    async def request(
+        self, destination: Destination, request: PeerRequest, timeout_ms: float
+    ) -> PeerResponse | None:
+        """No answer."""
+        return None
+
+    async def close(self) -> None:
+        """Nothing is under way."""
+
+
 logger = logging.getLogger("moldau.raft")
 
 MAX_PENDING_PER_PEER: Final = 32
@@ -36,7 +62,7 @@ MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 
 
 class _Channel:
-    """One destination for one kind of requests. Nobody but `ConnectionPeers` uses it."""
+    """The connection to one destination for one kind of requests."""
 
     __slots__ = ("_connecting", "connection", "pending_count", "problem", "refusal")
 
@@ -44,7 +70,7 @@ class _Channel:
         self.connection: Connection | None = None
         self.pending_count = 0
         self.problem = ""
-        """What was last said to be wrong; said once, however often it is tried."""
+        """The last problem that was logged; a problem is logged once, however often it recurs."""
         self.refusal = ""
         """The error in the last answer, empty without one: ordinary while leaders change."""
         self._connecting = asyncio.Lock()

@@ -1,9 +1,10 @@
 """The quorum core at work: its decisions carried out on the disk and the network.
 
-Owns: the order event -> effects -> next event, the one timer, requests to peers, whoever waits for
-an answer of the core. Runs on one event loop; what waits for the disk goes through
+Owns: the order event -> effects -> next event, the one timer, requests to peers, and the callers
+that wait for an answer of the core. Runs on one event loop; what waits for the disk goes through
 `Filesystem.offload`. Must not: decide anything about elections, or know what records mean.
-Invariant: an effect is begun only when the one before it is complete; after a failed write or flush
+Invariant: an effect is begun only when the one before it is complete, and no event reaches the core
+before every effect of the events before it has been carried out; after a failed write or flush
 nothing is committed, sent or granted any more (what the disk holds is unknown), and the owner is
 told once.
 """
@@ -13,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -44,16 +46,116 @@ from moldau.raft.core.messages import (
 )
 from moldau.raft.core.values import NO_NODE, Leadership
 from moldau.raft.delivery import Delivery
-from moldau.raft.event_queue import EventQueue
 from moldau.raft.log_files import LogFiles
-from moldau.raft.log_settings import MetadataLogSettings
 from moldau.raft.log_store import LogStore, VotersAt
-from moldau.raft.peer_network import PeerNetwork
+from moldau.raft.peers import PeerNetwork
 from moldau.raft.snapshot_store import SnapshotRefused, SnapshotStore
-from moldau.raft.stored_log_view import StoredLogView
-from moldau.raft.values import MetadataLogError, QuorumStopped
+from moldau.raft.values import MetadataLogError, MetadataLogSettings, QuorumStopped
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.storage.faults import DiskFull, LogOffline
+
+MAX_QUEUED_EVENTS: Final = 1_000
+"""Requests of peers wait for a place when so many events are queued. The replica's own events
+(answers, timers, flushes) are bounded by its own requests."""
+
+Event = Callable[[], Sequence[Effect]]
+
+
+class EventQueue:
+    """The core's events, one after the other, and the effects of each, in order.
+
+    `carry_out` does one effect, `failed` is told of an exception of it; after the first failure
+    nothing is carried out any more.
+    """
+
+    def __init__(
+        self,
+        carry_out: Callable[[Effect], Awaitable[None]],
+        after_event: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._carry_out = carry_out
+        self._after_event = after_event
+        self._failed = failed
+        self._events: deque[Event] = deque()
+        self._effects: deque[Effect] = deque()
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._idle = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.is_stopped = False
+
+    def start(self) -> None:
+        """Begin to take events."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="metadata-quorum")
+
+    def post(self, event: Event) -> None:
+        """Queue an event; it is dropped when the queue has stopped."""
+        if self.is_stopped:
+            return
+        self._events.append(event)
+        self._idle.clear()
+        self._wake.set()
+        if len(self._events) >= MAX_QUEUED_EVENTS:
+            self._room.clear()
+
+    def add_effects(self, effects: Sequence[Effect]) -> None:
+        """Carry out further effects after those that are due: an event that could not wait."""
+        if effects and not self.is_stopped:
+            self._effects.extend(effects)
+            self._idle.clear()
+            self._wake.set()
+
+    async def has_room(self) -> None:
+        """Wait until fewer than MAX_QUEUED_EVENTS events are queued.
+
+        A caller that posts without another await keeps to that limit.
+        """
+        while not self._room.is_set():  # callers that were woken before may have taken the place
+            await self._room.wait()
+
+    async def is_idle(self) -> None:
+        """Wait until every event and effect is done with (or the queue has stopped)."""
+        await self._idle.wait()
+
+    def stop(self) -> None:
+        """Take no event and carry out no effect any more; the one under way is finished."""
+        self.is_stopped = True
+        self._events.clear()
+        self._effects.clear()
+        self._wake.set()
+        self._room.set()
+
+    async def closed(self) -> None:
+        """After `stop`: wait for the effect under way."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while not self.is_stopped:
+                if self._effects:
+                    await self._carry_out(self._effects.popleft())
+                elif self._events:
+                    event = self._events.popleft()
+                    if len(self._events) < MAX_QUEUED_EVENTS:
+                        self._room.set()
+                    self._effects.extend(event())
+                    self._after_event()
+                else:
+                    self._idle.set()
+                    self._wake.clear()
+                    await self._wake.wait()
+        except (asyncio.CancelledError, GeneratorExit):
+            raise  # the loop ends
+        except BaseException as error:
+            self.stop()
+            self._failed(error)
+            raise
+        finally:
+            self._idle.set()
+
 
 logger = logging.getLogger("moldau.raft")
 
@@ -61,7 +163,7 @@ CLOSE_TIMEOUT_MS: Final = 5_000.0
 """How long closing waits for the quorum to elect another leader."""
 MIN_TICK_MS: Final = 1.0
 MAX_SENDS: Final = 1_000
-"""Requests to peers under way. The core has a few per peer: more is a fault of ours."""
+"""Requests to peers under way. The core has a few per peer: more is a programming error."""
 
 
 class QuorumDriver:
@@ -100,7 +202,7 @@ class QuorumDriver:
         self.core = QuorumCore(
             settings.quorum_settings(),
             dice,
-            StoredLogView(files),
+            files,
             election=files.quorum_state,
             voters=files.voters,
             high_watermark=high_watermark,
@@ -116,11 +218,11 @@ class QuorumDriver:
         self._timer_due_ms: float | None = None
         self._flush_ended = asyncio.Event()
         self._refusal: str | None = None
-        """Why the last fetched records were refused; said once, however often they come again."""
+        """Why the last fetched records were refused; logged once, however often they come again."""
         self._is_started = False
 
     async def start(self) -> None:
-        """Take part in the quorum; one that needs nobody else leads on return.
+        """Take part in the quorum; a quorum of one leads on return.
 
         Raises:
             MetadataLogError: the first steps failed; everything is closed.
@@ -214,7 +316,7 @@ class QuorumDriver:
                 self._on_fatal(f"metadata log: {reason}")
 
     def _halt(self) -> None:
-        """Carry out nothing any more, answer nobody."""
+        """Carry out nothing and answer no request any more."""
         self.events.stop()
         self._flush_ended.set()
         if self._timer is not None:
@@ -223,7 +325,7 @@ class QuorumDriver:
         for token in list(self._tokens):
             if not token.done():
                 token.set_exception(QuorumStopped(self.failure or "the metadata log is closed"))
-                token.exception()  # seen: whoever asked may have gone
+                token.exception()  # retrieved: the caller may have gone
 
     # -- effects ---------------------------------------------------------------------------------
 
@@ -281,7 +383,7 @@ class QuorumDriver:
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sends.discard(task)
-        # A request that is never answered would be waited for without end.
+        # A request that is never answered would be awaited for ever.
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_broken(error)
 
@@ -292,8 +394,8 @@ class QuorumDriver:
         self.events.post(lambda: self.core.on_response(effect, response, self.now_ms()))
 
     def _look_for_double(self, leader_id: int, leader_epoch: int) -> None:
-        """Say, once per epoch, why nothing comes to a node whose own id leads elsewhere (KIP-853):
-        it cannot follow itself.
+        """Warn, once per epoch, that the leader has this node's own id and another directory: a
+        node cannot follow itself, and gets no records (KIP-853).
         """
         election = self.core.election
         is_known = leader_epoch < election.leader_epoch or (
@@ -312,15 +414,14 @@ class QuorumDriver:
         )
 
     async def _append_fetched(self, effect: AppendFetched) -> None:
-        last_leader_epoch = StoredLogView(self._files).last_leader_epoch
-        outcome = await self.store.append_fetched(effect, last_leader_epoch)
+        outcome = await self.store.append_fetched(effect)
         if outcome.has_appended:
             self.on_appended(outcome.voters)
         if outcome.refusal != self._refusal and outcome.refusal is not None:
             logger.warning("records of the quorum's leader are refused: %s", outcome.refusal)
         self._refusal = outcome.refusal
         if outcome.refusal is not None:
-            self._add(self.core.on_append_refused(outcome.refusal, self.now_ms()))
+            self._add(self.core.on_append_refused(self.now_ms()))
 
     async def _write_snapshot_chunk(self, effect: WriteSnapshotChunk) -> None:
         snapshot_id = effect.snapshot_id
@@ -330,7 +431,7 @@ class QuorumDriver:
             installed = await self.snapshots.write_chunk(effect)
         except SnapshotRefused as refusal:
             logger.warning("snapshot %s of the leader is refused: %s", snapshot_id, refusal)
-            self._add(self.core.on_snapshot_refused(snapshot_id, str(refusal), self.now_ms()))
+            self._add(self.core.on_snapshot_refused(self.now_ms()))
             return
         if installed is None:
             return
@@ -393,7 +494,7 @@ class QuorumDriver:
             await asyncio.wait([farewell])
             timer.cancel()
             if not farewell.cancelled():
-                farewell.exception()  # a failure meanwhile has been told already
+                farewell.exception()  # retrieved: a failure was reported by `fail`
         await self.close_down()
 
     async def close_down(self) -> None:
@@ -412,6 +513,6 @@ class QuorumDriver:
 
 
 def _settle(token: asyncio.Future[Any], outcome: object) -> None:
-    """Answer whoever asked, unless they have gone."""
+    """Answer the caller, unless it has gone."""
     if not token.done():
         token.set_result(outcome)

@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from moldau.metadata.log import MetadataLogListener
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
-from moldau.raft.core import Role
+from moldau.raft.core import QuorumCore, Role
 from moldau.raft.core.effects import Complete, Effect
 from moldau.raft.core.messages import PeerRequest, PeerResponse
 from moldau.raft.core.values import Leadership, ReplicaKey, ReplicaProgress, SnapshotId
 from moldau.raft.core.voters import VoterDescription, VoterSet
+from moldau.raft.delivery import Subscription
 from moldau.raft.log_files import LogFiles, open_log_files
-from moldau.raft.log_settings import MetadataLogSettings
-from moldau.raft.peer_network import NoPeers, PeerNetwork
+from moldau.raft.peers import NoPeers, PeerNetwork
 from moldau.raft.quorum_driver import QuorumDriver
-from moldau.raft.subscription import LogListener, Subscription
-from moldau.raft.values import QuorumStopped
+from moldau.raft.values import MetadataLogSettings, QuorumStopped
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import LogOffline
@@ -159,7 +159,7 @@ class QuorumLog:
 
     @property
     def leadership(self) -> Leadership:
-        """Who leads, as far as this replica knows; listeners hear of it later, in its order."""
+        """The leader as this replica knows it; listeners are told later, in log order."""
         return self._delivery.leadership
 
     @property
@@ -190,7 +190,7 @@ class QuorumLog:
         )
 
     def on_leadership_change(self, watcher: Callable[[Leadership], object]) -> None:
-        """Call `watcher` whenever this replica takes another for the leader, or nobody."""
+        """Call `watcher` whenever this replica learns of another leader, or of the loss of one."""
         self._driver.leadership_watchers.append(watcher)
 
     def append(
@@ -222,8 +222,8 @@ class QuorumLog:
             and self._driver.failure is None
         )
 
-    def add_listener(self, listener: LogListener) -> Subscription:
-        """Deliver everything there is to `listener`, then everything that commits."""
+    def add_listener(self, listener: MetadataLogListener) -> Subscription:
+        """Deliver the committed log to `listener`, then every batch that commits."""
         return self._delivery.add_listener(listener)
 
     def release_cached_snapshot(self) -> None:
@@ -292,12 +292,11 @@ class QuorumLog:
 
         Raises: QuorumStopped.
         """
-        core = self._core
         return await self._change(
-            lambda token: core.add_voter(
+            lambda core, token, now_ms: core.add_voter(
                 token,
                 voter,
-                self._driver.now_ms(),
+                now_ms,
                 ack_when_committed=ack_when_committed,
                 timeout_ms=timeout_ms,
             )
@@ -305,10 +304,9 @@ class QuorumLog:
 
     async def remove_voter(self, voter: ReplicaKey, *, timeout_ms: int) -> tuple[ErrorCode, str]:
         """Remove a voter, be it this leader (KIP-853). Raises: QuorumStopped."""
-        core = self._core
         return await self._change(
-            lambda token: core.remove_voter(
-                token, voter, self._driver.now_ms(), timeout_ms=timeout_ms
+            lambda core, token, now_ms: core.remove_voter(
+                token, voter, now_ms, timeout_ms=timeout_ms
             )
         )
 
@@ -317,22 +315,18 @@ class QuorumLog:
 
         A replica that has stopped answers NOT_LEADER_OR_FOLLOWER.
         """
-        core = self._core
         try:
             return await self._change(
-                lambda token: core.upgrade_kraft_version(
-                    token, level, self._driver.now_ms(), timeout_ms=timeout_ms
+                lambda core, token, now_ms: core.upgrade_kraft_version(
+                    token, level, now_ms, timeout_ms=timeout_ms
                 )
             )
         except QuorumStopped as problem:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, str(problem)
 
     async def resign(self, preferred: ReplicaKey | None = None) -> tuple[ErrorCode, str]:
-        """Lead no longer, in favour of `preferred` if it can. Raises: QuorumStopped."""
-        core = self._core
-        return await self._change(
-            lambda token: core.resign(token, preferred, self._driver.now_ms())
-        )
+        """Stop leading, in favour of `preferred` if it can. Raises: QuorumStopped."""
+        return await self._change(lambda core, token, now_ms: core.resign(token, preferred, now_ms))
 
     def step_down(self) -> None:
         """See MetadataLog.step_down."""
@@ -349,9 +343,12 @@ class QuorumLog:
             self._stepping_down = None
 
     async def _change(
-        self, event: Callable[[asyncio.Future[Any]], Sequence[Effect]]
+        self, event: Callable[[QuorumCore, asyncio.Future[Any], float], Sequence[Effect]]
     ) -> tuple[ErrorCode, str]:
-        outcome: Complete = await self._driver.ask(event)
+        driver = self._driver
+        outcome: Complete = await driver.ask(
+            lambda token: event(driver.core, token, driver.now_ms())
+        )
         return outcome.error, outcome.message
 
     async def close(self) -> None:

@@ -27,8 +27,7 @@ from moldau.raft.core.values import ReplicaKey, ReplicaProgress
 from moldau.raft.core.voters import VoterDescription, VoterEndpoint
 from moldau.raft.quorum_log import QuorumLog, QuorumStatus
 from moldau.raft.values import METADATA_TOPIC, QuorumStopped
-from moldau.raft.wire import METADATA_PARTITION
-from moldau.raft.wire_server import Refused, decode_request, encode_response
+from moldau.raft.wire import METADATA_PARTITION, Refused, decode_request, encode_response
 from moldau.runtime.clock import Clock
 
 RAFT_APIS: Final = frozenset(
@@ -80,7 +79,7 @@ class RaftRequestHandler:
 
     async def handle(self, request: Message, api_version: int, client_host: str) -> Message:
         """The response to a request of `RAFT_APIS`; a fetch may wait as long as it asks for."""
-        del client_host  # nobody is judged by it here
+        del client_host  # of no meaning to the quorum
         try:
             match request:
                 case quorum.DescribeQuorumRequest():
@@ -92,10 +91,7 @@ class RaftRequestHandler:
                 case _:
                     return await self._peer(request, api_version)
         except QuorumStopped:
-            refusal: Any = response_class(request.API_KEY)()
-            refusal.error_code = ErrorCode.BROKER_NOT_AVAILABLE
-            stopped: Message = refusal
-            return stopped
+            return _refusal_of(request, ErrorCode.BROKER_NOT_AVAILABLE)
 
     async def _peer(self, request: Message, api_version: int) -> Message:
         try:
@@ -104,10 +100,7 @@ class RaftRequestHandler:
             return refusal.response
         assert not isinstance(decoded, KraftVersionRequest), "ApiVersions is the listener's"
         if decoded.leader_epoch > self._log.leader_epoch + MAX_EPOCH_JUMP:
-            impossible: Any = response_class(request.API_KEY)()
-            impossible.error_code = ErrorCode.INVALID_REQUEST
-            refused: Message = impossible
-            return refused
+            return _refusal_of(request, ErrorCode.INVALID_REQUEST)
         return encode_response(await self._log.handle(decoded), api_version, self._listener_name)
 
     # -- voters ----------------------------------------------------------------------------------
@@ -164,7 +157,7 @@ class RaftRequestHandler:
     def _describe_quorum(
         self, request: quorum.DescribeQuorumRequest, api_version: int
     ) -> quorum.DescribeQuorumResponse:
-        """DescribeQuorum v0–v2 (KIP-595, KIP-836, KIP-853): who leads, and how far everybody is."""
+        """DescribeQuorum v0–v2 (KIP-595, KIP-836, KIP-853): the leader and the progress."""
         status = self._log.status()
         response = quorum.DescribeQuorumResponse()
         named = len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
@@ -245,6 +238,13 @@ class RaftRequestHandler:
         if monotonic_ms is None:
             return -1
         return now_ms - round(self._clock.monotonic_ms() - monotonic_ms)
+
+
+def _refusal_of(request: Message, error: ErrorCode) -> Message:
+    response: Any = response_class(request.API_KEY)()
+    response.error_code = error
+    refused: Message = response
+    return refused
 
 
 def _text(error: ErrorCode, message: str) -> str | None:

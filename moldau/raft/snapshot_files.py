@@ -1,8 +1,12 @@
 """Snapshots of the metadata log: `<end offset>-<leader epoch>.checkpoint` (KIP-630).
 
-Owns: names, the order header - records - footer, writing beside and renaming, reading back whole.
-Must not: decide when to write or remove one. Invariant: a file under its final name is complete and
-durable; one that is not ends in `.part` and counts for nothing.
+Owns: names, the order header - records - footer, writing beside and renaming, reading back whole,
+and installing a snapshot that replaces the whole log, at whatever instant a crash comes. Must not:
+decide when to write, install or remove one. Invariant: a file under its final name is complete and
+durable; one that is not ends in `.part` and counts for nothing. While `snapshot-install` names a
+finished snapshot, the log beside it does not count, and the next start drops it; once that note is
+durably gone, the log counts, from the snapshot's end on. Without the note, a log that ends below
+the latest snapshot has lost what was flushed.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from moldau.metadata.log import LoadedSnapshot
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.messages.snapshot_footer_record import SnapshotFooterRecord
 from moldau.protocol.messages.snapshot_header_record import SnapshotHeaderRecord
@@ -22,8 +27,11 @@ from moldau.protocol.types import Buffer
 from moldau.raft.batch_codec import DecodedBatch, decode_batches, encode_data_batch
 from moldau.raft.core.values import SnapshotId
 from moldau.raft.core.voters import VoterSet
-from moldau.raft.values import LoadedSnapshot, MetadataLogError
+from moldau.raft.state_files import forget_flushed_end
+from moldau.raft.values import MetadataLogError
 from moldau.runtime.filesystem import Filesystem
+from moldau.storage.checkpoints import LEADER_EPOCH_CHECKPOINT
+from moldau.storage.log import Log
 
 CHECKPOINT_SUFFIX: Final = ".checkpoint"
 PARTIAL_SUFFIX: Final = ".checkpoint.part"
@@ -223,3 +231,79 @@ def _check_frame(path: str, batches: Sequence[DecodedBatch]) -> int:
         raise MetadataLogError(f"{path}: is not complete: it does not end with a footer")
     record, _ = SnapshotHeaderRecord.decode(header[0][1], _CONTROL_RECORD_VERSION)
     return record.last_contained_log_timestamp
+
+
+INSTALL_NOTE: Final = "snapshot-install"
+_SEGMENT_FILE: Final = re.compile(r"[0-9]{20}\.(log|index|timeindex|txnindex|snapshot)")
+
+
+def install_snapshot(
+    filesystem: Filesystem,
+    directory: str,
+    log: Log,
+    snapshot_id: SnapshotId,
+    writer: SnapshotWriter,
+) -> tuple[LoadedSnapshot, VoterSet]:
+    """Check the snapshot that `writer` holds, give it its name, begin the log at its end. Blocks.
+
+    Raises:
+        MetadataLogError: it is damaged; it is removed and nothing else changed.
+        LogOffline, OSError: the disk refuses; the next start finishes or undoes it.
+    """
+    try:
+        loaded, voters = read_snapshot_file(filesystem, writer.partial_path, snapshot_id)
+    except MetadataLogError:
+        writer.abandon()
+        raise
+    note = os.path.join(directory, INSTALL_NOTE)
+    name = os.path.basename(snapshot_path(directory, snapshot_id))
+    filesystem.write_atomically(note, f"{name}\n".encode())
+    forget_flushed_end(filesystem, directory)
+    writer.finish()
+    log.truncate_fully_and_start_at(snapshot_id.end_offset)
+    # What is left of the epochs belongs to records that are gone.
+    log.leader_epoch_cache.clear()
+    log.leader_epoch_cache.write()
+    _remove_other_snapshots(filesystem, directory, snapshot_id)
+    _remove_note(filesystem, directory)
+    return loaded, voters
+
+
+def finish_install(filesystem: Filesystem, directory: str) -> None:
+    """At the start, before the log is opened: finish or undo what a crash cut short. Blocks.
+
+    Raises:
+        MetadataLogError: the note or its snapshot is damaged; nothing was changed.
+        OSError: the disk refuses.
+    """
+    note = os.path.join(directory, INSTALL_NOTE)
+    if not filesystem.exists(note):
+        return
+    name = filesystem.read_bytes(note).decode(errors="replace").strip()
+    snapshot_id = parse_snapshot_name(name)
+    if snapshot_id is None:
+        raise MetadataLogError(f"{note}: {name[:60]!r} is not the name of a snapshot")
+    path = snapshot_path(directory, snapshot_id)
+    if filesystem.exists(path):
+        read_snapshot_file(filesystem, path, snapshot_id)
+        forget_flushed_end(filesystem, directory)
+        for each in filesystem.listdir(directory):
+            if _SEGMENT_FILE.fullmatch(each) or each == LEADER_EPOCH_CHECKPOINT:
+                filesystem.unlink(os.path.join(directory, each))
+        _remove_other_snapshots(filesystem, directory, snapshot_id)
+    _remove_note(filesystem, directory)
+
+
+def _remove_other_snapshots(
+    filesystem: Filesystem, directory: str, snapshot_id: SnapshotId
+) -> None:
+    for other in list_snapshots(filesystem, directory):
+        if other != snapshot_id:
+            filesystem.unlink(snapshot_path(directory, other))
+
+
+def _remove_note(filesystem: Filesystem, directory: str) -> None:
+    """Everything before this must be durable first: no later start drops the log any more."""
+    filesystem.fsync_directory(directory)
+    filesystem.unlink(os.path.join(directory, INSTALL_NOTE))
+    filesystem.fsync_directory(directory)

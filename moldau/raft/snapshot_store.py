@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
+from moldau.metadata.log import LoadedSnapshot
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
 from moldau.protocol.types import Buffer
@@ -20,10 +21,13 @@ from moldau.raft.core.effects import WriteSnapshotChunk
 from moldau.raft.core.values import SnapshotId
 from moldau.raft.core.voters import VoterSet
 from moldau.raft.log_files import LogFiles
-from moldau.raft.log_settings import MetadataLogSettings
-from moldau.raft.snapshot_files import SnapshotWriter, snapshot_batches, snapshot_path
-from moldau.raft.snapshot_install import install_snapshot
-from moldau.raft.values import LoadedSnapshot, MetadataLogError
+from moldau.raft.snapshot_files import (
+    SnapshotWriter,
+    install_snapshot,
+    snapshot_batches,
+    snapshot_path,
+)
+from moldau.raft.values import MetadataLogError, MetadataLogSettings
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import DiskFull, LogOffline
@@ -31,11 +35,11 @@ from moldau.storage.faults import DiskFull, LogOffline
 logger = logging.getLogger("moldau.raft")
 
 MAX_SNAPSHOT_BYTES: Final = 8 * 1024**3
-"""A leader that sends more than this for one snapshot is not believed."""
+"""A snapshot that grows beyond this is refused."""
 
 
 class SnapshotRefused(Exception):
-    """A fetched snapshot, or a piece of it, is of no use; it was removed."""
+    """A fetched snapshot, or a piece of it, is unusable; it was removed."""
 
 
 class SnapshotStore:
@@ -98,7 +102,7 @@ class SnapshotStore:
             except MetadataLogError as error:
                 raise SnapshotRefused(str(error)) from None
             self._files.snapshots[:] = [effect.snapshot_id]
-            self._files.latest_snapshot = loaded
+            self._files.cached_snapshot = loaded
             self._files.flushed_end_offset = 0
         logger.info("installed snapshot %s of the leader", effect.snapshot_id)
         return loaded, voters
@@ -151,13 +155,13 @@ class SnapshotStore:
         logger.info("wrote metadata snapshot %s", path)
 
     def register(self, snapshot_id: SnapshotId) -> bool:
-        """A snapshot has been written: trim what it makes dispensable; whether it counts.
+        """A snapshot has been written: trim what it replaces. Returns whether it counts.
 
         On the loop, between two effects. Raises: LogOffline.
         """
         snapshots = self._files.snapshots
         if snapshots and snapshots[-1].end_offset >= snapshot_id.end_offset:
-            # A later one was fetched meanwhile; the log begins behind this one.
+            # A later one has been fetched since; the log begins behind this one.
             try:
                 self._filesystem.unlink(snapshot_path(self._files.directory, snapshot_id))
             except OSError as problem:  # installing the later one has removed it, or the start will

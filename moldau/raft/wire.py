@@ -1,14 +1,17 @@
-"""What replicas say to each other, as requests and responses of the protocol: the asking side.
+"""What replicas of the quorum say to each other, as requests and responses of the protocol.
 
-Owns: which message and version a core request becomes, and what a response means. Must not: send.
-Invariant: a field that a version lacks is left out where the protocol allows it, and the request is
-not sent in that version where it does not. Sources: KIP-595, 630, 853, 996, 1166.
+Owns: which message and version each request and response of the core becomes, and what a message
+means, on the asking side and on the answering side; which requests are refused before the quorum
+sees them, and where the error then stands. Must not: send, or know the quorum's state. Invariants:
+a field that a version lacks is left out where the protocol allows it, and the request is not sent
+in that version where it does not; a request of another cluster, or about anything but the metadata
+log, never reaches the core. Sources: KIP-595, 630, 853, 996, 1166.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from moldau.protocol.messages import p01_fetch as fetch
@@ -19,10 +22,10 @@ from moldau.protocol.messages import p54_end_quorum_epoch as end
 from moldau.protocol.messages import p59_fetch_snapshot as fetch_snapshot
 from moldau.protocol.messages import p82_update_raft_voter as update
 from moldau.protocol.schema import Message
-from moldau.protocol.types import METADATA_TOPIC_ID
+from moldau.protocol.types import METADATA_TOPIC_ID, ZERO_UUID
 from moldau.raft.core import messages as core
-from moldau.raft.core.values import NO_NODE, Endpoints, EpochEnd, SnapshotId
-from moldau.raft.core.voters import VoterEndpoint
+from moldau.raft.core.values import NO_NODE, Endpoints, EpochEnd, ReplicaKey, SnapshotId
+from moldau.raft.core.voters import VoterDescription, VoterEndpoint
 from moldau.raft.values import METADATA_TOPIC
 
 METADATA_PARTITION: Final = 0
@@ -31,74 +34,132 @@ FETCH_MIN_VERSION: Final = 12
 """The first one with the epoch of the last record, without which logs cannot be compared."""
 FETCH_TOPIC_ID_VERSION: Final = 13
 FETCH_REPLICA_STATE_VERSION: Final = 15
+MAX_FETCH_BYTES: Final = 8 * 1024 * 1024
+"""What one answer carries at most, whatever was asked for (one larger batch excepted)."""
+MAX_FETCH_WAIT_MS: Final = 60_000
 
 VersionOf = Callable[[type[Message]], int]
-"""The version in which to speak a request to the peer; raises UnsupportedByPeer."""
+"""The version in which to send a request to the peer; raises UnsupportedByPeer."""
+
+T = TypeVar("T")
 
 
 class PreVoteUnsupported(LocalProtocolError):
     """The peer's version of Vote knows no PreVote."""
 
 
-class _Answer(Protocol):
-    """What every partition's answer has."""
+class Refused(Exception):
+    """The request gets an error before the quorum sees it; `response` says so."""
 
-    error_code: int
-    leader_id: int
-    leader_epoch: int
-
-
-class _HasTopics(Protocol):
-    error_code: int
-    topics: list[Any]
+    def __init__(self, response: Message) -> None:
+        super().__init__(type(response).__name__)
+        self.response = response
 
 
-class _NodeEndpoint(Protocol):
-    node_id: int
-    host: str
-    port: int
+# -- what the messages have in common ------------------------------------------------------------
 
 
-T = TypeVar("T")
-
-# -- requests ------------------------------------------------------------------------------------
-
-
-def encode_request(
-    request: core.PeerRequest, version_of: VersionOf, cluster_id: str
-) -> tuple[Message, int]:
-    """The protocol's message for a request, and the version to send it in.
-
-    Raises:
-        LocalProtocolError: the peer speaks no version that can carry it.
-    """
-    match request:
-        case core.FetchRequest():
-            return _fetch_request(request, version_of(fetch.FetchRequest), cluster_id)
-        case core.VoteRequest():
-            return _vote_request(request, version_of(vote.VoteRequest), cluster_id)
-        case core.BeginQuorumEpochRequest():
-            version = version_of(begin.BeginQuorumEpochRequest)
-            return _begin_request(request, version, cluster_id), version
-        case core.EndQuorumEpochRequest():
-            version = version_of(end.EndQuorumEpochRequest)
-            return _end_request(request, version, cluster_id), version
-        case core.FetchSnapshotRequest():
-            version = version_of(fetch_snapshot.FetchSnapshotRequest)
-            return _fetch_snapshot_request(request, version, cluster_id), version
-        case core.UpdateVoterRequest():
-            version = version_of(update.UpdateRaftVoterRequest)
-            return _update_request(request, version, cluster_id), version
-        case core.KraftVersionRequest():
-            version = version_of(api_versions.ApiVersionsRequest)
-            message = api_versions.ApiVersionsRequest()
-            if version >= 3:
-                message.client_software_name = "moldau"
-                message.client_software_version = "1"
-            return message, version
+def _encoded_listeners(endpoints: Endpoints, kind: Callable[..., T]) -> list[T]:
+    return [kind(name=name, host=host, port=port) for name, host, port in endpoints]
 
 
-def _vote_request(request: core.VoteRequest, version: int, cluster_id: str) -> tuple[Message, int]:
+def _endpoints(listeners: Sequence[Any]) -> Endpoints:
+    return tuple(VoterEndpoint(each.name, each.host, each.port) for each in listeners)
+
+
+def _voter_key(voter_id: int, directory_id: Any) -> ReplicaKey | None:
+    return ReplicaKey(voter_id, directory_id) if voter_id >= 0 else None
+
+
+def _single(items: Sequence[T]) -> T | None:
+    return items[0] if len(items) == 1 else None
+
+
+def _refused(response_class: Any, error: ErrorCode = ErrorCode.INVALID_REQUEST) -> Refused:
+    return Refused(response_class(error_code=error))
+
+
+def _named_partition(message: Any, response_class: type[Message]) -> Any:
+    """The metadata log's part of a request that must be about it alone. Raises: Refused."""
+    topic = _single(message.topics)
+    partition = _single(topic.partitions) if topic is not None else None
+    if (
+        topic is None
+        or partition is None
+        or topic.topic_name != METADATA_TOPIC
+        or partition.partition_index != METADATA_PARTITION
+    ):
+        raise _refused(response_class)
+    return partition
+
+
+def _nodes(
+    node_class: Any, response: Any, has_field: bool, endpoint: VoterEndpoint | None
+) -> list[Any]:
+    if not has_field or endpoint is None or response.leader_id == NO_NODE:
+        return []
+    return [node_class(node_id=response.leader_id, host=endpoint.host, port=endpoint.port)]
+
+
+def _encode_election_response(
+    api: Any,
+    response_class: type[Message],
+    response: Any,
+    version: int,
+    endpoint: VoterEndpoint | None,
+    **fields: Any,
+) -> Message:
+    """Vote, BeginQuorumEpoch and EndQuorumEpoch (`api`) are answered alike."""
+    answer = api.PartitionDataResponse(
+        error_code=response.error,
+        leader_id=response.leader_id,
+        leader_epoch=response.leader_epoch,
+        **fields,
+    )
+    return response_class(
+        topics=[api.TopicDataResponse(topic_name=METADATA_TOPIC, partitions=[answer])],
+        node_endpoints=_nodes(api.NodeEndpoint, response, version >= 1, endpoint),
+    )
+
+
+def _decode_election_response(message: Any, listener_name: str) -> tuple[Any, Endpoints]:
+    """The answer about the metadata log, and where the leader is. Raises: RemoteProtocolError."""
+    _require_no_error(message.error_code)
+    for topic in message.topics:
+        if topic.topic_name == METADATA_TOPIC:
+            answer = _only(topic.partitions)
+            return answer, _leader(message.node_endpoints, answer.leader_id, listener_name)
+    raise RemoteProtocolError("the answer says nothing of the metadata log")
+
+
+def _header(answer: Any) -> tuple[ErrorCode, int, int]:
+    return ErrorCode.of(answer.error_code), answer.leader_id, answer.leader_epoch
+
+
+def _require_no_error(error_code: int) -> None:
+    if error_code != ErrorCode.NONE:
+        error = ErrorCode.of(error_code)
+        raise RemoteProtocolError(f"the whole request was refused: {error.name}, {error.message}")
+
+
+def _only(items: list[Any]) -> Any:
+    if len(items) != 1:
+        raise RemoteProtocolError(f"{len(items)} answers to one question")
+    return items[0]
+
+
+def _leader(nodes: Iterable[Any], leader_id: int, listener_name: str) -> Endpoints:
+    return tuple(
+        VoterEndpoint(listener_name, node.host, node.port)
+        for node in nodes
+        if node.node_id == leader_id and leader_id != NO_NODE
+    )
+
+
+# -- Vote ----------------------------------------------------------------------------------------
+
+
+def _encode_vote_request(request: core.VoteRequest, version: int, cluster_id: str) -> Message:
     if request.pre_vote and version < 2:
         raise PreVoteUnsupported("the peer knows no PreVote")
     partition = vote.PartitionData(
@@ -117,10 +178,53 @@ def _vote_request(request: core.VoteRequest, version: int, cluster_id: str) -> t
             partition.voter_directory_id = request.voter.directory_id
     if version >= 2:
         partition.pre_vote = request.pre_vote
-    return message, version
+    return message
 
 
-def _begin_request(request: core.BeginQuorumEpochRequest, version: int, cluster_id: str) -> Message:
+def _decode_vote_request(message: vote.VoteRequest, version: int) -> core.VoteRequest:
+    partition = _named_partition(message, vote.VoteResponse)
+    request = core.VoteRequest(
+        candidate=ReplicaKey(partition.replica_id, partition.replica_directory_id),
+        voter=_voter_key(message.voter_id, partition.voter_directory_id),
+        leader_epoch=partition.replica_epoch,
+        last_leader_epoch=partition.last_offset_epoch,
+        log_end_offset=partition.last_offset,
+        pre_vote=partition.pre_vote,
+    )
+    is_possible = (
+        request.log_end_offset >= 0
+        and 0 <= request.last_leader_epoch <= request.leader_epoch
+        # A candidate has raised its epoch above every record's; a PreVote has not.
+        and (request.pre_vote or request.last_leader_epoch < request.leader_epoch)
+        and request.candidate.node_id >= 0
+    )
+    if not is_possible:
+        refusal = core.VoteResponse(ErrorCode.INVALID_REQUEST, NO_NODE, -1)
+        raise Refused(_encode_vote_response(refusal, version, None))
+    return request
+
+
+def _encode_vote_response(
+    response: core.VoteResponse, version: int, endpoint: VoterEndpoint | None
+) -> Message:
+    return _encode_election_response(
+        vote, vote.VoteResponse, response, version, endpoint, vote_granted=response.vote_granted
+    )
+
+
+def _decode_vote_response(message: Any, listener_name: str) -> core.VoteResponse:
+    answer, endpoints = _decode_election_response(message, listener_name)
+    return core.VoteResponse(
+        *_header(answer), vote_granted=answer.vote_granted, leader_endpoints=endpoints
+    )
+
+
+# -- BeginQuorumEpoch ----------------------------------------------------------------------------
+
+
+def _encode_begin_request(
+    request: core.BeginQuorumEpochRequest, version: int, cluster_id: str
+) -> Message:
     partition = begin.PartitionData(
         partition_index=METADATA_PARTITION,
         leader_id=request.leader_id,
@@ -132,14 +236,43 @@ def _begin_request(request: core.BeginQuorumEpochRequest, version: int, cluster_
         if request.voter is not None:
             message.voter_id = request.voter.node_id
             partition.voter_directory_id = request.voter.directory_id
-        message.leader_endpoints = [
-            begin.LeaderEndpoint(name=name, host=host, port=port)
-            for name, host, port in request.leader_endpoints
-        ]
+        message.leader_endpoints = _encoded_listeners(
+            request.leader_endpoints, begin.LeaderEndpoint
+        )
     return message
 
 
-def _end_request(request: core.EndQuorumEpochRequest, version: int, cluster_id: str) -> Message:
+def _decode_begin_request(
+    message: begin.BeginQuorumEpochRequest, _version: int
+) -> core.BeginQuorumEpochRequest:
+    partition = _named_partition(message, begin.BeginQuorumEpochResponse)
+    return core.BeginQuorumEpochRequest(
+        partition.leader_id,
+        partition.leader_epoch,
+        _voter_key(message.voter_id, partition.voter_directory_id),
+        _endpoints(message.leader_endpoints),
+    )
+
+
+def _encode_begin_response(
+    response: core.BeginQuorumEpochResponse, version: int, endpoint: VoterEndpoint | None
+) -> Message:
+    return _encode_election_response(
+        begin, begin.BeginQuorumEpochResponse, response, version, endpoint
+    )
+
+
+def _decode_begin_response(message: Any, listener_name: str) -> core.BeginQuorumEpochResponse:
+    answer, endpoints = _decode_election_response(message, listener_name)
+    return core.BeginQuorumEpochResponse(*_header(answer), leader_endpoints=endpoints)
+
+
+# -- EndQuorumEpoch ------------------------------------------------------------------------------
+
+
+def _encode_end_request(
+    request: core.EndQuorumEpochRequest, version: int, cluster_id: str
+) -> Message:
     partition = end.PartitionData(
         partition_index=METADATA_PARTITION,
         leader_id=request.leader_id,
@@ -152,18 +285,46 @@ def _end_request(request: core.EndQuorumEpochRequest, version: int, cluster_id: 
             end.ReplicaInfo(candidate_id=each.node_id, candidate_directory_id=each.directory_id)
             for each in request.preferred_candidates
         ]
-        message.leader_endpoints = [
-            end.LeaderEndpoint(name=name, host=host, port=port)
-            for name, host, port in request.leader_endpoints
-        ]
+        message.leader_endpoints = _encoded_listeners(request.leader_endpoints, end.LeaderEndpoint)
     else:
         partition.preferred_successors = [each.node_id for each in request.preferred_candidates]
     return message
 
 
-def _fetch_request(
-    request: core.FetchRequest, version: int, cluster_id: str
-) -> tuple[Message, int]:
+def _decode_end_request(
+    message: end.EndQuorumEpochRequest, version: int
+) -> core.EndQuorumEpochRequest:
+    partition = _named_partition(message, end.EndQuorumEpochResponse)
+    if version == 0:
+        candidates = tuple(ReplicaKey(each) for each in partition.preferred_successors)
+    else:
+        candidates = tuple(
+            ReplicaKey(each.candidate_id, each.candidate_directory_id)
+            for each in partition.preferred_candidates
+        )
+    return core.EndQuorumEpochRequest(
+        partition.leader_id,
+        partition.leader_epoch,
+        candidates,
+        _endpoints(message.leader_endpoints),
+    )
+
+
+def _encode_end_response(
+    response: core.EndQuorumEpochResponse, version: int, endpoint: VoterEndpoint | None
+) -> Message:
+    return _encode_election_response(end, end.EndQuorumEpochResponse, response, version, endpoint)
+
+
+def _decode_end_response(message: Any, listener_name: str) -> core.EndQuorumEpochResponse:
+    answer, endpoints = _decode_election_response(message, listener_name)
+    return core.EndQuorumEpochResponse(*_header(answer), leader_endpoints=endpoints)
+
+
+# -- Fetch ---------------------------------------------------------------------------------------
+
+
+def _encode_fetch_request(request: core.FetchRequest, version: int, cluster_id: str) -> Message:
     if version < FETCH_MIN_VERSION:
         raise LocalProtocolError(f"the peer serves Fetch up to {version}, 12 is needed")
     partition = fetch.FetchPartition(
@@ -191,10 +352,101 @@ def _fetch_request(
         partition.replica_directory_id = request.replica.directory_id
     if version >= 18:
         partition.high_watermark = request.high_watermark
-    return message, version
+    return message
 
 
-def _fetch_snapshot_request(
+def _decode_fetch_request(message: fetch.FetchRequest, version: int) -> core.FetchRequest:
+    topic = _single(message.topics)
+    partition = _single(topic.partitions) if topic is not None else None
+    if topic is None or partition is None or partition.partition != METADATA_PARTITION:
+        raise _refused(fetch.FetchResponse)
+    if version >= FETCH_TOPIC_ID_VERSION:
+        is_metadata = topic.topic_id == METADATA_TOPIC_ID
+    else:
+        is_metadata = topic.topic == METADATA_TOPIC
+    if not is_metadata:
+        raise _refused(fetch.FetchResponse)
+    if version >= FETCH_REPLICA_STATE_VERSION:
+        replica_id = message.replica_state.replica_id
+    else:
+        replica_id = message.replica_id
+    if (
+        partition.fetch_offset < 0
+        or partition.last_fetched_epoch < 0
+        or partition.current_leader_epoch < 0
+        or message.max_wait_ms < 0
+    ):
+        refusal = core.FetchResponse(ErrorCode.INVALID_REQUEST, NO_NODE, -1)
+        raise Refused(_encode_fetch_response(refusal, version, None))
+    return core.FetchRequest(
+        replica=ReplicaKey(replica_id, partition.replica_directory_id),
+        leader_epoch=partition.current_leader_epoch,
+        fetch_offset=partition.fetch_offset,
+        last_fetched_epoch=partition.last_fetched_epoch,
+        high_watermark=partition.high_watermark,
+        max_wait_ms=min(message.max_wait_ms, MAX_FETCH_WAIT_MS),
+        max_bytes=max(min(message.max_bytes, MAX_FETCH_BYTES), 1),
+    )
+
+
+def _encode_fetch_response(
+    response: core.FetchResponse, version: int, endpoint: VoterEndpoint | None
+) -> Message:
+    answer = fetch.PartitionData(
+        error_code=response.error,
+        high_watermark=response.high_watermark,
+        log_start_offset=response.log_start_offset,
+        records=response.records,
+    )
+    if version >= 12:
+        answer.current_leader = fetch.LeaderIdAndEpoch(
+            leader_id=response.leader_id, leader_epoch=response.leader_epoch
+        )
+        if response.diverging is not None:
+            answer.diverging_epoch = fetch.EpochEndOffset(
+                epoch=response.diverging.leader_epoch, end_offset=response.diverging.end_offset
+            )
+        if response.snapshot_id is not None:
+            answer.snapshot_id = fetch.SnapshotId(
+                end_offset=response.snapshot_id.end_offset,
+                epoch=response.snapshot_id.leader_epoch,
+            )
+    topic = fetch.FetchableTopicResponse(partitions=[answer])
+    if version >= FETCH_TOPIC_ID_VERSION:
+        topic.topic_id = METADATA_TOPIC_ID
+    else:
+        topic.topic = METADATA_TOPIC
+    return fetch.FetchResponse(
+        responses=[topic],
+        # Version 16 has the field for brokers; the quorum's leader uses it from 17 on.
+        node_endpoints=_nodes(fetch.NodeEndpoint, response, version >= 17, endpoint),
+    )
+
+
+def _decode_fetch_response(message: fetch.FetchResponse, listener_name: str) -> core.FetchResponse:
+    _require_no_error(message.error_code)
+    answer = _only(_only(message.responses).partitions)
+    leader = answer.current_leader
+    diverging, snapshot = answer.diverging_epoch, answer.snapshot_id
+    return core.FetchResponse(
+        ErrorCode.of(answer.error_code),
+        leader.leader_id,
+        leader.leader_epoch,
+        high_watermark=answer.high_watermark,
+        log_start_offset=answer.log_start_offset,
+        diverging=EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
+        snapshot_id=SnapshotId(snapshot.end_offset, snapshot.epoch)
+        if snapshot.end_offset >= 0 and snapshot.epoch >= 0
+        else None,
+        records=answer.records if answer.records is not None else b"",
+        leader_endpoints=_leader(message.node_endpoints, leader.leader_id, listener_name),
+    )
+
+
+# -- FetchSnapshot -------------------------------------------------------------------------------
+
+
+def _encode_fetch_snapshot_request(
     request: core.FetchSnapshotRequest, version: int, cluster_id: str
 ) -> Message:
     partition = fetch_snapshot.PartitionSnapshot(
@@ -215,16 +467,86 @@ def _fetch_snapshot_request(
     )
 
 
-def _update_request(request: core.UpdateVoterRequest, version: int, cluster_id: str) -> Message:
+def _decode_fetch_snapshot_request(
+    message: fetch_snapshot.FetchSnapshotRequest, _version: int
+) -> core.FetchSnapshotRequest:
+    topic = _single(message.topics)
+    partition = _single(topic.partitions) if topic is not None else None
+    if topic is None or partition is None:
+        raise _refused(fetch_snapshot.FetchSnapshotResponse)
+    if topic.name != METADATA_TOPIC or partition.partition != METADATA_PARTITION:
+        answer = fetch_snapshot.PartitionSnapshotResponse(
+            index=partition.partition,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            unaligned_records=b"",
+        )
+        raise Refused(
+            fetch_snapshot.FetchSnapshotResponse(
+                topics=[fetch_snapshot.TopicSnapshotResponse(name=topic.name, partitions=[answer])],
+            )
+        )
+    return core.FetchSnapshotRequest(
+        replica=ReplicaKey(message.replica_id, partition.replica_directory_id),
+        leader_epoch=partition.current_leader_epoch,
+        snapshot_id=SnapshotId(partition.snapshot_id.end_offset, partition.snapshot_id.epoch),
+        position=partition.position,
+        max_bytes=max(min(message.max_bytes, MAX_FETCH_BYTES), 1),
+    )
+
+
+def _encode_fetch_snapshot_response(
+    response: core.FetchSnapshotResponse, version: int, endpoint: VoterEndpoint | None
+) -> Message:
+    answer = fetch_snapshot.PartitionSnapshotResponse(
+        index=METADATA_PARTITION,
+        error_code=response.error,
+        snapshot_id=fetch_snapshot.SnapshotId(
+            end_offset=response.snapshot_id.end_offset, epoch=response.snapshot_id.leader_epoch
+        ),
+        current_leader=fetch_snapshot.LeaderIdAndEpoch(
+            leader_id=response.leader_id, leader_epoch=response.leader_epoch
+        ),
+        size=response.size_bytes,
+        position=response.position,
+        unaligned_records=response.data,
+    )
+    return fetch_snapshot.FetchSnapshotResponse(
+        topics=[fetch_snapshot.TopicSnapshotResponse(name=METADATA_TOPIC, partitions=[answer])],
+        node_endpoints=_nodes(fetch_snapshot.NodeEndpoint, response, version >= 1, endpoint),
+    )
+
+
+def _decode_fetch_snapshot_response(
+    message: fetch_snapshot.FetchSnapshotResponse, listener_name: str
+) -> core.FetchSnapshotResponse:
+    _require_no_error(message.error_code)
+    answer = _only(_only(message.topics).partitions)
+    leader = answer.current_leader
+    data = answer.unaligned_records
+    return core.FetchSnapshotResponse(
+        ErrorCode.of(answer.error_code),
+        leader.leader_id,
+        leader.leader_epoch,
+        snapshot_id=SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch),
+        size_bytes=answer.size,
+        position=answer.position,
+        data=data if data is not None else b"",
+        leader_endpoints=_leader(message.node_endpoints, leader.leader_id, listener_name),
+    )
+
+
+# -- UpdateRaftVoter, and ApiVersions as the question for kraft.version ---------------------------
+
+
+def _encode_update_request(
+    request: core.UpdateVoterRequest, _version: int, cluster_id: str
+) -> Message:
     return update.UpdateRaftVoterRequest(
         cluster_id=cluster_id,
         current_leader_epoch=request.leader_epoch,
         voter_id=request.voter.voter_id,
         voter_directory_id=request.voter.directory_id,
-        listeners=[
-            update.Listener(name=name, host=host, port=port)
-            for name, host, port in request.voter.endpoints
-        ],
+        listeners=_encoded_listeners(request.voter.endpoints, update.Listener),
         kraft_version_feature=update.KRaftVersionFeature(
             min_supported_version=request.min_kraft_version,
             max_supported_version=request.max_kraft_version,
@@ -232,7 +554,142 @@ def _update_request(request: core.UpdateVoterRequest, version: int, cluster_id: 
     )
 
 
-# -- responses -----------------------------------------------------------------------------------
+def _decode_update_request(
+    message: update.UpdateRaftVoterRequest, _version: int
+) -> core.UpdateVoterRequest:
+    feature = message.kraft_version_feature
+    is_possible = (
+        message.voter_id >= 0
+        and message.voter_directory_id != ZERO_UUID
+        and bool(message.listeners)
+        and 0 <= feature.min_supported_version <= feature.max_supported_version
+    )
+    if not is_possible:
+        raise _refused(update.UpdateRaftVoterResponse)
+    return core.UpdateVoterRequest(
+        message.current_leader_epoch,
+        VoterDescription(
+            message.voter_id, message.voter_directory_id, _endpoints(message.listeners)
+        ),
+        feature.min_supported_version,
+        feature.max_supported_version,
+    )
+
+
+def _encode_update_response(
+    response: core.UpdateVoterResponse, _version: int, endpoint: VoterEndpoint | None
+) -> Message:
+    leader = update.CurrentLeader(leader_id=response.leader_id, leader_epoch=response.leader_epoch)
+    if endpoint is not None:
+        leader.host, leader.port = endpoint.host, endpoint.port
+    return update.UpdateRaftVoterResponse(error_code=response.error, current_leader=leader)
+
+
+def _decode_update_response(
+    message: update.UpdateRaftVoterResponse, listener_name: str
+) -> core.UpdateVoterResponse:
+    leader = message.current_leader
+    endpoints: Endpoints = ()
+    if leader.leader_id != NO_NODE and leader.host:
+        endpoints = (VoterEndpoint(listener_name, leader.host, leader.port),)
+    return core.UpdateVoterResponse(
+        ErrorCode.of(message.error_code), leader.leader_id, leader.leader_epoch, endpoints
+    )
+
+
+def _encode_kraft_version_request(
+    _request: core.KraftVersionRequest, version: int, _cluster_id: str
+) -> Message:
+    message = api_versions.ApiVersionsRequest()
+    if version >= 3:
+        message.client_software_name = "moldau"
+        message.client_software_version = "1"
+    return message
+
+
+def _decode_kraft_version_response(
+    message: api_versions.ApiVersionsResponse, _listener_name: str
+) -> core.KraftVersionResponse:
+    for feature in message.supported_features:
+        if feature.name == KRAFT_VERSION_FEATURE:
+            return core.KraftVersionResponse(
+                ErrorCode.of(message.error_code), feature.min_version, feature.max_version
+            )
+    return core.KraftVersionResponse(ErrorCode.of(message.error_code))
+
+
+# -- asking and answering ------------------------------------------------------------------------
+
+_ASKED: Final[
+    dict[
+        type[core.PeerRequest],
+        tuple[type[Message], Callable[..., Message], Callable[..., core.PeerResponse]],
+    ]
+] = {
+    core.VoteRequest: (vote.VoteRequest, _encode_vote_request, _decode_vote_response),
+    core.BeginQuorumEpochRequest: (
+        begin.BeginQuorumEpochRequest,
+        _encode_begin_request,
+        _decode_begin_response,
+    ),
+    core.EndQuorumEpochRequest: (
+        end.EndQuorumEpochRequest,
+        _encode_end_request,
+        _decode_end_response,
+    ),
+    core.FetchRequest: (fetch.FetchRequest, _encode_fetch_request, _decode_fetch_response),
+    core.FetchSnapshotRequest: (
+        fetch_snapshot.FetchSnapshotRequest,
+        _encode_fetch_snapshot_request,
+        _decode_fetch_snapshot_response,
+    ),
+    core.UpdateVoterRequest: (
+        update.UpdateRaftVoterRequest,
+        _encode_update_request,
+        _decode_update_response,
+    ),
+    core.KraftVersionRequest: (
+        api_versions.ApiVersionsRequest,
+        _encode_kraft_version_request,
+        _decode_kraft_version_response,
+    ),
+}
+"""For each request of the core: the message it becomes, how, and how its answer is read."""
+
+_SERVED: Final[dict[type[Any], tuple[type[Message], Callable[..., core.PeerRequest]]]] = {
+    vote.VoteRequest: (vote.VoteResponse, _decode_vote_request),
+    begin.BeginQuorumEpochRequest: (begin.BeginQuorumEpochResponse, _decode_begin_request),
+    end.EndQuorumEpochRequest: (end.EndQuorumEpochResponse, _decode_end_request),
+    fetch.FetchRequest: (fetch.FetchResponse, _decode_fetch_request),
+    fetch_snapshot.FetchSnapshotRequest: (
+        fetch_snapshot.FetchSnapshotResponse,
+        _decode_fetch_snapshot_request,
+    ),
+    update.UpdateRaftVoterRequest: (update.UpdateRaftVoterResponse, _decode_update_request),
+}
+"""For each request that is served: the response of its API, and how it is read."""
+
+_ANSWERS: Final[dict[type[core.PeerResponse], Callable[..., Message]]] = {
+    core.VoteResponse: _encode_vote_response,
+    core.BeginQuorumEpochResponse: _encode_begin_response,
+    core.EndQuorumEpochResponse: _encode_end_response,
+    core.FetchResponse: _encode_fetch_response,
+    core.FetchSnapshotResponse: _encode_fetch_snapshot_response,
+    core.UpdateVoterResponse: _encode_update_response,
+}
+
+
+def encode_request(
+    request: core.PeerRequest, version_of: VersionOf, cluster_id: str
+) -> tuple[Message, int]:
+    """The protocol's message for a request, and the version to send it in.
+
+    Raises:
+        LocalProtocolError: the peer speaks no version that can carry it.
+    """
+    message_class, encode, _ = _ASKED[type(request)]
+    version = version_of(message_class)
+    return encode(request, version, cluster_id), version
 
 
 def decode_response(
@@ -247,122 +704,27 @@ def decode_response(
         RemoteProtocolError: an error of the whole request (another cluster, say), or an answer that
             does not fit the request.
     """
-    match request:
-        case core.VoteRequest():
-            answer = _only_partition(message)
-            return core.VoteResponse(
-                *_header(answer),
-                vote_granted=answer.vote_granted,
-                leader_endpoints=_leader(message.node_endpoints, answer.leader_id, listener_name),
-            )
-        case core.BeginQuorumEpochRequest():
-            answer = _only_partition(message)
-            endpoints = _leader(message.node_endpoints, answer.leader_id, listener_name)
-            return core.BeginQuorumEpochResponse(*_header(answer), leader_endpoints=endpoints)
-        case core.EndQuorumEpochRequest():
-            answer = _only_partition(message)
-            endpoints = _leader(message.node_endpoints, answer.leader_id, listener_name)
-            return core.EndQuorumEpochResponse(*_header(answer), leader_endpoints=endpoints)
-        case core.FetchRequest():
-            return _fetch_response(message, listener_name)
-        case core.FetchSnapshotRequest():
-            return _fetch_snapshot_response(message, listener_name)
-        case core.UpdateVoterRequest():
-            return _update_response(message, listener_name)
-        case core.KraftVersionRequest():
-            return _kraft_version_response(message)
+    decode = _ASKED[type(request)][2]
+    return decode(message, listener_name)
 
 
-def _header(answer: _Answer) -> tuple[ErrorCode, int, int]:
-    return ErrorCode.of(answer.error_code), answer.leader_id, answer.leader_epoch
+def decode_request(message: Any, version: int, cluster_id: str) -> core.PeerRequest:
+    """What a request of a peer means.
+
+    Raises:
+        Refused: another cluster's, about another partition, or impossible values.
+    """
+    response_class, decode = _SERVED[type(message)]
+    if message.cluster_id is not None and message.cluster_id != cluster_id:
+        raise _refused(response_class, ErrorCode.INCONSISTENT_CLUSTER_ID)
+    return decode(message, version)
 
 
-def _only_partition(message: _HasTopics) -> Any:
-    """The answer about the metadata log. Raises: RemoteProtocolError."""
-    _require_no_error(message.error_code)
-    for topic in message.topics:
-        if topic.topic_name == METADATA_TOPIC:
-            return _only(topic.partitions)
-    raise RemoteProtocolError("the answer says nothing of the metadata log")
-
-
-def _require_no_error(error_code: int) -> None:
-    if error_code != ErrorCode.NONE:
-        error = ErrorCode.of(error_code)
-        raise RemoteProtocolError(f"the whole request was refused: {error.name}, {error.message}")
-
-
-def _only(items: list[T]) -> T:
-    if len(items) != 1:
-        raise RemoteProtocolError(f"{len(items)} answers to one question")
-    return items[0]
-
-
-def _leader(nodes: Iterable[_NodeEndpoint], leader_id: int, listener_name: str) -> Endpoints:
-    return tuple(
-        VoterEndpoint(listener_name, node.host, node.port)
-        for node in nodes
-        if node.node_id == leader_id and leader_id != NO_NODE
-    )
-
-
-def _fetch_response(message: fetch.FetchResponse, listener_name: str) -> core.FetchResponse:
-    _require_no_error(message.error_code)
-    answer = _only(_only(message.responses).partitions)
-    leader = answer.current_leader
-    diverging, snapshot = answer.diverging_epoch, answer.snapshot_id
-    return core.FetchResponse(
-        ErrorCode.of(answer.error_code),
-        leader.leader_id,
-        leader.leader_epoch,
-        high_watermark=answer.high_watermark,
-        log_start_offset=answer.log_start_offset,
-        diverging=EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
-        snapshot_id=SnapshotId(snapshot.end_offset, snapshot.epoch)
-        if snapshot.end_offset >= 0 and snapshot.epoch >= 0
-        else None,
-        records=answer.records if answer.records is not None else b"",  # type: ignore[arg-type]
-        leader_endpoints=_leader(message.node_endpoints, leader.leader_id, listener_name),
-    )
-
-
-def _fetch_snapshot_response(
-    message: fetch_snapshot.FetchSnapshotResponse, listener_name: str
-) -> core.FetchSnapshotResponse:
-    _require_no_error(message.error_code)
-    answer = _only(_only(message.topics).partitions)
-    leader = answer.current_leader
-    data = answer.unaligned_records
-    return core.FetchSnapshotResponse(
-        ErrorCode.of(answer.error_code),
-        leader.leader_id,
-        leader.leader_epoch,
-        snapshot_id=SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch),
-        size_bytes=answer.size,
-        position=answer.position,
-        data=data if data is not None else b"",  # type: ignore[arg-type]
-        leader_endpoints=_leader(message.node_endpoints, leader.leader_id, listener_name),
-    )
-
-
-def _update_response(
-    message: update.UpdateRaftVoterResponse, listener_name: str
-) -> core.UpdateVoterResponse:
-    leader = message.current_leader
-    endpoints: Endpoints = ()
-    if leader.leader_id != NO_NODE and leader.host:
-        endpoints = (VoterEndpoint(listener_name, leader.host, leader.port),)
-    return core.UpdateVoterResponse(
-        ErrorCode.of(message.error_code), leader.leader_id, leader.leader_epoch, endpoints
-    )
-
-
-def _kraft_version_response(
-    message: api_versions.ApiVersionsResponse,
-) -> core.KraftVersionResponse:
-    for feature in message.supported_features:
-        if feature.name == KRAFT_VERSION_FEATURE:
-            return core.KraftVersionResponse(
-                ErrorCode.of(message.error_code), feature.min_version, feature.max_version
-            )
-    return core.KraftVersionResponse(ErrorCode.of(message.error_code))
+def encode_response(response: core.PeerResponse, version: int, listener_name: str) -> Message:
+    """The protocol's message for an answer; the leader's address is that of `listener_name`."""
+    assert not isinstance(response, core.KraftVersionResponse), "ApiVersions is the listener's"
+    endpoints = response.leader_endpoints
+    endpoint = next((each for each in endpoints if each.listener_name == listener_name), None)
+    if endpoint is None and endpoints:
+        endpoint = endpoints[0]
+    return _ANSWERS[type(response)](response, version, endpoint)

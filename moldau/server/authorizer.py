@@ -1,4 +1,4 @@
-"""Which principal may do what: the port of every request, and the form that allows everything.
+"""Authorization: the port that every request passes, and the authorizer that allows everything.
 
 Owns the vocabulary of operations and resources (KIP-11, KIP-290) and the bit field that tells a
 client what it may do. Must not know requests or connections. Invariant: an answer depends only on
@@ -36,7 +36,7 @@ class Operation(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """What it is to be done to, numbered as in Kafka's ACL requests."""
+    """The kind of resource of an operation, numbered as in Kafka's ACL requests."""
 
     UNKNOWN = 0
     ANY = 1
@@ -104,13 +104,11 @@ class Authorizer(Protocol):
     def authorize_by_resource_type(
         self, principal: str, client_host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
-        """True when there is at least one resource of that type it may do this to (KIP-679)."""
+        """True when the principal may do this to at least one resource of that type (KIP-679)."""
 
 
 class AllowAllAuthorizer:
-    """No rules: every principal may do everything (what Kafka does without
-    `authorizer.class.name`).
-    """
+    """No rules: every principal may do everything, as in Kafka without `authorizer.class.name`."""
 
     __slots__ = ()
 

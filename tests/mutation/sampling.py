@@ -47,7 +47,10 @@ AREAS = {
         ),
     ),
     "storage": Area(("moldau/storage",), ("tests/storage", "tests/unit/storage")),
-    "controller": Area(("moldau/controller/core",), ("tests/unit/metadata",)),
+    "controller": Area(
+        ("moldau/controller/core",),
+        ("tests/unit/controller/core", "tests/unit/controller/test_controller.py"),
+    ),
     "producer": Area(("moldau/client/producer/core",), ("tests/unit/client",), CLIENTS),
     "consumer": Area(("moldau/client/consumer/core",), ("tests/unit/client",), CLIENTS),
     "blocking": Area(("moldau/client/sync",), ("tests/unit/client",), CLIENTS),

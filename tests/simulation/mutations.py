@@ -15,10 +15,10 @@ from unittest import mock
 from moldau.protocol.errors import ErrorCode
 from moldau.raft.core import QuorumCore, Role, VoterHistory
 from moldau.raft.core import effects as ef
-from moldau.raft.core.duties import Download, Leading
 from moldau.raft.core.election import Elections
 from moldau.raft.core.fetching import Fetching
 from moldau.raft.core.replication import Replication
+from moldau.raft.core.roles import Download, Leading
 from moldau.raft.core.state import QuorumState
 from moldau.raft.core.values import ElectionState, EpochEnd, ReplicaKey
 from moldau.raft.core.voter_changes import VoterChanges

@@ -345,7 +345,7 @@ class Replica:
             if batch.voters is not None:
                 voters.append((batch.end_offset - 1, batch.voters))
         if refused:
-            self.offer_next("refused", lambda now: self.core.on_append_refused("checksum", now))
+            self.offer_next("refused", lambda now: self.core.on_append_refused(now))
         if appended:
             self.flush()
             self.offer_next("appended", lambda now_ms: self.core.on_appended(now_ms, voters))
@@ -394,7 +394,7 @@ class Replica:
         if snapshot is None or snapshot.snapshot_id != snapshot_id:
             self.offer_next(
                 "snapshot refused",
-                lambda now_ms: self.core.on_snapshot_refused(snapshot_id, "checksum", now_ms),
+                lambda now_ms: self.core.on_snapshot_refused(now_ms),
             )
             return
         self.world.checks.install(self, snapshot)

@@ -28,7 +28,6 @@ from moldau.config import (
     describe_group_config,
     describe_topic_config,
 )
-from moldau.metadata.described_configs import DescribedEntries
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
@@ -38,6 +37,7 @@ from moldau.protocol.messages.p32_describe_configs import (
 )
 from moldau.runtime.slices import LoopSlices
 from moldau.server.authorizer import Operation
+from moldau.server.described_configs import DescribedEntries
 from moldau.server.request_context import RequestContext
 
 

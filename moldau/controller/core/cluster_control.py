@@ -1,7 +1,8 @@
-"""Broker registration, heartbeats, fencing, controlled shutdown and removal (KIP-631, KIP-858,
-KIP-966).
+"""Broker registration, heartbeats, fencing, controlled shutdown, removal and blocks of producer ids
+(KIP-631, KIP-730, KIP-858, KIP-966).
 
-Owns: the life of a broker as the controller sees it. Transitions of a registration:
+Owns: the life of a broker as the controller sees it, and the sessions of brokers. Transitions of a
+registration:
 
     absent -> fenced            registration
     fenced -> unfenced          a heartbeat of a broker that has read the log up to its registration
@@ -17,27 +18,25 @@ single batch no broker leads that is fenced, shutting down, gone or replaced; un
 is marked as leaving and gets nothing back. When the steps end early (a new leader), whatever made
 the broker leave (its silence, its heartbeats, its registration) makes it leave again.
 
-Must not: keep time. Invariant: a broker that is fenced, or shutting down, leads nothing.
+Must not: keep time. Invariants: a broker that is fenced, or shutting down, leads nothing; a
+registered broker supports every finalized feature level, has its own directories, and belongs to
+this cluster; no producer id is ever handed out twice, because a block's record is committed before
+the broker hears of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from moldau.controller.core.broker_changes import (
+from moldau.controller.core.partition_changes import (
     Step,
     leaving_step,
     lost_directories_step,
     return_step,
     unregistered_directories_step,
-)
-from moldau.controller.core.heartbeats import BrokerHeartbeats
-from moldau.controller.core.producer_id_control import check_broker_epoch
-from moldau.controller.core.registration_checks import (
-    check_registration,
-    registration_record,
 )
 from moldau.controller.core.result import (
     ControllerResult,
@@ -45,13 +44,15 @@ from moldau.controller.core.result import (
     Resume,
     VersionedRecord,
 )
-from moldau.controller.core.settings import ControllerSettings
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import (
     broker_registration_change_record_version,
+    metadata_release,
     register_broker_record_version,
+    supports_controller_registration,
+    supports_directory_assignment,
 )
-from moldau.metadata.image import BrokerRegistration
+from moldau.metadata.image import BrokerRegistration, MetadataImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p62_broker_registration import (
     BrokerRegistrationRequest,
@@ -65,29 +66,300 @@ from moldau.protocol.messages.p64_unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
+from moldau.protocol.messages.p67_allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from moldau.protocol.messages.p70_controller_registration import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+)
 from moldau.protocol.metadata_records import (
     BrokerRegistrationChangeRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
+from moldau.protocol.metadata_records.register_broker_record import BrokerEndpoint, BrokerFeature
+from moldau.protocol.metadata_records.register_controller_record import (
+    ControllerEndpoint,
+    ControllerFeature,
+)
 from moldau.protocol.schema import Message
+from moldau.protocol.types import RESERVED_TOPIC_IDS, ZERO_UUID
 
-FENCE = 1
-UNFENCE = -1
-IN_CONTROLLED_SHUTDOWN = 1
+FENCE: Final = 1
+UNFENCE: Final = -1
+IN_CONTROLLED_SHUTDOWN: Final = 1
 
 SESSION_OVER: Final = object()
-"""Who makes a broker leave that fell silent."""
+"""Stands for the request that makes a silent broker leave."""
+
+PRODUCER_ID_BLOCK_SIZE: Final = 1_000
+_LAST_BLOCK_START: Final = 2**63 - 1 - PRODUCER_ID_BLOCK_SIZE
+
+
+@dataclass(slots=True)
+class _Session:
+    broker_epoch: int
+    last_contact_ms: float
+    metadata_offset: int = -1
+    controlled_shutdown_offset: int = -1
+
+
+class BrokerHeartbeats:
+    """Which brokers are alive: their last heartbeats, and how far each has read the metadata log.
+
+    The sessions are not in the log: a new active controller starts with a fresh one for every
+    broker. Times are monotonic milliseconds. Invariant: only registered brokers are tracked, each
+    under its current broker epoch.
+    """
+
+    __slots__ = ("_session_timeout_ms", "_sessions")
+
+    def __init__(self, session_timeout_ms: int) -> None:
+        self._session_timeout_ms = session_timeout_ms
+        self._sessions: dict[int, _Session] = {}
+
+    def reset(self, image: MetadataImage, now_ms: float) -> None:
+        """Start to lead: every broker that is not fenced gets a whole session to report in."""
+        self._sessions = {
+            broker_id: _Session(broker.broker_epoch, now_ms)
+            for broker_id, broker in image.cluster.brokers.items()
+            if not broker.fenced
+        }
+
+    def touch(
+        self, broker_id: int, broker_epoch: int, now_ms: float, metadata_offset: int = -1
+    ) -> None:
+        """Take note of a sign of life."""
+        session = self._sessions.get(broker_id)
+        if session is None or session.broker_epoch != broker_epoch:
+            session = self._sessions[broker_id] = _Session(broker_epoch, now_ms)
+        session.last_contact_ms = now_ms
+        session.metadata_offset = max(session.metadata_offset, metadata_offset)
+
+    def forget(self, broker_id: int) -> None:
+        """A broker was unregistered, or its incarnation replaced."""
+        self._sessions.pop(broker_id, None)
+
+    def has_valid_session(self, broker_id: int, now_ms: float) -> bool:
+        """Whether a broker has given a sign of life within its session timeout."""
+        session = self._sessions.get(broker_id)
+        return session is not None and now_ms < session.last_contact_ms + self._session_timeout_ms
+
+    def expired(self, image: MetadataImage, now_ms: float) -> list[int]:
+        """Brokers to fence: not fenced yet and silent for longer than their session."""
+        return [
+            broker_id
+            for broker_id in sorted(self._sessions)
+            if not self.has_valid_session(broker_id, now_ms)
+            and (broker := image.cluster.brokers.get(broker_id)) is not None
+            and not broker.fenced
+        ]
+
+    def next_expiry_ms(self, image: MetadataImage) -> float | None:
+        """When the next session may run out."""
+        times = [
+            session.last_contact_ms + self._session_timeout_ms
+            for broker_id, session in self._sessions.items()
+            if (broker := image.cluster.brokers.get(broker_id)) is not None and not broker.fenced
+        ]
+        return min(times, default=None)
+
+    def begin_controlled_shutdown(self, broker_id: int, log_end_offset: int) -> None:
+        """Remember by which offset the others must have heard that a broker leaves."""
+        session = self._sessions.get(broker_id)
+        if session is not None:
+            session.controlled_shutdown_offset = log_end_offset
+
+    def may_shut_down(self, broker_id: int, image: MetadataImage) -> bool:
+        """Whether every live broker has read that this one leads nothing any more."""
+        session = self._sessions.get(broker_id)
+        if session is None:
+            return True
+        return all(
+            other.metadata_offset >= session.controlled_shutdown_offset
+            for other_id, other in self._sessions.items()
+            if (broker := image.cluster.brokers.get(other_id)) is not None
+            and not broker.fenced
+            and not broker.in_controlled_shutdown
+        )
+
+
+def check_registration(state: ControllerState, request: BrokerRegistrationRequest) -> None:
+    """Check a broker's registration, apart from its session.
+
+    Raises:
+        Refusal: INCONSISTENT_CLUSTER_ID, INVALID_REGISTRATION, UNSUPPORTED_VERSION.
+    """
+    if request.cluster_id != state.settings.cluster_id:
+        raise Refusal(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"this is cluster {state.settings.cluster_id}, not {request.cluster_id}",
+        )
+    if request.broker_id < 0:
+        raise _invalid("a broker id is not negative")
+    if request.incarnation_id == ZERO_UUID:
+        raise _invalid("an incarnation needs an id")
+    if not request.listeners:
+        raise _invalid("a broker needs a listener")
+    names = [listener.name for listener in request.listeners]
+    if len(set(names)) != len(names):
+        raise _invalid("a listener is named twice")
+    _check_directories(state, request)
+    _check_features(state, request)
+
+
+def _check_directories(state: ControllerState, request: BrokerRegistrationRequest) -> None:
+    directories = set(request.log_dirs)
+    if len(directories) != len(request.log_dirs):
+        raise _invalid("a log directory is named twice")
+    if not directories.isdisjoint(RESERVED_TOPIC_IDS):
+        raise _invalid("a log directory has a reserved id")
+    if not directories:
+        if supports_directory_assignment(state.metadata_level):
+            raise _invalid("a broker needs a log directory")
+        return
+    for broker_id, other in state.image.cluster.brokers.items():
+        if broker_id != request.broker_id and not directories.isdisjoint(other.directories):
+            raise _invalid(f"broker {broker_id} has the same log directory")
+
+
+def _check_features(state: ControllerState, request: BrokerRegistrationRequest) -> None:
+    ranges = {
+        feature.name: (feature.min_supported_version, feature.max_supported_version)
+        for feature in request.features
+    }
+    for name, level in state.image.features.finalized_levels.items():
+        lowest, highest = ranges.get(name, (0, 0))
+        if not lowest <= level <= highest:
+            raise Refusal(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{name} is finalized at level {level}, the broker supports {lowest} to {highest}",
+            )
+
+
+def _invalid(message: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_REGISTRATION, message)
+
+
+def registration_record(
+    request: BrokerRegistrationRequest,
+    version: int,
+    *,
+    broker_epoch: int,
+    keeps: BrokerRegistration | None,
+) -> RegisterBrokerRecord:
+    """The record of a registration; `keeps` is the same incarnation's earlier one, whose state
+    stays.
+    """
+    return RegisterBrokerRecord(
+        broker_id=request.broker_id,
+        is_migrating_zk_broker=version >= 2 and request.is_migrating_zk_broker,
+        incarnation_id=request.incarnation_id,
+        broker_epoch=broker_epoch,
+        end_points=_end_points(request.listeners, BrokerEndpoint),
+        features=_feature_ranges(request.features, BrokerFeature),
+        rack=request.rack,
+        fenced=True if keeps is None else keeps.fenced,
+        in_controlled_shutdown=keeps is not None and keeps.in_controlled_shutdown,
+        log_dirs=list(request.log_dirs) if version >= 3 else [],
+        cordoned_log_dirs=None
+        if keeps is None or keeps.cordoned_directories is None or version < 4
+        else list(keeps.cordoned_directories),
+    )
+
+
+def register_controller(
+    state: ControllerState, request: ControllerRegistrationRequest
+) -> ControllerResult[ControllerRegistrationResponse]:
+    """ControllerRegistration: write down a controller's addresses and feature ranges (KIP-919)."""
+    if not supports_controller_registration(state.metadata_level):
+        return ControllerResult(
+            ControllerRegistrationResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                error_message=f"not at {metadata_release(state.metadata_level)}",
+            )
+        )
+    ranges = {each.name: each for each in request.features}
+    for name, level in state.image.features.finalized_levels.items():
+        own = ranges.get(name)
+        if own is None or not own.min_supported_version <= level <= own.max_supported_version:
+            return ControllerResult(
+                ControllerRegistrationResponse(
+                    error_code=ErrorCode.UNSUPPORTED_VERSION,
+                    error_message=f"{name} is finalized at level {level}",
+                )
+            )
+    record = RegisterControllerRecord(
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        zk_migration_ready=request.zk_migration_ready,
+        end_points=_end_points(request.listeners, ControllerEndpoint),
+        features=_feature_ranges(request.features, ControllerFeature),
+    )
+    return ControllerResult(ControllerRegistrationResponse(error_message=None), [(record, 0)])
+
+
+def allocate_producer_ids(
+    state: ControllerState, request: AllocateProducerIdsRequest
+) -> ControllerResult[AllocateProducerIdsResponse]:
+    """AllocateProducerIds: the next block of 1,000 for a broker of this broker epoch (KIP-730)."""
+    error = state.check_broker_epoch(request.broker_id, request.broker_epoch)
+    first = max(state.image.producer_ids.next_producer_id, 0)
+    if error is ErrorCode.NONE and first > _LAST_BLOCK_START:
+        error = ErrorCode.UNKNOWN_SERVER_ERROR  # all ids of 63 bits are used up
+    if error is not ErrorCode.NONE:
+        return ControllerResult(AllocateProducerIdsResponse(error_code=error))
+    record = ProducerIdsRecord(
+        broker_id=request.broker_id,
+        broker_epoch=request.broker_epoch,
+        next_producer_id=first + PRODUCER_ID_BLOCK_SIZE,
+    )
+    response = AllocateProducerIdsResponse(
+        producer_id_start=first, producer_id_len=PRODUCER_ID_BLOCK_SIZE
+    )
+    return ControllerResult(response, [(record, 0)])
+
+
+T = TypeVar("T")
+
+
+def _end_points(listeners: Iterable[Any], kind: Callable[..., T]) -> list[T]:
+    return [
+        kind(
+            name=each.name,
+            host=each.host,
+            port=each.port,
+            security_protocol=each.security_protocol,
+        )
+        for each in listeners
+    ]
+
+
+def _feature_ranges(features: Iterable[Any], kind: Callable[..., T]) -> list[T]:
+    return [
+        kind(
+            name=each.name,
+            min_supported_version=each.min_supported_version,
+            max_supported_version=each.max_supported_version,
+        )
+        for each in features
+    ]
 
 
 class ClusterControl:
-    """Brokers' lives; holds the heartbeats, which are not in the log."""
+    """The brokers' registrations and their sessions. `must_sweep` asks for elections of all
+    partitions without a leader.
+    """
 
-    __slots__ = ("_settings", "_state", "heartbeats", "must_sweep")
+    __slots__ = ("_state", "heartbeats", "must_sweep")
 
-    def __init__(self, state: ControllerState, settings: ControllerSettings) -> None:
+    def __init__(self, state: ControllerState) -> None:
         self._state = state
-        self._settings = settings
-        self.heartbeats = BrokerHeartbeats(settings.broker_session_timeout_ms)
+        self.heartbeats = BrokerHeartbeats(state.settings.broker_session_timeout_ms)
         self.must_sweep = False
 
     def register_broker(
@@ -98,7 +370,7 @@ class ClusterControl:
         existing = state.broker(broker_id)
         is_new_incarnation = existing is None or existing.incarnation_id != request.incarnation_id
         try:
-            check_registration(state, self._settings, request)
+            check_registration(state, request)
             if existing is not None and is_new_incarnation:
                 self._check_not_alive(existing, now_ms)
         except Refusal as refusal:
@@ -110,11 +382,9 @@ class ClusterControl:
         directories = frozenset(record.log_dirs)
         if keeps is None:
             is_clean = self._is_clean(existing, request, directories)
-            step = leaving_step(
-                state, self._settings, broker_id, is_clean=is_clean, directories=directories
-            )
+            step = leaving_step(state, broker_id, is_clean=is_clean, directories=directories)
         else:
-            step = unregistered_directories_step(state, self._settings, broker_id, directories)
+            step = unregistered_directories_step(state, broker_id, directories)
         if not step.is_last:
             return ControllerResult(
                 BrokerRegistrationResponse(),
@@ -138,9 +408,9 @@ class ClusterControl:
     ) -> bool:
         """Whether the broker has all that it had when it stopped, as far as that can be known.
 
-        Without KIP-966 nothing is known of how it stopped: Kafka believes it then. What it says of
-        its stop counts for the directories that it still has: one that is gone may have held
-        replicas whose directory the controller had not been told yet.
+        Without KIP-966 nothing is known of how it stopped, and Kafka takes the stop for a clean
+        one. What the broker says of its stop counts for the directories that it still has: one that
+        is gone may have held replicas whose directory the controller had not been told yet.
         """
         if not self._state.eligible_leader_replicas_enabled:
             return True
@@ -152,7 +422,7 @@ class ClusterControl:
 
     @staticmethod
     def _again(decide: Callable[..., ControllerResult[Any]], request: Message) -> Resume:
-        """The next step is the same decision, on the state that this step made."""
+        """The next step repeats the decision on the state that this step made."""
         return lambda log_end_offset, now_ms: decide(
             request, log_end_offset=log_end_offset, now_ms=now_ms
         )
@@ -163,7 +433,7 @@ class ClusterControl:
         The broker in the controller's own process is the exception: when that process asks to
         register a new incarnation, the old one is known to be dead.
         """
-        if existing.broker_id == self._settings.node_id:
+        if existing.broker_id == self._state.settings.node_id:
             return
         alive = self.heartbeats.has_valid_session(existing.broker_id, now_ms)
         if alive and not existing.in_controlled_shutdown:
@@ -177,7 +447,7 @@ class ClusterControl:
     ) -> ControllerResult[BrokerHeartbeatResponse]:
         """Take a heartbeat, and the transition it asks for."""
         state = self._state
-        error = check_broker_epoch(state, request.broker_id, request.broker_epoch)
+        error = state.check_broker_epoch(request.broker_id, request.broker_epoch)
         if error is not ErrorCode.NONE:
             return ControllerResult(BrokerHeartbeatResponse(error_code=error))
         broker = state.broker(request.broker_id)
@@ -213,14 +483,14 @@ class ClusterControl:
     def _advance_shutdown(
         self, broker: BrokerRegistration, request: BrokerHeartbeatRequest, log_end_offset: int
     ) -> ControllerResult[BrokerHeartbeatResponse]:
-        """First move leadership away, then, when everybody knows, give leave to stop."""
+        """First move leadership away; once every live broker has read that, give leave to stop."""
         state, broker_id = self._state, broker.broker_id
         response = BrokerHeartbeatResponse(
             is_caught_up=request.current_metadata_offset >= broker.broker_epoch, is_fenced=False
         )
         is_half_way = state.leaving.get(broker_id) is request
         if state.index.leads_anything(broker_id) or is_half_way:
-            step = leaving_step(state, self._settings, broker_id, is_clean=True)
+            step = leaving_step(state, broker_id, is_clean=True)
             result = ControllerResult(response, step.records)
             if not step.is_last:
                 result.resume = self._again(self.heartbeat, request)
@@ -254,7 +524,7 @@ class ClusterControl:
 
     def _fencing_step(self, broker: BrokerRegistration) -> Step:
         """Move what a broker leads; with the last of it, fence the broker."""
-        step = leaving_step(self._state, self._settings, broker.broker_id, is_clean=True)
+        step = leaving_step(self._state, broker.broker_id, is_clean=True)
         if step.is_last:
             step.records.append(self._change(broker, fenced=FENCE))
         return step
@@ -269,7 +539,7 @@ class ClusterControl:
         leaving = self._state.leaving
         for broker_id in [each for each, owner in leaving.items() if owner is SESSION_OVER]:
             if broker_id not in expired:
-                self.stay(broker_id)  # it was heard of again, or is gone by now
+                self.stay(broker_id)  # it sent a heartbeat again, or is gone by now
         if not expired:
             return []
         broker_id = expired[0]
@@ -283,7 +553,7 @@ class ClusterControl:
         return step.records
 
     def stay(self, broker_id: int) -> None:
-        """A broker that was on its way out stays: what it led already may need it again."""
+        """A broker that was on its way out stays: partitions it led may need it again."""
         self._state.leaving.pop(broker_id, None)
         self.must_sweep |= self._state.is_active(broker_id)
 
@@ -292,7 +562,7 @@ class ClusterControl:
     ) -> ControllerResult[UnregisterBrokerResponse]:
         """Remove a registration for good; its partitions' replicas stay assigned.
 
-        What the broker has is not counted on any more: it leaves the eligible leaders, too.
+        The broker leaves the eligible leaders, too: what it has does not count any more.
         """
         broker = self._state.broker(request.broker_id)
         if broker is None:
@@ -303,7 +573,7 @@ class ClusterControl:
                 )
             )
         response = UnregisterBrokerResponse(error_message=None)
-        step = leaving_step(self._state, self._settings, broker.broker_id, is_clean=False)
+        step = leaving_step(self._state, broker.broker_id, is_clean=False)
         if not step.is_last:
             again = self._again(self.unregister_broker, request)
             return ControllerResult(response, step.records, resume=again, leaving=broker.broker_id)
@@ -315,7 +585,7 @@ class ClusterControl:
         return ControllerResult(response, step.records)
 
     def _unfence(self, broker: BrokerRegistration) -> list[VersionedRecord]:
-        step = return_step(self._state, self._settings, broker.broker_id)
+        step = return_step(self._state, broker.broker_id)
         if not step.is_last:
             self.must_sweep = True  # the others get their leaders from the sweep
         return [self._change(broker, fenced=UNFENCE), *step.records]
@@ -326,7 +596,7 @@ class ClusterControl:
         failed = set(request.offline_log_dirs).intersection(broker.directories)
         remaining = [each for each in broker.directories if each not in failed]
         if failed and remaining and version >= 2:
-            step = lost_directories_step(self._state, self._settings, broker.broker_id, failed)
+            step = lost_directories_step(self._state, broker.broker_id, failed)
             if step.is_last:
                 record = self._blank_change(broker)
                 record.log_dirs = remaining

@@ -1,13 +1,16 @@
 """AlterConfigs and IncrementalAlterConfigs: checks and ConfigRecords.
 
-Owns: the rules of changing a resource's dynamic configuration (KIP-133, KIP-226, KIP-339). Must
-not:
-apply values. Invariant: what is written passes the same validation whichever request brought it,
-and a resource changes as a whole or not at all.
+Owns: the rules of changing a resource's dynamic configuration (KIP-133, KIP-226, KIP-339, KIP-714),
+and what a change of `min.insync.replicas` does to the eligible leader replicas (KIP-966). Must not:
+apply values, or elect. Invariants: what is written passes the same validation whichever request
+brought it, and a resource changes as a whole or not at all. Every eligible replica has every
+committed record. That holds only for the value of `min.insync.replicas` under which the replica
+became eligible: with a lower one, the ISR may since have committed without it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
@@ -23,31 +26,28 @@ from moldau.config.definition import ConfigKey, ConfigType
 from moldau.config.table import find_broker_key
 from moldau.config.topic_config import topic_key
 from moldau.config.values import format_value
-from moldau.controller.core.client_resource_configs import validate_client_metrics_config
-from moldau.controller.core.eligible_leaders import (
-    check_min_insync_replicas,
-    clear_eligible_leaders,
-)
 from moldau.controller.core.result import (
     MAX_RECORDS_PER_REQUEST,
     ControllerResult,
     Refusal,
     VersionedRecord,
 )
-from moldau.controller.core.settings import ControllerSettings
 from moldau.controller.core.state import ControllerState
-from moldau.metadata.image import ConfigResourceType
+from moldau.metadata.features import partition_record_version
+from moldau.metadata.image import ConfigResourceType, TopicImage
 from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
-from moldau.protocol.metadata_records import ConfigRecord
+from moldau.protocol.metadata_records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
 from moldau.protocol.topic_names import topic_name_problem
 
 Defaults: TypeAlias = Callable[[], Mapping[str, Any]]
 """The broker values that topics and groups inherit; made when they are first asked for."""
 
 MAX_CONFIG_TEXT_BYTES: Final = 32_767
+MAX_CLEARED_PARTITIONS: Final = MAX_RECORDS_PER_REQUEST
+"""How many partitions may lose their eligible leaders at once."""
 
 
 class ConfigOperation(IntEnum):
@@ -61,14 +61,12 @@ class ConfigOperation(IntEnum):
 
 def incremental_alter_configs(
     state: ControllerState,
-    settings: ControllerSettings,
     request: incremental.IncrementalAlterConfigsRequest,
 ) -> Steps[ControllerResult[incremental.IncrementalAlterConfigsResponse]]:
     """Change single keys of resources; each resource on its own (KIP-339)."""
     response = incremental.IncrementalAlterConfigsResponse()
     response.responses, records = yield from _alter(
         state,
-        settings,
         request,
         lambda resource: _after_operations(state, resource),
         incremental.AlterConfigsResourceResponse,
@@ -77,13 +75,12 @@ def incremental_alter_configs(
 
 
 def legacy_alter_configs(
-    state: ControllerState, settings: ControllerSettings, request: legacy.AlterConfigsRequest
+    state: ControllerState, request: legacy.AlterConfigsRequest
 ) -> Steps[ControllerResult[legacy.AlterConfigsResponse]]:
     """Replace whole configurations: keys that are not named are removed (KIP-133)."""
     response = legacy.AlterConfigsResponse()
     response.responses, records = yield from _alter(
         state,
-        settings,
         request,
         lambda resource: {each.name: _text(each.name, each.value) for each in resource.configs},
         legacy.AlterConfigsResourceResponse,
@@ -93,18 +90,17 @@ def legacy_alter_configs(
 
 def _alter(
     state: ControllerState,
-    settings: ControllerSettings,
     request: Any,
     wanted_config: Callable[[Any], Mapping[str, str]],
     make_outcome: Callable[..., Any],
 ) -> Steps[tuple[list[Any], list[VersionedRecord]]]:
-    """What both requests have in common: each resource's answer, and the records."""
+    """Each resource's answer and the records, for both requests."""
     outcomes: list[Any] = []
     records: list[VersionedRecord] = []
     named_twice = yield from repeated(
         (each.resource_type, each.resource_name) for each in request.resources
     )
-    defaults = cache(lambda: state.broker_defaults(settings.node_config))
+    defaults = cache(lambda: state.broker_defaults())
     for resource in request.resources:
         yield
         error, message = ErrorCode.NONE, None
@@ -277,3 +273,121 @@ def _validate(
     else:
         for key in changed:
             validate_client_metrics_config(key, wanted[key])
+
+
+MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
+
+
+def check_min_insync_replicas(
+    resource_type: int, name: str, changed: Collection[str], removed: Collection[str]
+) -> None:
+    """One value for the whole cluster must exist, and no broker may have its own.
+
+    Raises:
+        Refusal: INVALID_CONFIG.
+    """
+    if resource_type != ConfigResourceType.BROKER:
+        return
+    if name and (MIN_INSYNC_REPLICAS in changed or MIN_INSYNC_REPLICAS in removed):
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            f"a broker cannot have its own {MIN_INSYNC_REPLICAS} "
+            "while eligible leader replicas are enabled",
+        )
+    if not name and MIN_INSYNC_REPLICAS in removed:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            f"the cluster-wide {MIN_INSYNC_REPLICAS} cannot be removed "
+            "while eligible leader replicas are enabled",
+        )
+
+
+def clear_eligible_leaders(
+    state: ControllerState, records: Sequence[VersionedRecord]
+) -> list[VersionedRecord]:
+    """The records that forget eligible leaders where `records` change `min.insync.replicas`.
+
+    Raises:
+        Refusal: POLICY_VIOLATION, too many partitions would change at once.
+    """
+    cleared: list[VersionedRecord] = []
+    if not state.eligible_leader_replicas_enabled:
+        return cleared
+    for record, _version in records:
+        if isinstance(record, ConfigRecord) and record.name == MIN_INSYNC_REPLICAS:
+            if record.resource_type == ConfigResourceType.TOPIC:
+                topic = state.topic(record.resource_name)
+                assert topic is not None, "the resource was checked"
+                cleared += _clear(state, [topic], record.resource_name)
+            elif record.resource_type == ConfigResourceType.BROKER and not record.resource_name:
+                cleared += _clear(state, list(state.image.topics.topics_by_id.values()), "")
+    return cleared
+
+
+def _clear(
+    state: ControllerState, topics: Sequence[TopicImage], topic_name: str
+) -> list[VersionedRecord]:
+    """One record for all, unless that would leave partitions that no replica could ever lead again.
+
+    While no replica is in sync, nothing is committed: the eligible leaders stay eligible then.
+    """
+    is_stranding = any(
+        not partition.isr and partition.elr
+        for topic in topics
+        for partition in topic.partitions.values()
+    )
+    if not is_stranding:
+        return [(ClearElrRecord(topic_name=topic_name), 0)]
+    version = partition_record_version(state.metadata_level)
+    records: list[VersionedRecord] = [
+        (
+            PartitionChangeRecord(
+                partition_id=partition_index,
+                topic_id=topic.topic_id,
+                eligible_leader_replicas=[],
+                last_known_elr=[] if partition.last_known_elr else None,
+            ),
+            version,
+        )
+        for topic in topics
+        for partition_index, partition in topic.partitions.items()
+        if partition.isr and partition.elr
+    ]
+    if len(records) > MAX_CLEARED_PARTITIONS:
+        raise Refusal(
+            ErrorCode.POLICY_VIOLATION,
+            f"{len(records)} partitions with eligible leaders would change at once, at most "
+            f"{MAX_CLEARED_PARTITIONS} may: bring their replicas back first",
+        )
+    return records
+
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
+_SELECTOR: Final = re.compile(
+    r"(client_instance_id|client_id|client_software_name"
+    r"|client_software_version|client_source_address"
+    r"|client_source_port)=.+"
+)
+
+_INTERVAL_MS: Final = (100, 3_600_000)
+
+
+def validate_client_metrics_config(key: str, text: str) -> None:
+    """Check one key of a CLIENT_METRICS resource.
+
+    Raises:
+        ConfigError: there is no such key, or the value is not one it takes.
+    """
+    if key == "interval.ms":
+        _check_integer(key, text, *_INTERVAL_MS)
+    elif key == "match":
+        for selector in filter(None, (part.strip() for part in text.split(","))):
+            if not _SELECTOR.fullmatch(selector):
+                raise ConfigError(key, text, "must be a list of client_…=pattern selectors")
+    elif key != "metrics":
+        raise ConfigError(key, None, "is not a client metrics configuration")
+
+
+def _check_integer(key: str, text: str, minimum: int, maximum: int) -> None:
+    if not _INTEGER.fullmatch(text.strip()) or not minimum <= int(text) <= maximum:
+        raise ConfigError(key, text, f"must be a whole number from {minimum} to {maximum}")

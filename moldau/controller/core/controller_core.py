@@ -3,8 +3,8 @@
 Owns: the role (standby or active), the working state, and which image belongs to which appended
 batch. Transitions:
 
-    STANDBY -> ACTIVE    this node leads the quorum, and everything before its epoch has been
-    replayed ACTIVE -> STANDBY    it leads no more: what was appended and not committed is forgotten
+    STANDBY -> ACTIVE    this node leads the quorum, and everything before its epoch was replayed
+    ACTIVE -> STANDBY    it leads no more: what was appended and not committed is forgotten
 
 A request is answered from the working state, which contains what was appended before it, committed
 or not; its response may leave only when everything up to its own records is committed (the driver
@@ -23,31 +23,28 @@ from enum import Enum
 from types import GeneratorType
 from typing import Any, Final
 
-from moldau.controller.core.cluster_control import ClusterControl
+from moldau.controller.core.cluster_control import (
+    ClusterControl,
+    allocate_producer_ids,
+    register_controller,
+)
 from moldau.controller.core.configuration_control import (
     incremental_alter_configs,
     legacy_alter_configs,
 )
-from moldau.controller.core.directory_control import assign_replicas_to_directories
-from moldau.controller.core.elections import elect_leaders
+from moldau.controller.core.elections import PeriodicTasks, elect_leaders
 from moldau.controller.core.feature_control import (
     eligible_leader_replicas_records,
-    register_controller,
     update_features,
 )
-from moldau.controller.core.isr_control import alter_partition
-from moldau.controller.core.periodic_tasks import PeriodicTasks
-from moldau.controller.core.placement import Random
-from moldau.controller.core.producer_id_control import allocate_producer_ids
 from moldau.controller.core.reassignments import (
     alter_partition_reassignments,
     list_partition_reassignments,
 )
+from moldau.controller.core.replica_reports import alter_partition, assign_replicas_to_directories
 from moldau.controller.core.result import ControllerResult, VersionedRecord
-from moldau.controller.core.settings import ControllerSettings
-from moldau.controller.core.state import ControllerState
-from moldau.controller.core.topic_changes import create_partitions, delete_topics
-from moldau.controller.core.topic_creation import create_topics
+from moldau.controller.core.state import ControllerSettings, ControllerState, Random
+from moldau.controller.core.topic_control import create_partitions, create_topics, delete_topics
 from moldau.metadata.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     METADATA_VERSION,
@@ -113,58 +110,39 @@ class Change:
     image: MetadataImage
 
 
+_Decision = ControllerResult[Any] | Steps[ControllerResult[Any]]
+
+HANDLERS: Final[dict[type[Message], Callable[[ControllerState, Any], _Decision]]] = {
+    CreateTopicsRequest: create_topics,
+    DeleteTopicsRequest: delete_topics,
+    CreatePartitionsRequest: create_partitions,
+    IncrementalAlterConfigsRequest: incremental_alter_configs,
+    AlterConfigsRequest: legacy_alter_configs,
+    UpdateFeaturesRequest: update_features,
+    AllocateProducerIdsRequest: allocate_producer_ids,
+    ControllerRegistrationRequest: register_controller,
+    AssignReplicasToDirsRequest: assign_replicas_to_directories,
+    AlterPartitionRequest: alter_partition,
+    ElectLeadersRequest: elect_leaders,
+    AlterPartitionReassignmentsRequest: alter_partition_reassignments,
+    ListPartitionReassignmentsRequest: list_partition_reassignments,
+}
+"""What decides each request that depends on neither the time nor the log's end."""
+
+
 class ControllerCore:
     """One controller's state and decisions."""
 
     def __init__(self, settings: ControllerSettings, random: Random) -> None:
         self.role = Role.STANDBY
         self.leader_epoch = -1
-        self.state = ControllerState()
+        self.state = ControllerState(settings, random)
         self.committed_image = MetadataImage.EMPTY
-        self.cluster_control = ClusterControl(self.state, settings)
-        self._tasks = PeriodicTasks(self.state, settings)
-        self._settings = settings
-        self._random = random
+        self.cluster_control = ClusterControl(self.state)
+        self._tasks = PeriodicTasks(self.state)
         self._transactions = TransactionFilter()
         self._appended: deque[tuple[int, MetadataImage]] = deque()
-        self._handlers: dict[
-            type[Message], Callable[..., ControllerResult[Any] | Steps[ControllerResult[Any]]]
-        ] = {
-            CreateTopicsRequest: lambda request, **_: create_topics(
-                self.state, settings, request, random
-            ),
-            DeleteTopicsRequest: lambda request, **_: delete_topics(self.state, settings, request),
-            CreatePartitionsRequest: lambda request, **_: create_partitions(
-                self.state, request, random
-            ),
-            IncrementalAlterConfigsRequest: lambda request, **_: incremental_alter_configs(
-                self.state, settings, request
-            ),
-            AlterConfigsRequest: lambda request, **_: legacy_alter_configs(
-                self.state, settings, request
-            ),
-            UpdateFeaturesRequest: lambda request, **_: update_features(
-                self.state, settings, request
-            ),
-            AllocateProducerIdsRequest: lambda request, **_: allocate_producer_ids(
-                self.state, request
-            ),
-            ControllerRegistrationRequest: lambda request, **_: register_controller(
-                self.state, request
-            ),
-            AssignReplicasToDirsRequest: lambda request, **_: assign_replicas_to_directories(
-                self.state, settings, request
-            ),
-            AlterPartitionRequest: lambda request, **_: alter_partition(
-                self.state, settings, request
-            ),
-            ElectLeadersRequest: lambda request, **_: elect_leaders(self.state, settings, request),
-            AlterPartitionReassignmentsRequest: lambda request, **_: alter_partition_reassignments(
-                self.state, settings, request
-            ),
-            ListPartitionReassignmentsRequest: lambda request, **_: list_partition_reassignments(
-                self.state, request
-            ),
+        self._broker_handlers: dict[type[Message], Callable[..., ControllerResult[Any]]] = {
             BrokerRegistrationRequest: self.cluster_control.register_broker,
             BrokerHeartbeatRequest: self.cluster_control.heartbeat,
             UnregisterBrokerRequest: self.cluster_control.unregister_broker,
@@ -256,7 +234,7 @@ class ControllerCore:
         assert METADATA_VERSION in levels, "the formatted feature levels name metadata.version"
         records = list(given)
         if levels.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0):
-            records += eligible_leader_replicas_records(self.state, self._settings)
+            records += eligible_leader_replicas_records(self.state)
         if supports_transactions(levels[METADATA_VERSION]):
             begin = BeginTransactionRecord(name=BOOTSTRAP_TRANSACTION)
             records = [(begin, 0), *records, (EndTransactionRecord(), 0)]
@@ -275,7 +253,7 @@ class ControllerCore:
 
     def handles(self, request: Message) -> bool:
         """Whether requests of this kind are decided here."""
-        return type(request) in self._handlers
+        return type(request) in HANDLERS or type(request) in self._broker_handlers
 
     def handle(
         self, request: Message, *, log_end_offset: int, now_ms: float
@@ -287,12 +265,16 @@ class ControllerCore:
             now_ms: monotonic milliseconds, for sessions.
         """
         assert self.role is Role.ACTIVE
-        handler = self._handlers[type(request)]
-        decided = handler(request, log_end_offset=log_end_offset, now_ms=now_ms)
+        broker_handler = self._broker_handlers.get(type(request))
+        if broker_handler is not None:
+            result = broker_handler(request, log_end_offset=log_end_offset, now_ms=now_ms)
+            return self._note_steps(request, result)
+        decided = HANDLERS[type(request)](self.state, request)
         if isinstance(decided, GeneratorType):
             result = yield from decided
             result.may_wait = True
         else:
+            assert isinstance(decided, ControllerResult)
             result = decided
         return self._note_steps(request, result)
 
@@ -343,12 +325,12 @@ class ControllerCore:
         return self._tasks.next_due_ms()
 
     def run_due_task(self, now_ms: float) -> list[VersionedRecord]:
-        """Records of what the controller does by itself; empty when nothing is to be done now."""
+        """Records of the elections the controller holds by itself; empty when none is due."""
         assert self.role is Role.ACTIVE
         return self._tasks.run_due(now_ms)
 
     def set_voter_ids(self, voter_ids: Iterable[int]) -> None:
-        """Say who the quorum's voters are: all of them must support what is to be finalized."""
+        """Note the quorum's voters: all of them must support what is to be finalized."""
         self.state.voter_ids = frozenset(voter_ids)
 
     @property

@@ -1,27 +1,33 @@
-"""ElectLeaders, and the elections nobody asks for: preferred leaders, unclean ones, a sweep.
+"""ElectLeaders, and the elections that the active controller holds by itself from time to time.
 
-Owns: which partitions get an election, and when the controller looks by itself (KIP-460). Must not:
-choose the leader of a partition (`leader_election` does).
-Invariant: an unclean election happens only where somebody allowed it: the request's sender, or
-`unclean.leader.election.enable`.
+Owns: which partitions get an election, when preferred leaders, unclean ones and the sweep are due,
+and how far the sweep has come (KIP-460). Must not: choose the leader of a partition
+(`partition_changes` does), or keep time. Invariants: an unclean election happens only where the
+request's sender or `unclean.leader.election.enable` allows it; nothing is due on a standby; one
+turn changes at most as many partitions as fit one batch without holding up requests.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from enum import IntEnum
 from itertools import islice
 from typing import Final
 
-from moldau.controller.core.broker_changes import PartitionChanger, Step
-from moldau.controller.core.leader_election import Election
+from moldau.controller.core.partition_changes import (
+    Election,
+    PartitionChanger,
+    Step,
+    election_step,
+    leaving_step,
+)
 from moldau.controller.core.partition_index import PartitionKey
 from moldau.controller.core.result import (
     MAX_RECORDS_PER_REQUEST,
     ControllerResult,
     VersionedRecord,
 )
-from moldau.controller.core.settings import ControllerSettings
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
 from moldau.metadata.steps import Steps
@@ -48,7 +54,7 @@ _ELECTIONS: Final = {
     ElectionType.PREFERRED: Election.PREFERRED,
     ElectionType.UNCLEAN: Election.UNCLEAN,
 }
-_NOBODY: Final = {
+_UNAVAILABLE: Final = {
     ElectionType.PREFERRED: (
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
         "the first replica is not in sync, or not live",
@@ -61,7 +67,7 @@ _NOBODY: Final = {
 
 
 def elect_leaders(
-    state: ControllerState, settings: ControllerSettings, request: ElectLeadersRequest
+    state: ControllerState, request: ElectLeadersRequest
 ) -> Steps[ControllerResult[ElectLeadersResponse]]:
     """Elect leaders of the named partitions, or of all that need one (null)."""
     try:
@@ -70,8 +76,8 @@ def elect_leaders(
         return ControllerResult(ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
     if request.topic_partitions is None:
         keys = list(_in_need(state, election_type))
-        return _elect_all(state, settings, election_type, iter(keys), {})
-    changer = PartitionChanger(state, settings, election=_ELECTIONS[election_type])
+        return _elect_all(state, election_type, iter(keys), {})
+    changer = PartitionChanger(state, election=_ELECTIONS[election_type])
     response = ElectLeadersResponse()
     result = ControllerResult(response)
     seen: set[tuple[str, int]] = set()
@@ -102,16 +108,15 @@ def _in_need(state: ControllerState, election_type: ElectionType) -> Iterator[Pa
 
 def _elect_all(
     state: ControllerState,
-    settings: ControllerSettings,
     election_type: ElectionType,
     keys: Iterator[PartitionKey],
     answers: dict[str, ReplicaElectionResult],
 ) -> ControllerResult[ElectLeadersResponse]:
     """One step of electing everywhere; partitions that need nothing are not in the answer."""
-    changer = PartitionChanger(state, settings, election=_ELECTIONS[election_type])
+    changer = PartitionChanger(state, election=_ELECTIONS[election_type])
     records: list[VersionedRecord] = []
     looked_at = 0
-    for topic_id, partition_index in islice(keys, settings.max_changes_per_step):
+    for topic_id, partition_index in islice(keys, state.settings.max_changes_per_step):
         looked_at += 1
         topic = state.image.topics.topics_by_id.get(topic_id)
         if topic is None:
@@ -125,9 +130,9 @@ def _elect_all(
             records.append(record)
     response = ElectLeadersResponse(replica_election_results=list(answers.values()))
     result = ControllerResult(response, records)
-    if looked_at == settings.max_changes_per_step:
+    if looked_at == state.settings.max_changes_per_step:
         result.resume = lambda log_end_offset, now_ms: _elect_all(
-            state, settings, election_type, keys, answers
+            state, election_type, keys, answers
         )
     return result
 
@@ -148,7 +153,7 @@ def _elect_one(
     else:
         record = changer.change(topic, partition_index, partition)
         if record is None:
-            error, message = _NOBODY[election_type]
+            error, message = _UNAVAILABLE[election_type]
     result = PartitionResult(partition_id=partition_index, error_code=error, error_message=message)
     return result, record
 
@@ -159,9 +164,9 @@ def _needs_election(partition: PartitionRegistration, election_type: ElectionTyp
     return partition.leader == NO_LEADER
 
 
-def preferred_leaders_pass(state: ControllerState, settings: ControllerSettings) -> Step:
+def preferred_leaders_pass(state: ControllerState) -> Step:
     """Give leadership back to preferred replicas that are in sync again."""
-    changer = PartitionChanger(state, settings, election=Election.PREFERRED)
+    changer = PartitionChanger(state, election=Election.PREFERRED)
     records: list[VersionedRecord] = []
     for topic_id, partition_index in state.index.without_preferred_leader():
         if len(records) == MAX_ELECTIONS_PER_PASS:
@@ -169,16 +174,16 @@ def preferred_leaders_pass(state: ControllerState, settings: ControllerSettings)
         topic = state.image.topics.topics_by_id[topic_id]
         partition = topic.partitions[partition_index]
         if partition.replicas[0] not in (partition.isr or partition.elr):
-            continue  # asked first, since most that are out of balance are out of sync too
+            continue  # checked first: most preferred replicas that do not lead are out of sync
         record = changer.change(topic, partition_index, partition)
         if record is not None:
             records.append(record)
     return Step(records, is_last=True)
 
 
-def unclean_leaders_pass(state: ControllerState, settings: ControllerSettings) -> Step:
-    """Elect any live replica where nobody leads and the topic's configuration allows it."""
-    changer = PartitionChanger(state, settings, election=Election.UNCLEAN)
+def unclean_leaders_pass(state: ControllerState) -> Step:
+    """Elect any live replica where no replica leads and the topic's configuration allows it."""
+    changer = PartitionChanger(state, election=Election.UNCLEAN)
     records: list[VersionedRecord] = []
     allowed: dict[str, bool] = {}
     for topic_id, partition_index in state.index.without_leader():
@@ -186,7 +191,7 @@ def unclean_leaders_pass(state: ControllerState, settings: ControllerSettings) -
             return Step(records, is_last=False)
         topic = state.image.topics.topics_by_id[topic_id]
         if topic.name not in allowed:
-            is_allowed = state.unclean_election_allowed(topic.name, settings.node_config)
+            is_allowed = state.unclean_election_allowed(topic.name)
             allowed[topic.name] = is_allowed
         if allowed[topic.name]:
             partition = topic.partitions[partition_index]
@@ -194,3 +199,96 @@ def unclean_leaders_pass(state: ControllerState, settings: ControllerSettings) -
             if record is not None:
                 records.append(record)
     return Step(records, is_last=True)
+
+
+NEXT_TURN_DELAY_MS: Final = 10.0
+"""How long a task that is not done leaves the loop to others."""
+
+_AT_ONCE: Final = float("-inf")
+_NEVER: Final = float("inf")
+
+
+class PeriodicTasks:
+    """The tasks of one active controller. Times are monotonic milliseconds."""
+
+    __slots__ = (
+        "_rebalance_due_ms",
+        "_state",
+        "_sweep_brokers",
+        "_sweep_due_ms",
+        "_sweep_partitions",
+        "_unclean_due_ms",
+    )
+
+    def __init__(self, state: ControllerState) -> None:
+        self._state = state
+        self._sweep_brokers: deque[int] = deque()
+        self._sweep_partitions: deque[PartitionKey] = deque()
+        self.stop()
+
+    def stop(self) -> None:
+        """Lead no more: nothing is due."""
+        self._rebalance_due_ms = self._unclean_due_ms = self._sweep_due_ms = _NEVER
+        self._sweep_brokers.clear()
+        self._sweep_partitions.clear()
+
+    def start(self, now_ms: float) -> None:
+        """Begin to lead: the intervals begin to run, and what an earlier leader left half done is
+        finished at once.
+        """
+        settings = self._state.settings
+        if settings.auto_leader_rebalance_enabled:
+            self._rebalance_due_ms = now_ms + settings.leader_imbalance_check_interval_ms
+        self._unclean_due_ms = now_ms + settings.unclean_leader_election_interval_ms
+        index = self._state.index
+        self._sweep_brokers.extend(
+            broker_id for broker_id in index.members() if not self._state.is_active(broker_id)
+        )
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Look at once for leaders of all partitions that have none."""
+        self._sweep_partitions = deque(self._state.index.without_leader())
+        if self._sweep_partitions or self._sweep_brokers:
+            self._sweep_due_ms = _AT_ONCE
+
+    def next_due_ms(self) -> float | None:
+        """When `run_due` may have something to do; None when never."""
+        due_ms = min(self._rebalance_due_ms, self._unclean_due_ms, self._sweep_due_ms)
+        return None if due_ms == _NEVER else due_ms
+
+    def run_due(self, now_ms: float) -> list[VersionedRecord]:
+        """One turn of one task that is due: records to append as one batch, maybe none."""
+        if now_ms >= self._sweep_due_ms:
+            step = self._sweep_turn()
+            self._sweep_due_ms = _NEVER if step.is_last else now_ms + NEXT_TURN_DELAY_MS
+            return step.records
+        if now_ms >= self._rebalance_due_ms:
+            step = preferred_leaders_pass(self._state)
+            interval_ms = self._state.settings.leader_imbalance_check_interval_ms
+            self._rebalance_due_ms = now_ms + (interval_ms if step.is_last else NEXT_TURN_DELAY_MS)
+            return step.records
+        if now_ms >= self._unclean_due_ms:
+            step = unclean_leaders_pass(self._state)
+            interval_ms = self._state.settings.unclean_leader_election_interval_ms
+            self._unclean_due_ms = now_ms + (interval_ms if step.is_last else NEXT_TURN_DELAY_MS)
+            return step.records
+        return []
+
+    def _sweep_turn(self) -> Step:
+        """Brokers that lead and may not; then partitions without a leader."""
+        while self._sweep_brokers:
+            broker_id = self._sweep_brokers[0]
+            if self._state.is_active(broker_id):
+                self._sweep_brokers.popleft()  # it has been unfenced since
+                continue
+            step = leaving_step(self._state, broker_id, is_clean=True)
+            if step.is_last:
+                self._sweep_brokers.popleft()
+            if step.records:
+                return Step(step.records, is_last=False)
+        count = min(self._state.settings.max_changes_per_step, len(self._sweep_partitions))
+        keys = [self._sweep_partitions.popleft() for _ in range(count)]
+        step = election_step(self._state, keys)
+        assert step.is_last, "a turn has no more candidates than a step may change"
+        return Step(step.records, is_last=not self._sweep_partitions)

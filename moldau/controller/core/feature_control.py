@@ -1,8 +1,8 @@
-"""UpdateFeatures and the registration of controllers: which levels the cluster runs at.
+"""UpdateFeatures: which feature levels the cluster runs at.
 
-Owns: the checks of KIP-584, KIP-778 and KIP-919. Must not: change `kraft.version`, which is the
-quorum's own.
-Invariant: a finalized level is supported by every registered broker and controller.
+Owns: the checks of KIP-584, KIP-778, KIP-919 and KIP-1022. Must not: change `kraft.version`, which
+is the quorum's own. Invariant: a finalized level is supported by every registered broker and
+controller.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from moldau.controller.core.result import ControllerResult, Refusal, VersionedRecord
-from moldau.controller.core.settings import ControllerSettings
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
@@ -32,18 +31,9 @@ from moldau.protocol.messages.p57_update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from moldau.protocol.messages.p70_controller_registration import (
-    ControllerRegistrationRequest,
-    ControllerRegistrationResponse,
-)
 from moldau.protocol.metadata_records import (
     ConfigRecord,
     FeatureLevelRecord,
-    RegisterControllerRecord,
-)
-from moldau.protocol.metadata_records.register_controller_record import (
-    ControllerEndpoint,
-    ControllerFeature,
 )
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -61,7 +51,7 @@ class UpgradeType(IntEnum):
 
 
 def update_features(
-    state: ControllerState, settings: ControllerSettings, request: UpdateFeaturesRequest
+    state: ControllerState, request: UpdateFeaturesRequest
 ) -> Steps[ControllerResult[UpdateFeaturesResponse]]:
     """Finalize new levels: all of the request's, or none (KIP-1022)."""
     records: list[VersionedRecord] = []
@@ -75,7 +65,7 @@ def update_features(
         try:
             if update.feature in named_twice:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the feature is named more than once")
-            records += _update(state, settings, update, proposed)
+            records += _update(state, update, proposed)
         except Refusal as refusal:
             return ControllerResult(
                 UpdateFeaturesResponse(
@@ -96,7 +86,6 @@ def updated(feature: str) -> UpdatableFeatureResult:
 
 def _update(
     state: ControllerState,
-    settings: ControllerSettings,
     update: FeatureUpdateKey,
     proposed: Mapping[str, int],
 ) -> list[VersionedRecord]:
@@ -115,18 +104,18 @@ def _update(
     if level == current:
         return []
     _check_direction(name, current, level, update)
-    _check_nodes(state, settings, name, level)
+    _check_nodes(state, name, level)
     _check_requirements(name, level, proposed)
     records: list[VersionedRecord] = [(FeatureLevelRecord(name=name, feature_level=level), 0)]
     if name == ELIGIBLE_LEADER_REPLICAS_VERSION and level > current:
-        records += eligible_leader_replicas_records(state, settings)
+        records += eligible_leader_replicas_records(state)
     return records
 
 
 def is_quorum_feature(name: str) -> bool:
     """Whether a feature's level lives in the quorum's control records, not in the image.
 
-    Whoever serves UpdateFeatures takes such updates to the quorum; here they are refused.
+    The listener's UpdateFeatures handler takes such updates to the quorum; here they are refused.
     """
     return name == KRAFT_VERSION
 
@@ -165,9 +154,7 @@ def _check_requirements(name: str, level: int, proposed: Mapping[str, int]) -> N
                 )
 
 
-def _check_nodes(
-    state: ControllerState, settings: ControllerSettings, name: str, level: int
-) -> None:
+def _check_nodes(state: ControllerState, name: str, level: int) -> None:
     """Every broker and controller must support the level; what is off needs no support."""
     cluster = state.image.cluster
     for kind, nodes in (("broker", cluster.brokers), ("controller", cluster.controllers)):
@@ -178,7 +165,7 @@ def _check_nodes(
                 raise _refused(f"{kind} {node_id} supports only levels {lowest} to {highest}")
     if supports_controller_registration(state.metadata_level):
         for node_id in sorted(state.voter_ids):
-            if node_id != settings.node_id and node_id not in cluster.controllers:
+            if node_id != state.settings.node_id and node_id not in cluster.controllers:
                 raise _refused(f"controller {node_id} has not said yet what it supports")
 
 
@@ -186,13 +173,11 @@ def _refused(message: str) -> Refusal:
     return Refusal(ErrorCode.INVALID_UPDATE_VERSION, message)
 
 
-def eligible_leader_replicas_records(
-    state: ControllerState, settings: ControllerSettings
-) -> list[VersionedRecord]:
+def eligible_leader_replicas_records(state: ControllerState) -> list[VersionedRecord]:
     """KIP-966 needs one cluster-wide `min.insync.replicas`: per-broker values are removed."""
     records: list[VersionedRecord] = []
     if MIN_INSYNC_REPLICAS not in state.image.configs.get(ConfigResourceType.BROKER, ""):
-        records.append(_min_insync_record("", str(settings.node_config[MIN_INSYNC_REPLICAS])))
+        records.append(_min_insync_record("", str(state.settings.node_config[MIN_INSYNC_REPLICAS])))
     for name in state.image.configs.names(ConfigResourceType.BROKER):
         if name and MIN_INSYNC_REPLICAS in state.image.configs.get(ConfigResourceType.BROKER, name):
             records.append(_min_insync_record(name, None))
@@ -207,49 +192,3 @@ def _min_insync_record(broker_name: str, value: str | None) -> VersionedRecord:
         value=value,
     )
     return record, 0
-
-
-def register_controller(
-    state: ControllerState, request: ControllerRegistrationRequest
-) -> ControllerResult[ControllerRegistrationResponse]:
-    """Note a controller's addresses and feature ranges (KIP-919)."""
-    if not supports_controller_registration(state.metadata_level):
-        return ControllerResult(
-            ControllerRegistrationResponse(
-                error_code=ErrorCode.UNSUPPORTED_VERSION,
-                error_message=f"not at {metadata_release(state.metadata_level)}",
-            )
-        )
-    ranges = {each.name: each for each in request.features}
-    for name, level in state.image.features.finalized_levels.items():
-        own = ranges.get(name)
-        if own is None or not own.min_supported_version <= level <= own.max_supported_version:
-            return ControllerResult(
-                ControllerRegistrationResponse(
-                    error_code=ErrorCode.UNSUPPORTED_VERSION,
-                    error_message=f"{name} is finalized at level {level}",
-                )
-            )
-    record = RegisterControllerRecord(
-        controller_id=request.controller_id,
-        incarnation_id=request.incarnation_id,
-        zk_migration_ready=request.zk_migration_ready,
-        end_points=[
-            ControllerEndpoint(
-                name=each.name,
-                host=each.host,
-                port=each.port,
-                security_protocol=each.security_protocol,
-            )
-            for each in request.listeners
-        ],
-        features=[
-            ControllerFeature(
-                name=each.name,
-                min_supported_version=each.min_supported_version,
-                max_supported_version=each.max_supported_version,
-            )
-            for each in request.features
-        ],
-    )
-    return ControllerResult(ControllerRegistrationResponse(error_message=None), [(record, 0)])

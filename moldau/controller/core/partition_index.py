@@ -1,8 +1,8 @@
-"""Where each broker's partitions are: indexes over the image, so that nobody scans all of it.
+"""Where each broker's partitions are: indexes over the image, so that no decision scans all of it.
 
-Owns: who is in which ISR, among which eligible leaders, who leads what, what is being reassigned.
-Must not: decide, or know anything that the image does not say.
-Invariant: equal to what a scan over the image finds.
+Owns: the partitions by ISR member, by eligible leader, by leader, and those being reassigned. Must
+not: decide, or know anything that the image does not say. Invariant: equal to what a scan over the
+image finds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PartitionIndex:
     # -- keeping up ------------------------------------------------------------------------------
 
     def replay(self, delta: TopicsDelta) -> Steps[None]:
-        """Take over what a batch changed."""
+        """Apply the changes of one batch."""
         for topic in delta.deleted.values():
             for partition_index, partition in topic.partitions.items():
                 self._move(topic.topic_id, partition_index, partition, None)
@@ -48,7 +48,7 @@ class PartitionIndex:
                 yield
 
     def move(self, old: Mapping[UUID, TopicImage], new: Mapping[UUID, TopicImage]) -> None:
-        """Go from one image's topics to another's; what both share costs next to nothing."""
+        """Move from one image's topics to another's; what both share costs next to nothing."""
         for topic_id, old_topic in old.items():
             new_topic = new.get(topic_id)
             if old_topic is not new_topic:
@@ -113,7 +113,7 @@ class PartitionIndex:
         return _iterate(self._by_leader.get(broker_id, _NOWHERE))
 
     def without_leader(self) -> Iterator[PartitionKey]:
-        """Partitions that nobody leads."""
+        """Partitions without a leader."""
         return _iterate(self._by_leader.get(NO_LEADER, _NOWHERE))
 
     def without_preferred_leader(self) -> Iterator[PartitionKey]:

@@ -1,34 +1,27 @@
-"""Where new replicas go: striped over racks, and over the brokers of each rack.
+"""Where new replicas go, the checks on manual assignments, and the first state of a partition.
 
-Owns: the choice of brokers for automatically placed partitions (KIP-36, KIP-841). Must not: know
-topics.
-Invariant: a partition's replicas are distinct, lie on as many racks as possible, and the first is
-not fenced.
+Replicas are striped over racks, and over the brokers of each rack (KIP-36, KIP-841). Invariants: a
+placed partition's replicas are distinct, lie on as many racks as possible, and the first is not
+fenced; a new partition's ISR are its live replicas, and the first of them leads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from moldau.controller.core.result import Refusal
+from moldau.controller.core.state import ControllerState, Random
+from moldau.metadata.features import supports_directory_assignment
+from moldau.metadata.image import (
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+    BrokerRegistration,
+    PartitionRegistration,
+)
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
-
-T = TypeVar("T")
-
-
-class Random(Protocol):
-    """The part of `random.Random` that placement and topic ids need."""
-
-    def randrange(self, stop: int, /) -> int:
-        """A number from 0 to `stop` - 1."""
-
-    def shuffle(self, x: list[T], /) -> None:
-        """Put a list in any order."""
-
-    def randbytes(self, n: int, /) -> bytes:
-        """So many bytes."""
 
 
 class UsableBroker(NamedTuple):
@@ -102,7 +95,7 @@ def place_replicas(
     Raises:
         Refusal: INVALID_REPLICATION_FACTOR, too few brokers or none that is not fenced.
     """
-    _check(brokers, replication_factor)
+    _check_placement(brokers, replication_factor)
     by_rack: dict[str, list[UsableBroker]] = {}
     for broker in brokers:
         by_rack.setdefault(broker.rack or "", []).append(broker)
@@ -151,7 +144,7 @@ def _place_one(
     return replicas
 
 
-def _check(brokers: Sequence[UsableBroker], replication_factor: int) -> None:
+def _check_placement(brokers: Sequence[UsableBroker], replication_factor: int) -> None:
     if replication_factor <= 0:
         raise Refusal(
             ErrorCode.INVALID_REPLICATION_FACTOR, "the replication factor must be at least 1"
@@ -166,3 +159,86 @@ def _check(brokers: Sequence[UsableBroker], replication_factor: int) -> None:
         raise Refusal(
             ErrorCode.INVALID_REPLICATION_FACTOR, "all brokers are fenced or shutting down"
         )
+
+
+MAX_NAMED_BROKERS: Final = 50
+
+
+def usable_brokers(state: ControllerState) -> list[UsableBroker]:
+    """The brokers that placement may choose from: not one that is about to stop, nor one whose
+    directories are all cordoned.
+    """
+    return [
+        UsableBroker(broker_id, broker.rack, broker.fenced)
+        for broker_id, broker in sorted(state.image.cluster.brokers.items())
+        if (broker.fenced or state.is_active(broker_id)) and not _fully_cordoned(broker)
+    ]
+
+
+def _fully_cordoned(broker: BrokerRegistration) -> bool:
+    cordoned = broker.cordoned_directories
+    if not broker.directories or not cordoned:
+        return False
+    return set(broker.directories).issubset(cordoned)
+
+
+def default_directory(state: ControllerState, broker_id: int) -> UUID:
+    """The directory of a broker's new replica: its only one, or one it still has to choose
+    (KIP-858).
+    """
+    broker = state.broker(broker_id)
+    if broker is None or not broker.directories:
+        return MIGRATING_DIRECTORY
+    return broker.directories[0] if len(broker.directories) == 1 else UNASSIGNED_DIRECTORY
+
+
+def new_partition(state: ControllerState, replicas: Sequence[int]) -> PartitionRegistration:
+    """The first state of a partition on `replicas`, at least one of which is live."""
+    isr = tuple(broker_id for broker_id in replicas if state.is_active(broker_id))
+    assert isr, "placement and manual checks leave a live replica"
+    directories = (MIGRATING_DIRECTORY,) * len(replicas)
+    if supports_directory_assignment(state.metadata_level):
+        directories = tuple(default_directory(state, broker_id) for broker_id in replicas)
+    return PartitionRegistration(
+        replicas=tuple(replicas), directories=directories, isr=isr, leader=isr[0]
+    )
+
+
+def check_manual_replicas(
+    state: ControllerState,
+    partition_index: int,
+    replicas: Sequence[int],
+    replication_factor: int,
+    *,
+    needs_live: bool = True,
+) -> None:
+    """Check one partition of a manual assignment; a new one needs a replica that is live.
+
+    Raises:
+        Refusal: INVALID_REPLICA_ASSIGNMENT.
+    """
+    problem = None
+    if not replicas:
+        problem = "has no replicas"
+    elif len(set(replicas)) != len(replicas):
+        problem = f"names a broker twice: {_some(replicas)}"
+    elif len(replicas) != replication_factor:
+        problem = f"has {len(replicas)} replicas where {replication_factor} are expected"
+    else:
+        brokers = state.image.cluster.brokers
+        unknown = [broker_id for broker_id in replicas if broker_id not in brokers]
+        if unknown:
+            problem = f"names brokers that are not registered: {_some(unknown)}"
+        elif needs_live and not any(state.is_active(broker_id) for broker_id in replicas):
+            problem = "has only brokers that are fenced or shutting down"
+    if problem is not None:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {partition_index} {problem}"
+        )
+
+
+def _some(broker_ids: Sequence[int]) -> str:
+    """Broker ids for a message, which need not name hundreds of thousands."""
+    if len(broker_ids) <= MAX_NAMED_BROKERS:
+        return str(list(broker_ids))
+    return f"{list(broker_ids[:MAX_NAMED_BROKERS])} and {len(broker_ids) - MAX_NAMED_BROKERS} more"

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from moldau.controller.core.assignments import check_manual_replicas
-from moldau.controller.core.broker_changes import PartitionChanger
-from moldau.controller.core.leader_election import PartitionTarget
+from moldau.controller.core.partition_changes import PartitionChanger, PartitionTarget
+from moldau.controller.core.placement import check_manual_replicas
 from moldau.controller.core.result import (
     MAX_RECORDS_PER_REQUEST,
     ControllerResult,
     Refusal,
     VersionedRecord,
 )
-from moldau.controller.core.settings import ControllerSettings
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.image import PartitionRegistration, TopicImage
 from moldau.metadata.image.values import RECOVERING
@@ -42,7 +40,6 @@ from moldau.protocol.messages.p46_list_partition_reassignments import (
 
 def alter_partition_reassignments(
     state: ControllerState,
-    settings: ControllerSettings,
     request: AlterPartitionReassignmentsRequest,
 ) -> Steps[ControllerResult[AlterPartitionReassignmentsResponse]]:
     """Start, change or cancel (null) reassignments; each partition on its own."""
@@ -57,7 +54,7 @@ def alter_partition_reassignments(
             f"a request may move the replicas of at most {MAX_RECORDS_PER_REQUEST} partitions"
         )
         return result
-    changer = PartitionChanger(state, settings)
+    changer = PartitionChanger(state)
     seen: set[tuple[str, int]] = set()
     for wanted_topic in request.topics:
         answers = ReassignableTopicResponse(name=wanted_topic.name)
@@ -73,7 +70,7 @@ def alter_partition_reassignments(
                     raise Refusal(ErrorCode.INVALID_REQUEST, "the partition is named twice")
                 seen.add(key)
                 record = _reassign(
-                    state, settings, changer, topic, wanted, request.allow_replication_factor_change
+                    state, changer, topic, wanted, request.allow_replication_factor_change
                 )
             except Refusal as refusal:
                 error, message = refusal.error, refusal.message
@@ -92,7 +89,6 @@ def alter_partition_reassignments(
 
 def _reassign(
     state: ControllerState,
-    settings: ControllerSettings,
     changer: PartitionChanger,
     topic: TopicImage | None,
     wanted: ReassignablePartition,
@@ -102,7 +98,7 @@ def _reassign(
     if topic is None or partition is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
     if wanted.replicas is None:
-        target = _reverted(state, settings, topic.name, partition)
+        target = _reverted(state, topic.name, partition)
     else:
         check_manual_replicas(
             state,
@@ -146,7 +142,6 @@ def _started(partition: PartitionRegistration, replicas: Sequence[int]) -> Parti
 
 def _reverted(
     state: ControllerState,
-    settings: ControllerSettings,
     topic_name: str,
     partition: PartitionRegistration,
 ) -> PartitionTarget:
@@ -170,7 +165,7 @@ def _reverted(
         ]
         # One that is away is no reason to give up a leader that is there.
         is_clean = bool(eligible) if not partition.isr else not set(eligible).isdisjoint(live)
-        if not is_clean and not state.unclean_election_allowed(topic_name, settings.node_config):
+        if not is_clean and not state.unclean_election_allowed(topic_name):
             raise Refusal(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 "only replicas that were added may lead: going back needs an unclean election, "

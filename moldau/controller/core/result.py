@@ -39,9 +39,8 @@ class ControllerResult(Generic[Response]):
     A change that is too big for one batch comes in steps: after appending, `resume` is called with
     the log's end offset and the time, and gives the next step, whose response counts instead.
     Each batch alone leaves the cluster consistent, so that nothing breaks when the steps end early;
-    other requests are decided in between, and every step looks at the state anew. `leaving` is the
-    broker that is on its way out meanwhile: until the last step it may neither lead nor join an
-    ISR.
+    other requests are decided in between, and every step looks at the state again. `leaving` is the
+    broker that is on its way out: until the last step it may neither lead nor join an ISR.
 
     A manager whose request may name much answers in `Steps` instead. Its records must not depend
     on the log's end, where the quorum may append records of its own between two parts; the core

@@ -7,15 +7,17 @@ not; losing leadership throws it away and starts again from the committed one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from moldau.config import effective_broker_config
+from moldau.config import NodeConfig, effective_broker_config
 from moldau.config.errors import ConfigError
 from moldau.config.table import TOPIC_KEYS
 from moldau.config.values import parse_value
 from moldau.controller.core.partition_index import PartitionIndex
+from moldau.controller.core.result import MAX_CHANGES_PER_STEP
 from moldau.metadata.features import ELIGIBLE_LEADER_REPLICAS_VERSION
 from moldau.metadata.image import (
     LOST_DIRECTORY,
@@ -31,8 +33,63 @@ from moldau.metadata.image import (
     TopicsDelta,
 )
 from moldau.metadata.steps import Steps, at_once
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
 from moldau.protocol.topic_names import collision_key
+
+T = TypeVar("T")
+
+
+class Random(Protocol):
+    """The part of `random.Random` that placement and topic ids need."""
+
+    def randrange(self, stop: int, /) -> int:
+        """A number from 0 to `stop` - 1."""
+
+    def shuffle(self, x: list[T], /) -> None:
+        """Put a list in any order."""
+
+    def randbytes(self, n: int, /) -> bytes:
+        """So many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """What the controller takes from the node's configuration and keeps while it runs; what may
+    change at run time is in the image. `node_config` gives the defaults behind topic and broker
+    configuration.
+    """
+
+    node_id: int
+    cluster_id: str
+    node_config: NodeConfig
+    default_partition_count: int = 1
+    default_replication_factor: int = 1
+    delete_topic_enabled: bool = True
+    broker_session_timeout_ms: int = 9_000
+    auto_leader_rebalance_enabled: bool = True
+    leader_imbalance_check_interval_ms: int = 300_000
+    unclean_leader_election_interval_ms: int = 300_000
+    max_changes_per_step: int = MAX_CHANGES_PER_STEP
+
+    @classmethod
+    def from_node_config(cls, node_config: NodeConfig, cluster_id: str) -> ControllerSettings:
+        """The settings of a configured node."""
+        return cls(
+            node_id=node_config.node_id,
+            cluster_id=cluster_id,
+            node_config=node_config,
+            default_partition_count=node_config.get_int("num.partitions"),
+            default_replication_factor=node_config.get_int("default.replication.factor"),
+            delete_topic_enabled=node_config.get_boolean("delete.topic.enable"),
+            broker_session_timeout_ms=node_config.get_int("broker.session.timeout.ms"),
+            auto_leader_rebalance_enabled=node_config.get_boolean("auto.leader.rebalance.enable"),
+            leader_imbalance_check_interval_ms=1_000
+            * node_config.get_int("leader.imbalance.check.interval.seconds"),
+            unclean_leader_election_interval_ms=node_config.get_int(
+                "unclean.leader.election.interval.ms"
+            ),
+        )
 
 
 def is_named_directory(directory: UUID, registered: Collection[UUID]) -> bool:
@@ -49,19 +106,29 @@ def is_named_directory(directory: UUID, registered: Collection[UUID]) -> bool:
 
 
 class ControllerState:
-    """The working image. Changes only through `replay` and `reset`."""
+    """What decisions look at. The working image changes only by `replay`, `follow` and `reset`."""
 
-    __slots__ = ("_names_by_collision_key", "image", "index", "leaving", "voter_ids")
+    __slots__ = (
+        "_names_by_collision_key",
+        "image",
+        "index",
+        "leaving",
+        "random",
+        "settings",
+        "voter_ids",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, settings: ControllerSettings, random: Random) -> None:
+        self.settings = settings
+        self.random = random
         self.image = MetadataImage.EMPTY
         self.index = PartitionIndex()
         self.leaving: dict[int, object] = {}
-        """Brokers that are on their way out in several steps, by whoever asked for it. Not in the
-        log: whoever leads next finds the broker alive, or its session over, and begins anew."""
+        """Brokers that are on their way out in several steps, with the request that makes them
+        leave. Not in the log: the next leader finds the broker alive, or its session over, and
+        begins again."""
         self.voter_ids: frozenset[int] = frozenset()
-        """The quorum's voters as far as somebody said: all of them must support what is
-        finalized."""
+        """The quorum's voters, as the driver last said: all must support what is finalized."""
         self._names_by_collision_key: dict[str, list[str]] = {}
 
     def reset(self, image: MetadataImage) -> None:
@@ -83,7 +150,7 @@ class ControllerState:
         at_once(self.follow(delta, delta.apply(provenance)))
 
     def follow(self, delta: MetadataDelta, image: MetadataImage) -> Steps[None]:
-        """Go on to `image`, which `delta` made of the present one. The indexes follow in steps;
+        """Move on to `image`, which `delta` made of the current one. The indexes follow in steps;
         when the work is called off, the rest of it is done at once.
         """
         self.image = image
@@ -124,6 +191,12 @@ class ControllerState:
         """A broker's registration."""
         return self.image.cluster.brokers.get(broker_id)
 
+    def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> ErrorCode:
+        """NONE when the broker is registered with exactly this broker epoch."""
+        broker = self.broker(broker_id)
+        is_current = broker is not None and broker.broker_epoch == broker_epoch
+        return ErrorCode.NONE if is_current else ErrorCode.STALE_BROKER_EPOCH
+
     def is_active(self, broker_id: int) -> bool:
         """Whether a broker may lead: registered, not fenced, not shutting down, not leaving."""
         broker = self.image.cluster.brokers.get(broker_id)
@@ -145,10 +218,6 @@ class ControllerState:
         broker = self.image.cluster.brokers.get(broker_id)
         return broker is not None and is_named_directory(directory, broker.directories)
 
-    def partition(self, topic_id: UUID, partition_index: int) -> PartitionRegistration | None:
-        """A partition by its topic's id."""
-        return self.image.topics.partition(topic_id, partition_index)
-
     @property
     def metadata_level(self) -> int:
         """The finalized `metadata.version`."""
@@ -159,20 +228,20 @@ class ControllerState:
         """Whether KIP-966 is in force."""
         return self.image.features.level(ELIGIBLE_LEADER_REPLICAS_VERSION) >= 1
 
-    def broker_defaults(self, node_values: Mapping[str, Any]) -> dict[str, Any]:
+    def broker_defaults(self) -> dict[str, Any]:
         """The broker values that topics inherit, with the cluster-wide dynamic defaults applied."""
         cluster_wide = self.image.configs.get(ConfigResourceType.BROKER, "")
-        return effective_broker_config(node_values, cluster_wide, {})
+        return effective_broker_config(self.settings.node_config, cluster_wide, {})
 
-    def min_insync_replicas(self, topic_name: str, node_values: Mapping[str, Any]) -> int:
-        """What `min.insync.replicas` a topic has in effect."""
-        return int(self._topic_value(topic_name, "min.insync.replicas", node_values))
+    def min_insync_replicas(self, topic_name: str) -> int:
+        """The `min.insync.replicas` that a topic has in effect."""
+        return int(self._topic_value(topic_name, "min.insync.replicas"))
 
-    def unclean_election_allowed(self, topic_name: str, node_values: Mapping[str, Any]) -> bool:
-        """What `unclean.leader.election.enable` a topic has in effect."""
-        return bool(self._topic_value(topic_name, "unclean.leader.election.enable", node_values))
+    def unclean_election_allowed(self, topic_name: str) -> bool:
+        """The `unclean.leader.election.enable` that a topic has in effect."""
+        return bool(self._topic_value(topic_name, "unclean.leader.election.enable"))
 
-    def _topic_value(self, topic_name: str, name: str, node_values: Mapping[str, Any]) -> Any:
+    def _topic_value(self, topic_name: str, name: str) -> Any:
         """A key that is called the same for topics and brokers: topic, cluster default, static."""
         for resource_type, resource_name in (
             (ConfigResourceType.TOPIC, topic_name),
@@ -185,4 +254,4 @@ class ControllerState:
                 return parse_value(TOPIC_KEYS[name], text)
             except ConfigError:
                 continue  # written by another version; the next level down is the best there is
-        return node_values[name]
+        return self.settings.node_config[name]

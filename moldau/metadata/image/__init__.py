@@ -4,23 +4,29 @@ One record family is one image and one delta (features, cluster, topics, configs
 producer ids, access rules, SCRAM credentials, delegation tokens).
 """
 
-from moldau.metadata.image.client_quotas import ClientQuotasImage
-from moldau.metadata.image.cluster import ClusterDelta, ClusterImage
+from moldau.metadata.image.cluster import (
+    ClusterDelta,
+    ClusterImage,
+    FeaturesDelta,
+    FeaturesImage,
+    ProducerIdsImage,
+)
 from moldau.metadata.image.configs import (
+    ClientQuotasImage,
     ConfigResource,
     ConfigResourceType,
     ConfigsDelta,
     ConfigsImage,
 )
-from moldau.metadata.image.errors import InvalidMetadataRecord
-from moldau.metadata.image.features import FeaturesDelta, FeaturesImage
-from moldau.metadata.image.metadata_delta import MetadataDelta
-from moldau.metadata.image.metadata_image import MetadataImage
-from moldau.metadata.image.producer_ids import ProducerIdsImage
+from moldau.metadata.image.metadata_image import MetadataDelta, MetadataImage, TransactionFilter
 from moldau.metadata.image.security import AclsImage, DelegationTokensImage, ScramImage
-from moldau.metadata.image.topics import TopicImage, TopicsImage
-from moldau.metadata.image.topics_delta import LocalChanges, TopicDelta, TopicsDelta
-from moldau.metadata.image.transactions import TransactionFilter
+from moldau.metadata.image.topics import (
+    LocalChanges,
+    TopicDelta,
+    TopicImage,
+    TopicsDelta,
+    TopicsImage,
+)
 from moldau.metadata.image.values import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
@@ -29,6 +35,7 @@ from moldau.metadata.image.values import (
     BrokerRegistration,
     ControllerRegistration,
     Endpoint,
+    InvalidMetadataRecord,
     LevelRange,
     PartitionRegistration,
     Provenance,

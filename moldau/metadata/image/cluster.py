@@ -1,8 +1,10 @@
-"""Registered brokers and controllers: image and delta.
+"""What belongs to the cluster as a whole: registrations, finalized features, producer ids.
 
-Owns: what the registration records say. Must not: judge whether a registration was right to happen.
-Invariant: a record about a broker names the broker epoch that the image holds; anything else means
-that the log and the image have parted.
+Owns: what the records about brokers, controllers, feature levels and blocks of producer ids say.
+Must not: judge whether a registration was right to happen, or know what a level means. Invariant: a
+record about a broker names the broker epoch that the image holds; anything else means that the log
+and the image have parted. A level is at least 1, and level 0 is the same as absent. The next
+producer id never goes back.
 """
 
 from __future__ import annotations
@@ -13,20 +15,24 @@ from typing import Any
 from uuid import UUID
 
 from moldau.metadata.features import (
+    METADATA_VERSION,
+    MINIMUM_METADATA_LEVEL,
     register_broker_record_version,
     supports_controller_registration,
 )
-from moldau.metadata.image.errors import InvalidMetadataRecord
-from moldau.metadata.image.overlay import overlay
+from moldau.metadata.image.overlay import MappingDelta, overlay
 from moldau.metadata.image.values import (
     BrokerRegistration,
     ControllerRegistration,
     Endpoint,
+    InvalidMetadataRecord,
     LevelRange,
 )
 from moldau.protocol.metadata_records import (
     BrokerRegistrationChangeRecord,
+    FeatureLevelRecord,
     FenceBrokerRecord,
+    ProducerIdsRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
     UnfenceBrokerRecord,
@@ -218,3 +224,86 @@ def _feature_ranges(registration: _Registration) -> Iterator[dict[str, Any]]:
             "min_supported_version": levels.minimum_level,
             "max_supported_version": levels.maximum_level,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class FeaturesImage:
+    """The finalized level of each feature, by name."""
+
+    finalized_levels: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def metadata_level(self) -> int:
+        """The finalized `metadata.version`; the oldest one while the log has not said any."""
+        return self.finalized_levels.get(METADATA_VERSION, MINIMUM_METADATA_LEVEL)
+
+    def level(self, feature: str) -> int:
+        """The finalized level of `feature`, 0 when it is off."""
+        return self.finalized_levels.get(feature, 0)
+
+    def write(self) -> Iterator[tuple[Message, int]]:
+        """The records that make this image; the metadata level first, since it rules how to read
+        on.
+        """
+        names = sorted(self.finalized_levels, key=lambda name: (name != METADATA_VERSION, name))
+        for name in names:
+            yield FeatureLevelRecord(name=name, feature_level=self.finalized_levels[name]), 0
+
+
+class FeaturesDelta(MappingDelta[str, int]):
+    """Changes to feature levels; None stands for one that is switched off."""
+
+    __slots__ = ()
+
+    def __init__(self, image: FeaturesImage) -> None:
+        super().__init__(image.finalized_levels)
+
+    def replay_feature_level(self, record: FeatureLevelRecord) -> None:
+        """Take over one level."""
+        self.changes[record.name] = record.feature_level or None
+
+    def apply(self) -> FeaturesImage:
+        """The image with the changes made."""
+        return FeaturesImage(self.merged())
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsImage:
+    """`next_producer_id` begins the next block to hand out; -1 before the first block."""
+
+    next_producer_id: int = -1
+
+    def write(self) -> Iterator[tuple[Message, int]]:
+        """The records that make this image."""
+        if self.next_producer_id >= 0:
+            record = ProducerIdsRecord(
+                broker_id=-1, broker_epoch=-1, next_producer_id=self.next_producer_id
+            )
+            yield record, 0
+
+
+class ProducerIdsDelta:
+    """A newly handed out block."""
+
+    __slots__ = ("_image", "next_producer_id")
+
+    def __init__(self, image: ProducerIdsImage) -> None:
+        self._image = image
+        self.next_producer_id = image.next_producer_id
+
+    def replay_producer_ids(self, record: ProducerIdsRecord) -> None:
+        """A block was handed out."""
+        if record.next_producer_id < self.next_producer_id:
+            raise InvalidMetadataRecord(
+                f"producer ids go back from {self.next_producer_id}: {record}"
+            )
+        self.next_producer_id = record.next_producer_id
+
+    def finish_snapshot(self) -> None:
+        """A snapshot that does not speak of producer ids leaves them as they were: they never go
+        back.
+        """
+
+    def apply(self) -> ProducerIdsImage:
+        """The image with the changes made."""
+        return ProducerIdsImage(self.next_producer_id)

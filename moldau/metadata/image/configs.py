@@ -1,7 +1,7 @@
-"""Dynamic configuration by resource: image and delta.
+"""Dynamic configuration and client quotas: images and deltas.
 
-Owns: what ConfigRecord says. Must not: know what a key means. Invariant: a resource without a key
-is absent.
+Owns: what ConfigRecord and ClientQuotaRecord (KIP-546) say. Must not: know what a key means, or
+enforce anything. Invariant: a resource without a key, and an entity without a quota, are absent.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from moldau.metadata.image.overlay import layered, overlay
 from moldau.metadata.steps import Steps
-from moldau.protocol.metadata_records import ConfigRecord
+from moldau.protocol.metadata_records import ClientQuotaRecord, ConfigRecord
+from moldau.protocol.metadata_records.client_quota_record import EntityData
 from moldau.protocol.schema import Message
 
 _NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
@@ -108,3 +109,74 @@ class ConfigsDelta:
             by_resource[resource] = overlay(old.get(resource, _NO_CONFIG), changes) or None
             yield
         return ConfigsImage(layered(old, by_resource))
+
+
+QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Sorted pairs of entity type (user,
+client-id, ip) and name; the name None is the type's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotasImage:
+    """Quota values by entity, then by key."""
+
+    quotas_by_entity: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+
+    def write(self) -> Iterator[tuple[Message, int]]:
+        """The records that make this image."""
+        for entity in sorted(self.quotas_by_entity, key=_sort_key):
+            for key, value in sorted(self.quotas_by_entity[entity].items()):
+                parts = [
+                    EntityData(entity_type=entity_type, entity_name=name)
+                    for entity_type, name in entity
+                ]
+                yield ClientQuotaRecord(entity=parts, key=key, value=value, remove=False), 0
+
+
+class ClientQuotasDelta:
+    """Changed quotas by entity; None stands for one that was removed."""
+
+    __slots__ = ("_image", "changes")
+
+    def __init__(self, image: ClientQuotasImage) -> None:
+        self._image = image
+        self.changes: dict[QuotaEntity, dict[str, float | None]] = {}
+
+    def replay_client_quota(self, record: ClientQuotaRecord) -> None:
+        """Set or remove one quota."""
+        entity = tuple(
+            sorted(((part.entity_type, part.entity_name) for part in record.entity), key=_part_key)
+        )
+        changes = self.changes.setdefault(entity, {})
+        changes[record.key] = None if record.remove else record.value
+
+    def finish_snapshot(self) -> None:
+        """Remove what the snapshot did not mention."""
+        for entity, quotas in self._image.quotas_by_entity.items():
+            changes = self.changes.setdefault(entity, {})
+            for key in quotas:
+                changes.setdefault(key, None)
+
+    def apply(self) -> ClientQuotasImage:
+        """The image with the changes made."""
+        by_entity = dict(self._image.quotas_by_entity)
+        for entity, changes in self.changes.items():
+            quotas = dict(by_entity.get(entity, {}))
+            for key, value in changes.items():
+                if value is None:
+                    quotas.pop(key, None)
+                else:
+                    quotas[key] = value
+            if quotas:
+                by_entity[entity] = quotas
+            else:
+                by_entity.pop(entity, None)
+        return ClientQuotasImage(by_entity)
+
+
+def _part_key(part: tuple[str, str | None]) -> tuple[str, bool, str]:
+    return part[0], part[1] is not None, part[1] or ""
+
+
+def _sort_key(entity: QuotaEntity) -> tuple[tuple[str, bool, str], ...]:
+    return tuple(_part_key(part) for part in entity)

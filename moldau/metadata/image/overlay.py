@@ -1,13 +1,13 @@
 """Mappings that change a little at a time: a copy with changes, and one that puts copying off.
 
-Owns the two helpers the deltas share. Invariant: no argument is ever changed; None removes; what a
-mapping holds never changes, however it lies in memory.
+Owns: what the deltas share. Invariant: no argument is ever changed; None removes; what a mapping
+holds never changes, however it lies in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
-from typing import Any, Final, TypeVar, cast, overload
+from typing import Any, Final, Generic, TypeVar, cast, overload
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -37,6 +37,29 @@ def overlay(base: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]
     return merged
 
 
+class MappingDelta(Generic[K, V]):
+    """Changed entries of a mapping; None stands for one that was removed."""
+
+    __slots__ = ("_base", "changes")
+
+    def __init__(self, base: Mapping[K, V]) -> None:
+        self._base = base
+        self.changes: dict[K, V | None] = {}
+
+    def get(self, key: K) -> V | None:
+        """The entry as it is with the changes so far."""
+        return self.changes[key] if key in self.changes else self._base.get(key)
+
+    def finish_snapshot(self) -> None:
+        """Remove what the snapshot did not mention."""
+        for key in self._base:
+            self.changes.setdefault(key, None)
+
+    def merged(self) -> Mapping[K, V]:
+        """The mapping with the changes made."""
+        return overlay(self._base, self.changes)
+
+
 def layered(base: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]:
     """As `overlay`, for big mappings: the copy is shared by many calls, one on top of the other."""
     if not changes:
@@ -56,7 +79,7 @@ def layered(base: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]
 
 
 class LayeredMapping(Mapping[K, V]):
-    """A mapping with changes over it; made by `layered`. Whoever iterates gets a copy made, once.
+    """A mapping with changes over it; made by `layered`. The first iteration makes a copy.
 
     Any thread may read it.
     """

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from moldau.metadata.image.errors import InvalidMetadataRecord
-from moldau.metadata.image.overlay import overlay
+from moldau.metadata.image.overlay import MappingDelta
+from moldau.metadata.image.values import InvalidMetadataRecord
 from moldau.protocol.metadata_records import (
     AccessControlEntryRecord,
     DelegationTokenRecord,
@@ -49,14 +49,13 @@ class AclsImage:
             yield AccessControlEntryRecord(id=entry_id, **entry._asdict()), 0
 
 
-class AclsDelta:
-    """Changed rules; None stands for one that was removed."""
+class AclsDelta(MappingDelta[UUID, AccessControlEntry]):
+    """Changed rules."""
 
-    __slots__ = ("_image", "changes")
+    __slots__ = ()
 
     def __init__(self, image: AclsImage) -> None:
-        self._image = image
-        self.changes: dict[UUID, AccessControlEntry | None] = {}
+        super().__init__(image.entries_by_id)
 
     def replay_access_control_entry(self, record: AccessControlEntryRecord) -> None:
         """A new rule."""
@@ -72,19 +71,13 @@ class AclsDelta:
 
     def replay_remove_access_control_entry(self, record: RemoveAccessControlEntryRecord) -> None:
         """A rule is gone."""
-        known = self.changes.get(record.id, self._image.entries_by_id.get(record.id))
-        if known is None:
+        if self.get(record.id) is None:
             raise InvalidMetadataRecord(f"no such rule: {record}")
         self.changes[record.id] = None
 
-    def finish_snapshot(self) -> None:
-        """Remove what the snapshot did not mention."""
-        for entry_id in self._image.entries_by_id:
-            self.changes.setdefault(entry_id, None)
-
     def apply(self) -> AclsImage:
         """The image with the changes made."""
-        return AclsImage(overlay(self._image.entries_by_id, self.changes))
+        return AclsImage(self.merged())
 
 
 class ScramKey(NamedTuple):
@@ -125,14 +118,13 @@ class ScramImage:
             yield record, 0
 
 
-class ScramDelta:
-    """Changed credentials; None stands for one that was removed."""
+class ScramDelta(MappingDelta[ScramKey, ScramCredential]):
+    """Changed credentials."""
 
-    __slots__ = ("_image", "changes")
+    __slots__ = ()
 
     def __init__(self, image: ScramImage) -> None:
-        self._image = image
-        self.changes: dict[ScramKey, ScramCredential | None] = {}
+        super().__init__(image.credentials)
 
     def replay_user_scram_credential(self, record: UserScramCredentialRecord) -> None:
         """A new or replaced credential."""
@@ -147,14 +139,9 @@ class ScramDelta:
         """A credential is gone."""
         self.changes[ScramKey(record.name, record.mechanism)] = None
 
-    def finish_snapshot(self) -> None:
-        """Remove what the snapshot did not mention."""
-        for key in self._image.credentials:
-            self.changes.setdefault(key, None)
-
     def apply(self) -> ScramImage:
         """The image with the changes made."""
-        return ScramImage(overlay(self._image.credentials, self.changes))
+        return ScramImage(self.merged())
 
 
 class DelegationToken(NamedTuple):
@@ -190,14 +177,13 @@ class DelegationTokensImage:
             yield record, 0
 
 
-class DelegationTokensDelta:
-    """Changed tokens; None stands for one that was removed."""
+class DelegationTokensDelta(MappingDelta[str, DelegationToken]):
+    """Changed tokens."""
 
-    __slots__ = ("_image", "changes")
+    __slots__ = ()
 
     def __init__(self, image: DelegationTokensImage) -> None:
-        self._image = image
-        self.changes: dict[str, DelegationToken | None] = {}
+        super().__init__(image.tokens_by_id)
 
     def replay_delegation_token(self, record: DelegationTokenRecord) -> None:
         """A new or renewed token."""
@@ -214,11 +200,6 @@ class DelegationTokensDelta:
         """A token is gone."""
         self.changes[record.token_id] = None
 
-    def finish_snapshot(self) -> None:
-        """Remove what the snapshot did not mention."""
-        for token_id in self._image.tokens_by_id:
-            self.changes.setdefault(token_id, None)
-
     def apply(self) -> DelegationTokensImage:
         """The image with the changes made."""
-        return DelegationTokensImage(overlay(self._image.tokens_by_id, self.changes))
+        return DelegationTokensImage(self.merged())

@@ -1,8 +1,4 @@
-"""Small values the images are made of.
-
-Owns: provenance, endpoints, level ranges, registrations. Must not: know records or deltas.
-Invariant: every value is immutable and compares by content.
-"""
+"""The immutable values that the images are made of, and the error of a record that fits none."""
 
 from __future__ import annotations
 
@@ -10,6 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
+
+
+class InvalidMetadataRecord(Exception):
+    """A record that does not fit the image it is applied to, or is of an unknown type.
+
+    The metadata cannot be trusted any further: the node has to stop rather than skip it.
+    """
+
 
 NO_LEADER: Final = -1
 NO_LEADER_CHANGE: Final = -2

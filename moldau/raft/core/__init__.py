@@ -2,6 +2,6 @@
 
 from moldau.raft.core.quorum import QuorumCore
 from moldau.raft.core.roles import Role
-from moldau.raft.core.voter_history import VoterHistory
+from moldau.raft.core.voters import VoterHistory
 
 __all__ = ["QuorumCore", "Role", "VoterHistory"]

@@ -18,7 +18,6 @@ from moldau.raft.core.values import (
     Destination,
     ElectionState,
     Leadership,
-    ReplicaKey,
     SnapshotId,
 )
 from moldau.raft.core.voters import VoterSet
@@ -77,7 +76,7 @@ class AppendFetched:
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshotChunk:
-    """Put `data` at `position` of the snapshot being fetched (position 0 begins the file anew).
+    """Put `data` at `position` of the snapshot being fetched (position 0 starts the file again).
 
     With `is_last`: check and install it: fsync, rename, fsync the directory, then drop the whole
     log and let it begin at `snapshot_id.end_offset`, then tell the core by `on_snapshot_installed`
@@ -142,7 +141,7 @@ class AdvanceHighWatermark:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLeadership:
-    """Tell the listeners who leads now. When it is this replica: `epoch_start_offset` is where its
+    """Tell the listeners of the leader. When it is this replica: `epoch_start_offset` is where its
     epoch begins; a listener hears of it only after everything below has been delivered.
     """
 
@@ -182,22 +181,3 @@ Effect = (
     | Complete
     | Stop
 )
-
-__all__ = [
-    "AdvanceHighWatermark",
-    "AppendEpochStart",
-    "AppendFetched",
-    "AppendVoters",
-    "ChangeLeadership",
-    "Complete",
-    "Effect",
-    "Persist",
-    "ReadRecords",
-    "ReadSnapshot",
-    "ReplicaKey",
-    "Reply",
-    "Send",
-    "Stop",
-    "Truncate",
-    "WriteSnapshotChunk",
-]

@@ -1,4 +1,4 @@
-"""Elections: who gets this replica's vote, and how it wins those of others.
+"""Elections: which candidate gets this replica's vote, and how it wins the votes of others.
 
 Owns: Vote, BeginQuorumEpoch and EndQuorumEpoch, asked and answered, and what Unattached,
 Prospective, Candidate and Resigned do as time goes by. Must not: touch the log. Invariant: a vote
@@ -8,10 +8,10 @@ of the set its log names (KIP-595, 853, 996).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from moldau.protocol.errors import ErrorCode
-from moldau.raft.core.duties import Campaign, key_of
 from moldau.raft.core.effects import Send
 from moldau.raft.core.messages import (
     BeginQuorumEpochRequest,
@@ -21,7 +21,7 @@ from moldau.raft.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from moldau.raft.core.roles import Role
+from moldau.raft.core.roles import Campaign, Role, key_of
 from moldau.raft.core.state import QuorumState
 from moldau.raft.core.values import NO_NODE, ReplicaKey
 from moldau.raft.core.voters import VoterDescription
@@ -39,7 +39,7 @@ class Elections:
     # -- answering ----------------------------------------------------------------------------
 
     def on_vote(self, request: VoteRequest) -> VoteResponse:
-        """Vote v0-v2: at most one candidate of an epoch gets it; a PreVote binds nobody."""
+        """Vote v0-v2: at most one candidate of an epoch gets it; a PreVote binds no voter."""
         state = self._state
         epoch_too_low = (
             request.last_leader_epoch > request.leader_epoch
@@ -69,23 +69,16 @@ class Elections:
         return up_to_date and state.election.leader_id == NO_NODE
 
     def _vote(self, error: ErrorCode, granted: bool = False) -> VoteResponse:
-        leader = self._state.leadership
-        return VoteResponse(error, leader.leader_id, leader.leader_epoch, granted, leader.endpoints)
+        return self._state.answer(VoteResponse, error, vote_granted=granted)
 
     def _is_meant(self, voter: ReplicaKey | None) -> bool:
-        """Whether the asker means this replica, and not one that had its id on another disk."""
+        """Whether the request is for this replica, not for one that had its id on another disk."""
         return voter is None or voter.matches(self._state.local)
 
     def on_begin_quorum_epoch(self, request: BeginQuorumEpochRequest) -> BeginQuorumEpochResponse:
         """BeginQuorumEpoch v0-v1: follow the new leader."""
         state = self._state
-
-        def answer(error: ErrorCode) -> BeginQuorumEpochResponse:
-            leader = state.leadership
-            return BeginQuorumEpochResponse(
-                error, leader.leader_id, leader.leader_epoch, leader.endpoints
-            )
-
+        answer = partial(state.answer, BeginQuorumEpochResponse)
         if request.leader_epoch < state.leader_epoch:
             return answer(ErrorCode.FENCED_LEADER_EPOCH)
         if request.leader_id < 0 or request.leader_id == state.local.node_id:
@@ -103,13 +96,7 @@ class Elections:
         as a later one.
         """
         state = self._state
-
-        def answer(error: ErrorCode) -> EndQuorumEpochResponse:
-            leader = state.leadership
-            return EndQuorumEpochResponse(
-                error, leader.leader_id, leader.leader_epoch, leader.endpoints
-            )
-
+        answer = partial(state.answer, EndQuorumEpochResponse)
         if request.leader_epoch < state.leader_epoch:
             return answer(ErrorCode.FENCED_LEADER_EPOCH)
         if request.leader_id < 0:
@@ -127,8 +114,8 @@ class Elections:
         return answer(ErrorCode.NONE)
 
     def _successor_backoff_ms(self, successors: tuple[ReplicaKey, ...]) -> float:
-        """0 for the first successor, then doubling up to the longest backoff, which everybody
-        has who is not among them.
+        """0 for the first successor, then doubling up to the longest backoff, which also every
+        voter has that is not among the successors.
         """
         longest_ms = float(self._state.settings.election_backoff_max_ms)
         for position, successor in enumerate(successors):
@@ -178,7 +165,7 @@ class Elections:
         return self._ask_for_votes(campaign, state.deadline_ms)
 
     def _give_up(self) -> None:
-        """Back to the leader believed in, if there is one (KIP-996)."""
+        """Follow the last known leader again, if there is one (KIP-996)."""
         state = self._state
         leader_id = state.election.leader_id
         if leader_id == NO_NODE or state.gone_leader_epoch == state.leader_epoch:
@@ -199,13 +186,10 @@ class Elections:
             if campaign.has_answered(key) or key.matches(state.local):
                 continue
             destination = state.destination_of(voter.voter_id, voter.endpoints)
-            if destination is None or state.requests.is_awaited(destination, VoteRequest):
+            if destination is None:
                 continue
-            ready_ms = state.requests.ready_ms(destination, VoteRequest)
-            if state.now_ms < ready_ms:
-                wake_ms = min(wake_ms, ready_ms)
-                continue
-            request = VoteRequest(
+            request = partial(
+                VoteRequest,
                 candidate=state.local,
                 voter=key,
                 leader_epoch=state.leader_epoch,
@@ -213,7 +197,7 @@ class Elections:
                 log_end_offset=state.log.log_end_offset,
                 pre_vote=state.role is Role.PROSPECTIVE,
             )
-            state.send(destination, request)
+            wake_ms = min(wake_ms, state.ask(destination, VoteRequest, request))
         return wake_ms
 
     def on_vote_response(self, send: Send, response: VoteResponse | None) -> None:
@@ -239,7 +223,7 @@ class Elections:
             if request.voter not in campaign.failed:
                 campaign.failed.append(request.voter)
         elif response.error is ErrorCode.UNSUPPORTED_VERSION:
-            if request.pre_vote:  # an older replica, which knows no PreVote: ask it for real
+            if request.pre_vote:  # an older replica knows no PreVote: ask for its vote
                 campaign.record(request.voter, granted=True)
         elif response.leader_epoch == request.leader_epoch or not response.vote_granted:
             campaign.record(request.voter, response.vote_granted)
@@ -248,7 +232,7 @@ class Elections:
 
     def hand_over(self, preferred: tuple[ReplicaKey, ...]) -> None:
         """Resign as soon as the first of `preferred` could win, and after an election timeout all
-        the same: whoever lacks a record is refused the votes of those that have it.
+        the same: a candidate that lacks a record is refused the votes of replicas that have it.
         """
         state, leading = self._state, self._state.leading
         assert leading is not None
@@ -272,7 +256,7 @@ class Elections:
         return state.now_ms
 
     def resign(self, preferred: tuple[ReplicaKey, ...] = ()) -> None:
-        """Stop leading; `preferred` come first among the successors, then who has most."""
+        """Stop leading; the successors are `preferred`, then the others, the longest log first."""
         state, leading = self._state, self._state.leading
         assert leading is not None
 
@@ -289,7 +273,7 @@ class Elections:
         state.become_resigned(tuple(key_of(voter) for voter in sorted(others, key=rank)))
 
     def poll_resigned(self) -> float | None:
-        """Tell everybody until they know; then, or after a timeout, begin anew."""
+        """Tell every voter until it has acknowledged; after a timeout, become Unattached."""
         state, resignation = self._state, self._state.resignation
         assert resignation is not None
         assert state.deadline_ms is not None
@@ -305,31 +289,25 @@ class Elections:
             if key in resignation.acknowledged or voter is None:
                 continue
             destination = state.destination_of(voter.voter_id, voter.endpoints)
-            if destination is None or state.requests.is_awaited(destination, EndQuorumEpochRequest):
+            if destination is None:
                 continue
-            ready_ms = state.requests.ready_ms(destination, EndQuorumEpochRequest)
-            if state.now_ms < ready_ms:
-                wake_ms = min(wake_ms, ready_ms)
-                continue
-            request = EndQuorumEpochRequest(
+            request = partial(
+                EndQuorumEpochRequest,
                 leader_id=state.local.node_id,
                 leader_epoch=state.leader_epoch,
                 preferred_candidates=resignation.successors,
                 leader_endpoints=state.settings.endpoints,
             )
-            state.send(destination, request)
+            wake_ms = min(wake_ms, state.ask(destination, EndQuorumEpochRequest, request))
         return wake_ms
 
     def on_end_quorum_epoch_response(
         self, send: Send, response: EndQuorumEpochResponse | None
     ) -> None:
-        """It need not be told again."""
+        """A voter that has acknowledged the resignation is not told again."""
         state, request = self._state, send.request
         assert isinstance(request, EndQuorumEpochRequest)
-        acknowledged = response is not None and response.error is ErrorCode.NONE
-        state.requests.answered(send, state.now_ms, succeeded=acknowledged)
-        if response is not None:
-            state.learn_from(send, response)
+        acknowledged = state.note_answer(send, response)
         resignation = state.resignation
         if resignation is None or not acknowledged or request.leader_epoch != state.leader_epoch:
             return

@@ -8,10 +8,10 @@ it is now, in the epoch that is now; nothing below the high watermark is ever re
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from moldau.protocol.errors import ErrorCode
-from moldau.raft.core.duties import UNKNOWN_OFFSET, Download, Following
 from moldau.raft.core.effects import AppendFetched, Send, Truncate, WriteSnapshotChunk
 from moldau.raft.core.messages import (
     FetchRequest,
@@ -21,7 +21,7 @@ from moldau.raft.core.messages import (
     UpdateVoterRequest,
     UpdateVoterResponse,
 )
-from moldau.raft.core.roles import Role
+from moldau.raft.core.roles import UNKNOWN_OFFSET, Download, Following, Role
 from moldau.raft.core.state import NO_EPOCH, QuorumState
 from moldau.raft.core.values import NO_NODE, Destination, EpochEnd, SnapshotId
 from moldau.raft.core.voters import (
@@ -40,7 +40,7 @@ DISCOVERIES_PER_ELECTION_TIMEOUT = 4
 
 REFUSALS_OF_THE_DEAD: Final = 3
 """Fetches that fail at once, one after the other, until a follower gives its leader up: the first
-may be the connection that breaks, the others nobody who takes a new one."""
+may be the connection that breaks, the others are new connections that are refused."""
 REFUSED_WITHIN: Final = 0.1
 """Of the request timeout: what fails faster was refused, not lost."""
 
@@ -54,7 +54,7 @@ class Fetching:
     # -- asking -------------------------------------------------------------------------------
 
     def poll_follower(self) -> float | None:
-        """Give up a silent leader, or fetch on. Returns when to look again."""
+        """Give up a silent leader, or fetch from it. Returns when to look again."""
         state, following = self._state, self._state.following
         assert following is not None
         assert state.deadline_ms is not None
@@ -79,7 +79,7 @@ class Fetching:
         if state.now_ms < wake_ms:
             if not state.requests.has_failed(leader, FetchRequest):
                 return wake_ms
-            # The leader did not answer well: somebody else may know another one.
+            # The leader did not answer well: another replica may know a newer leader.
             return min(wake_ms, self.poll_discovery())
         state.send(leader, self._fetch_request(state.settings.fetch_max_wait_ms))
         return float("inf")
@@ -97,9 +97,9 @@ class Fetching:
         )
 
     def poll_discovery(self) -> float:
-        """Ask one of those who may know the leader, picked at random. Returns when to look again.
+        """Ask a replica that may know the leader, picked at random. Returns when to look again.
 
-        One after the other: the answer to the last question may settle it, unless it takes long.
+        One replica at a time: its answer may be enough, unless it takes long.
         """
         state = self._state
         if state.flushed_end_offset < state.log.log_end_offset:
@@ -111,7 +111,7 @@ class Fetching:
             return asked_ms + patience_ms
         idle = [
             each
-            for each in self._who_may_know()
+            for each in self._informants()
             if each != leader and not state.requests.is_awaited(each, FetchRequest)
         ]
         ready = [
@@ -125,7 +125,7 @@ class Fetching:
             (state.requests.ready_ms(each, FetchRequest) for each in idle), default=float("inf")
         )
 
-    def _who_may_know(self) -> list[Destination]:
+    def _informants(self) -> list[Destination]:
         state = self._state
         own = [(each.host, each.port) for each in state.settings.endpoints]
         known = [
@@ -146,7 +146,7 @@ class Fetching:
     # -- records ------------------------------------------------------------------------------
 
     def on_fetch_response(self, send: Send, response: FetchResponse | None) -> None:
-        """Take what fits: records, a place to truncate to, or the id of a snapshot."""
+        """Use the answer: records, an offset to truncate to, or the id of a snapshot."""
         state, request = self._state, send.request
         assert isinstance(request, FetchRequest)
         succeeded = response is not None and response.error is ErrorCode.NONE
@@ -159,7 +159,7 @@ class Fetching:
         )
         leader_endpoints = response.leader_endpoints
         if succeeded and state.destination_of(response.leader_id, leader_endpoints) is None:
-            # It leads, and does not say where: there, where it has answered.
+            # It leads and does not give its address: it is where it has answered.
             reached = send.destination
             leader_endpoints = (VoterEndpoint(UNNAMED_LISTENER, reached.host, reached.port),)
         if (
@@ -184,9 +184,9 @@ class Fetching:
                 and send.destination == following.destination
                 and took_ms is not None
             ):
-                # It led this epoch when it was asked, or had led it already; it leads no more, and
-                # cannot lead it again. An answer from before it was followed does not say so.
-                # Its EndQuorumEpoch is on the way to whom it wants to follow it, and goes first.
+                # It led this epoch when it was asked, or before; it leads no more, and cannot lead
+                # the epoch again. An answer from before it was followed does not say so. Its
+                # EndQuorumEpoch is on the way to its preferred successors, and goes first.
                 longest_ms = float(state.settings.election_backoff_max_ms)
                 state.leader_is_gone(longest_ms * (1.0 + state.random.random()) / 2)
             return
@@ -227,10 +227,10 @@ class Fetching:
                 state.requests.pause(send, state.now_ms)  # a leader that does not let us wait
 
     def _leader_was_not_reached(self, send: Send, took_ms: float | None) -> None:
-        """Campaign soon when nobody listens where the leader was (ADR 0006).
+        """Campaign soon when the leader's address refuses connections (ADR 0006).
 
         A cut link answers nothing; a connection that is refused, more than once, says that the
-        process is gone. It may be wrong: a PreVote asks the others, who have a leader then.
+        process is gone. That may be wrong: then the PreVote finds voters that have a leader.
         """
         state, following = self._state, self._state.following
         if following is None or took_ms is None or send.destination != following.destination:
@@ -251,7 +251,7 @@ class Fetching:
             state.deadline_ms = state.fetch_deadline_ms()
 
     def on_appended(self) -> None:
-        """What was fetched is in the log."""
+        """The fetched records are in the log."""
         state, following = self._state, self._state.following
         if following is not None:
             following.is_busy = False
@@ -306,32 +306,26 @@ class Fetching:
 
     def _fetch_snapshot(self, following: Following, download: Download) -> float:
         state, leader = self._state, following.destination
-        if state.requests.is_awaited(leader, FetchSnapshotRequest):
-            return float("inf")
-        ready_ms = state.requests.ready_ms(leader, FetchSnapshotRequest)
-        if state.now_ms < ready_ms:
-            return min(ready_ms, self.poll_discovery())
-        request = FetchSnapshotRequest(
+        request = partial(
+            FetchSnapshotRequest,
             replica=state.local,
             leader_epoch=state.leader_epoch,
             snapshot_id=download.snapshot_id,
             position=download.position,
             max_bytes=state.settings.fetch_snapshot_max_bytes,
         )
-        state.send(leader, request)
-        return float("inf")
+        ready_ms = state.ask(leader, FetchSnapshotRequest, request)
+        return min(ready_ms, self.poll_discovery()) if ready_ms < float("inf") else ready_ms
 
     def on_fetch_snapshot_response(
         self, send: Send, response: FetchSnapshotResponse | None
     ) -> None:
-        """Write the bytes down and go on; from the start, when the snapshot is gone."""
+        """Write the bytes down and go on; start again with a fetch when the snapshot is gone."""
         state, request = self._state, send.request
         assert isinstance(request, FetchSnapshotRequest)
-        succeeded = response is not None and response.error is ErrorCode.NONE
-        state.requests.answered(send, state.now_ms, succeeded=succeeded)
+        succeeded = state.note_answer(send, response)
         if response is None:
             return
-        state.learn_from(send, response)
         following = state.following
         download = following.download if following is not None else None
         if (
@@ -362,7 +356,7 @@ class Fetching:
             or end > response.size_bytes
             or len(response.data) == 0
         ):
-            self.forget_download()  # what it says does not fit together: ask anew, not at once
+            self.forget_download()  # the answer contradicts itself: ask again, not at once
             return
         state.effects.append(
             WriteSnapshotChunk(download.snapshot_id, download.position, response.data, is_last)
@@ -388,7 +382,7 @@ class Fetching:
         state.raise_high_watermark(snapshot_id.end_offset)
 
     def forget_download(self) -> None:
-        """What was fetched cannot be used: begin with a fetch again, not at once."""
+        """The fetched snapshot cannot be used: start again with a fetch, not at once."""
         following = self._state.following
         if following is not None:
             following.download = None
@@ -396,7 +390,7 @@ class Fetching:
             self._pause_fetches(following)
 
     def append_refused(self) -> None:
-        """What the leader sent was damaged: ask it again, not at once."""
+        """The leader's records were damaged: fetch them again, not at once."""
         following = self._state.following
         if following is not None:
             following.is_busy = False
@@ -410,7 +404,7 @@ class Fetching:
     # -- telling the leader about itself ------------------------------------------------------
 
     def _poll_update_voter(self, following: Following) -> float:
-        """A voter whose endpoints or directory the voters record does not have right, says so.
+        """A voter whose endpoints or directory are wrong in the voters record tells the leader.
 
         At kraft.version 0 there is no such record, and the leader asks to be told in every epoch,
         so that an upgrade can write it (KIP-853).
@@ -433,14 +427,12 @@ class Fetching:
         return following.next_update_voter_ms
 
     def on_update_voter_response(self, send: Send, response: UpdateVoterResponse | None) -> None:
-        """Told, or to be told again later."""
+        """The leader has taken the report, or gets it again later."""
         state, request = self._state, send.request
         assert isinstance(request, UpdateVoterRequest)
-        succeeded = response is not None and response.error is ErrorCode.NONE
-        state.requests.answered(send, state.now_ms, succeeded=succeeded)
+        succeeded = state.note_answer(send, response)
         if response is None:
             return
-        state.learn_from(send, response)
         if state.following is not None and request.leader_epoch == state.leader_epoch:
             state.following.has_reported_itself = succeeded and (
                 state.voters.latest.kraft_version < 1

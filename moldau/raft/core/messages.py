@@ -1,9 +1,8 @@
 """What replicas of the quorum say to each other, apart from how it is written on the wire.
 
-Owns: one class per request and response of KIP-595, 630, 853, 996. Must not: know versions,
-cluster ids or topic names (the driver's `wire` module checks and writes those). Invariant:
-every response carries the error and whom its sender takes for the leader, so that every answer
-teaches the asker.
+One class per request and response of KIP-595, 630, 853, 996; the `wire` module knows versions,
+cluster ids and topic names. Every response carries the error and the leader as its sender knows it,
+so that every answer teaches the asker.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import Buffer
 from moldau.raft.core.values import (
-    NO_NODE,
     NO_SNAPSHOT,
     Endpoints,
     EpochEnd,
@@ -62,7 +60,7 @@ class BeginQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True)
 class BeginQuorumEpochResponse:
-    """Whom the voter now takes for the leader."""
+    """The leader as the voter now knows it."""
 
     error: ErrorCode
     leader_id: int
@@ -86,7 +84,7 @@ class EndQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True)
 class EndQuorumEpochResponse:
-    """Whom the voter now takes for the leader."""
+    """The leader as the voter now knows it."""
 
     error: ErrorCode
     leader_id: int
@@ -204,23 +202,3 @@ PeerResponse = (
     | UpdateVoterResponse
     | KraftVersionResponse
 )
-
-__all__ = [
-    "NO_NODE",
-    "BeginQuorumEpochRequest",
-    "BeginQuorumEpochResponse",
-    "EndQuorumEpochRequest",
-    "EndQuorumEpochResponse",
-    "FetchRequest",
-    "FetchResponse",
-    "FetchSnapshotRequest",
-    "FetchSnapshotResponse",
-    "KraftVersionRequest",
-    "KraftVersionResponse",
-    "PeerRequest",
-    "PeerResponse",
-    "UpdateVoterRequest",
-    "UpdateVoterResponse",
-    "VoteRequest",
-    "VoteResponse",
-]

@@ -8,14 +8,13 @@ graceful shutdown is complete, nothing happens any more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.raft.core.effects import ChangeLeadership, Complete, Effect, Reply, Send
 from moldau.raft.core.election import Elections
 from moldau.raft.core.fetching import Fetching
-from moldau.raft.core.log_view import LogView
 from moldau.raft.core.messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -36,9 +35,10 @@ from moldau.raft.core.messages import (
 )
 from moldau.raft.core.replication import Replication
 from moldau.raft.core.roles import Role
-from moldau.raft.core.settings import QuorumSettings, Random
+from moldau.raft.core.settings import LogView, QuorumSettings, Random
 from moldau.raft.core.state import QuorumState
 from moldau.raft.core.values import (
+    NO_NODE,
     ElectionState,
     Leadership,
     ReplicaKey,
@@ -46,11 +46,20 @@ from moldau.raft.core.values import (
     SnapshotId,
 )
 from moldau.raft.core.voter_changes import VoterChanges
-from moldau.raft.core.voter_history import VoterHistory
-from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterSet
+from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterHistory, VoterSet
 
 MAX_STEPS: Final = 16
 """More changes of role than any one event can cause."""
+
+_RESPONSES: Final[dict[type[PeerRequest], type[Any]]] = {
+    VoteRequest: VoteResponse,
+    BeginQuorumEpochRequest: BeginQuorumEpochResponse,
+    EndQuorumEpochRequest: EndQuorumEpochResponse,
+    FetchRequest: FetchResponse,
+    FetchSnapshotRequest: FetchSnapshotResponse,
+    UpdateVoterRequest: UpdateVoterResponse,
+    KraftVersionRequest: KraftVersionResponse,
+}
 
 
 class QuorumCore:
@@ -75,6 +84,15 @@ class QuorumCore:
         self._fetching = Fetching(self._state)
         self._replication = Replication(self._state)
         self._changes = VoterChanges(self._state, self._replication, self._elections)
+        self._response_handlers: dict[type[PeerRequest], Callable[[Send, Any], None]] = {
+            VoteRequest: self._elections.on_vote_response,
+            BeginQuorumEpochRequest: self._replication.on_begin_quorum_epoch_response,
+            EndQuorumEpochRequest: self._elections.on_end_quorum_epoch_response,
+            FetchRequest: self._fetching.on_fetch_response,
+            FetchSnapshotRequest: self._fetching.on_fetch_snapshot_response,
+            UpdateVoterRequest: self._fetching.on_update_voter_response,
+            KraftVersionRequest: self._changes.on_kraft_version_response,
+        }
         self._announced: Leadership | None = None
         self._is_started = False
         self._next_tick_ms: float | None = None
@@ -90,12 +108,12 @@ class QuorumCore:
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch it is in."""
+        """The epoch this replica is in."""
         return self._state.leader_epoch
 
     @property
     def leadership(self) -> Leadership:
-        """Who leads, as it knows."""
+        """The leader, as this replica knows it."""
         return self._state.leadership
 
     @property
@@ -131,7 +149,7 @@ class QuorumCore:
 
     @property
     def is_voter(self) -> bool:
-        """Whether the latest voter set has it."""
+        """Whether the latest voter set has this replica."""
         return self._state.is_voter
 
     @property
@@ -157,6 +175,14 @@ class QuorumCore:
         state.wants_tick = False
         return state
 
+    def _run(self, now_ms: float, step: Callable[[], object]) -> list[Effect]:
+        """Take one event; a replica that has stopped takes none."""
+        if self._state.is_stopped:
+            return []
+        self._begin(now_ms)
+        step()
+        return self._end()
+
     def _end(self) -> list[Effect]:
         """Do what time and the event have made due, until nothing more is."""
         state = self._state
@@ -171,7 +197,7 @@ class QuorumCore:
             before = state.transitions_count
             wake_ms = self._poll()
             if not state.is_stopped:
-                self._announce()  # also what another step ends at once: a listener must hear of it
+                self._announce()  # each step on its own: a listener must hear of every leader
             if state.transitions_count == before:
                 self._next_tick_ms = wake_ms
                 break
@@ -250,7 +276,7 @@ class QuorumCore:
         state.is_stopped = True
 
     def start(self, now_ms: float) -> list[Effect]:
-        """Take the role that the last run left. Once, before every other event."""
+        """Take the role that the last run left. Called once, before every other event."""
         assert not self._is_started
         self._is_started = True
         state = self._begin(now_ms)
@@ -259,10 +285,7 @@ class QuorumCore:
 
     def tick(self, now_ms: float) -> list[Effect]:
         """Time has passed."""
-        if self._state.is_stopped:
-            return []
-        self._begin(now_ms)
-        return self._end()
+        return self._run(now_ms, lambda: None)
 
     def on_request(self, request: PeerRequest, token: Any, now_ms: float) -> list[Effect]:
         """A peer asks; it is answered once, with `token`, now or, a fetch, later."""
@@ -272,14 +295,11 @@ class QuorumCore:
         self._begin(now_ms)
         match request:
             case VoteRequest():
-                response: PeerResponse = self._elections.on_vote(request)
-                state.effects.append(Reply(token, response))
+                state.effects.append(Reply(token, self._elections.on_vote(request)))
             case BeginQuorumEpochRequest():
-                response = self._elections.on_begin_quorum_epoch(request)
-                state.effects.append(Reply(token, response))
+                state.effects.append(Reply(token, self._elections.on_begin_quorum_epoch(request)))
             case EndQuorumEpochRequest():
-                response = self._elections.on_end_quorum_epoch(request)
-                state.effects.append(Reply(token, response))
+                state.effects.append(Reply(token, self._elections.on_end_quorum_epoch(request)))
             case FetchRequest():
                 self._replication.on_fetch(request, token)
             case FetchSnapshotRequest():
@@ -292,50 +312,19 @@ class QuorumCore:
         return self._end()
 
     def _refuse(self, request: PeerRequest, error: ErrorCode) -> PeerResponse:
-        leader_id, epoch, endpoints = -1, self.leader_epoch, ()
-        match request:
-            case VoteRequest():
-                return VoteResponse(error, leader_id, epoch, False, endpoints)
-            case BeginQuorumEpochRequest():
-                return BeginQuorumEpochResponse(error, leader_id, epoch, endpoints)
-            case EndQuorumEpochRequest():
-                return EndQuorumEpochResponse(error, leader_id, epoch, endpoints)
-            case FetchRequest():
-                return FetchResponse(error, leader_id, epoch)
-            case FetchSnapshotRequest():
-                return FetchSnapshotResponse(error, leader_id, epoch)
-            case UpdateVoterRequest():
-                return UpdateVoterResponse(error, leader_id, epoch, endpoints)
-            case KraftVersionRequest():
-                return KraftVersionResponse(error)
+        if isinstance(request, KraftVersionRequest):
+            return KraftVersionResponse(error)
+        refusal: PeerResponse = _RESPONSES[type(request)](error, NO_NODE, self.leader_epoch)
+        return refusal
 
     def on_response(self, send: Send, response: PeerResponse | None, now_ms: float) -> list[Effect]:
         """The one answer to a Send; None when there was none."""
         if self._state.is_stopped:
             return []
         self._begin(now_ms)
-        match send.request:
-            case VoteRequest():
-                assert response is None or isinstance(response, VoteResponse)
-                self._elections.on_vote_response(send, response)
-            case BeginQuorumEpochRequest():
-                assert response is None or isinstance(response, BeginQuorumEpochResponse)
-                self._replication.on_begin_quorum_epoch_response(send, response)
-            case EndQuorumEpochRequest():
-                assert response is None or isinstance(response, EndQuorumEpochResponse)
-                self._elections.on_end_quorum_epoch_response(send, response)
-            case FetchRequest():
-                assert response is None or isinstance(response, FetchResponse)
-                self._fetching.on_fetch_response(send, response)
-            case FetchSnapshotRequest():
-                assert response is None or isinstance(response, FetchSnapshotResponse)
-                self._fetching.on_fetch_snapshot_response(send, response)
-            case UpdateVoterRequest():
-                assert response is None or isinstance(response, UpdateVoterResponse)
-                self._fetching.on_update_voter_response(send, response)
-            case KraftVersionRequest():
-                assert response is None or isinstance(response, KraftVersionResponse)
-                self._changes.on_kraft_version_response(send, response)
+        kind = type(send.request)
+        assert response is None or isinstance(response, _RESPONSES[kind])
+        self._response_handlers[kind](send, response)
         return self._end()
 
     def on_appended(
@@ -368,52 +357,37 @@ class QuorumCore:
         self._fetching.advance_high_watermark()
         return self._end()
 
-    def on_append_refused(self, reason: str, now_ms: float) -> list[Effect]:
-        """What was fetched is damaged; what came before the damage is in the log."""
-        if self._state.is_stopped:
-            return []
-        self._begin(now_ms)
-        del reason
-        self._fetching.append_refused()
-        return self._end()
+    def on_append_refused(self, now_ms: float) -> list[Effect]:
+        """Fetched records are damaged; those before the damage are in the log."""
+        return self._run(now_ms, self._fetching.append_refused)
 
     def on_snapshot_installed(
         self, snapshot_id: SnapshotId, voters: VoterSet, now_ms: float
     ) -> list[Effect]:
         """The log now begins and ends where this snapshot ends."""
-        if self._state.is_stopped:
-            return []
-        self._begin(now_ms)
-        self._fetching.on_snapshot_installed(snapshot_id, voters)
-        return self._end()
+        return self._run(now_ms, lambda: self._fetching.on_snapshot_installed(snapshot_id, voters))
 
-    def on_snapshot_refused(
-        self, snapshot_id: SnapshotId, reason: str, now_ms: float
-    ) -> list[Effect]:
-        """What was fetched is no snapshot, and is gone again."""
-        if self._state.is_stopped:
-            return []
-        self._begin(now_ms)
-        del snapshot_id, reason
-        self._fetching.forget_download()
-        return self._end()
+    def on_snapshot_refused(self, now_ms: float) -> list[Effect]:
+        """The fetched file is no snapshot, and is removed again."""
+        return self._run(now_ms, self._fetching.forget_download)
 
     def on_snapshot_written(self, now_ms: float) -> list[Effect]:
         """This replica has written a snapshot, or removed the log below one."""
-        if self._state.is_stopped:
-            return []
-        state = self._begin(now_ms)
-        state.voters.trim_to(state.log.log_start_offset)
-        return self._end()
+        state = self._state
+        return self._run(now_ms, lambda: state.voters.trim_to(state.log.log_start_offset))
 
     # -- what is asked of a leader ------------------------------------------------------------
+
+    @staticmethod
+    def _stopped(token: Any) -> list[Effect]:
+        return [Complete(token, ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped")]
 
     def resign(self, token: Any, preferred: ReplicaKey | None, now_ms: float) -> list[Effect]:
         """Stop leading, in favour of `preferred` if it is a voter other than this one: as soon as
         that has every record, or after an election timeout.
         """
         if self._state.is_stopped:
-            return [Complete(token, ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped")]
+            return self._stopped(token)
         state = self._begin(now_ms)
         if state.role is not Role.LEADER:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -429,7 +403,7 @@ class QuorumCore:
         return self._end()
 
     def shut_down(self, token: Any, now_ms: float) -> list[Effect]:
-        """Leave gracefully: a leader resigns and stays until somebody else is elected, or until an
+        """Leave gracefully: a leader resigns and stays until another leader is elected, or until an
         election timeout is over.
         """
         if self._state.is_stopped:
@@ -452,7 +426,7 @@ class QuorumCore:
     ) -> list[Effect]:
         """AddRaftVoter (KIP-853); `ack_when_committed` of KIP-1186."""
         if self._state.is_stopped:
-            return [Complete(token, ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped")]
+            return self._stopped(token)
         self._begin(now_ms)
         self._changes.add(
             token, voter, ack_when_committed=ack_when_committed, timeout_ms=timeout_ms
@@ -464,7 +438,7 @@ class QuorumCore:
     ) -> list[Effect]:
         """RemoveRaftVoter (KIP-853)."""
         if self._state.is_stopped:
-            return [Complete(token, ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped")]
+            return self._stopped(token)
         self._begin(now_ms)
         self._changes.remove(token, voter, timeout_ms=timeout_ms)
         return self._end()
@@ -474,7 +448,7 @@ class QuorumCore:
     ) -> list[Effect]:
         """UpdateFeatures of kraft.version (KIP-853)."""
         if self._state.is_stopped:
-            return [Complete(token, ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped")]
+            return self._stopped(token)
         self._begin(now_ms)
         self._changes.upgrade(token, level, timeout_ms=timeout_ms)
         return self._end()

@@ -1,4 +1,4 @@
-"""A leader's view of the others: how far they are, what is committed, who waits for more.
+"""A leader's view of the others: how far they are, what is committed, which fetches wait.
 
 Owns: Fetch and FetchSnapshot as answered, the high watermark, CheckQuorum, BeginQuorumEpoch as
 sent. Must not: change voters. Invariant: the high watermark is the end that a majority of the
@@ -13,14 +13,6 @@ from typing import Any, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID
-from moldau.raft.core.duties import (
-    MAX_OBSERVERS,
-    OBSERVER_SESSION_TIMEOUT_MS,
-    UNKNOWN_OFFSET,
-    Leading,
-    Progress,
-    key_of,
-)
 from moldau.raft.core.effects import ReadRecords, ReadSnapshot, Reply, Send
 from moldau.raft.core.messages import (
     BeginQuorumEpochRequest,
@@ -30,7 +22,15 @@ from moldau.raft.core.messages import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
 )
-from moldau.raft.core.roles import Role
+from moldau.raft.core.roles import (
+    MAX_OBSERVERS,
+    OBSERVER_SESSION_TIMEOUT_MS,
+    UNKNOWN_OFFSET,
+    Leading,
+    Progress,
+    Role,
+    key_of,
+)
 from moldau.raft.core.state import QuorumState
 from moldau.raft.core.values import EpochEnd, ReplicaKey, ReplicaProgress, SnapshotId
 from moldau.raft.core.voters import VoterDescription
@@ -94,8 +94,8 @@ class Replication:
         self._park(request, token)
 
     def _learn_from_voter(self, replica: ReplicaKey, leader_epoch: int) -> None:
-        """A voter in a higher epoch will never follow this leader again; an observer cannot depose
-        one, and finds its way by what it is answered.
+        """A voter in a higher epoch will never follow this leader again. An observer cannot depose
+        a leader; the answer tells it the epoch.
         """
         state = self._state
         if leader_epoch > state.leader_epoch and state.voters.latest.find(*replica) is not None:
@@ -126,7 +126,7 @@ class Replication:
         return None
 
     def _answer(self, request: FetchRequest, token: Any, *, now_at_latest: bool) -> bool:
-        """Answer if there is something to say. Returns whether it has."""
+        """Answer a fetch if there is something to say. Returns whether it was answered."""
         state = self._state
         error = self.leader_error(request.leader_epoch)
         if error is not ErrorCode.NONE:
@@ -158,12 +158,12 @@ class Replication:
         return state.log.log_end_offset if is_voter else state.high_watermark
 
     def _park(self, request: FetchRequest, token: Any) -> None:
-        """Wait for news; a replica waits only once, and its older fetch is answered."""
+        """Keep a fetch waiting; a replica has one such fetch, and its older one is answered."""
         state = self._state
         key: ReplicaKey | int = request.replica
         if request.replica.node_id < 0:
             self._parked_count += 1
-            key = self._parked_count  # nobody in particular, as often as it likes
+            key = self._parked_count  # a client without an id may wait as often as it likes
         older = self._parked.pop(key, None)
         if older is not None:
             self._answer(older.request, older.token, now_at_latest=True)
@@ -175,7 +175,7 @@ class Replication:
         self._parked_due_ms = min(self._parked_due_ms, deadline_ms)
 
     def poll_parked(self) -> float:
-        """Answer whoever has waited for what is there now. Returns when to look again."""
+        """Answer the fetches that have waited for what is there now. Returns when to look again."""
         state = self._state
         is_leader = state.role is Role.LEADER
         seen = (state.log.log_end_offset, state.high_watermark)
@@ -206,14 +206,11 @@ class Replication:
                 error = ErrorCode.SNAPSHOT_NOT_FOUND
             elif request.position < 0:
                 error = ErrorCode.POSITION_OUT_OF_RANGE
-        leader = state.leadership
-        response = FetchSnapshotResponse(
+        response = state.answer(
+            FetchSnapshotResponse,
             error,
-            leader.leader_id,
-            leader.leader_epoch,
-            request.snapshot_id,
+            snapshot_id=request.snapshot_id,
             position=request.position,
-            leader_endpoints=leader.endpoints,
         )
         if error is not ErrorCode.NONE:
             state.effects.append(Reply(token, response))
@@ -239,23 +236,21 @@ class Replication:
         diverging: EpochEnd | None = None,
         snapshot_id: SnapshotId | None = None,
     ) -> FetchResponse:
-        state, leader = self._state, self._state.leadership
+        state = self._state
         is_leader = state.role is Role.LEADER
-        return FetchResponse(
+        return state.answer(
+            FetchResponse,
             error,
-            leader.leader_id,
-            leader.leader_epoch,
             high_watermark=state.high_watermark if is_leader else UNKNOWN_OFFSET,
             log_start_offset=state.log.log_start_offset if is_leader else UNKNOWN_OFFSET,
             diverging=diverging,
             snapshot_id=snapshot_id,
-            leader_endpoints=leader.endpoints,
         )
 
     # -- progress -----------------------------------------------------------------------------
 
     def _progress(self, replica: ReplicaKey) -> Progress | None:
-        """Its entry, made when there is room; None for this replica and those without an id."""
+        """A replica's entry, made when there is room; None for this one and without an id."""
         state, leading = self._state, self._state.leading
         assert leading is not None
         if replica.node_id < 0 or replica == state.local:
@@ -267,8 +262,8 @@ class Replication:
                 return None
             former = leading.latest_key.get(replica.node_id)
             if voter is not None and voter.directory_id == ZERO_UUID and former is not None:
-                # Configured by its id alone: whoever fetched last is the voter, the disk before is
-                # gone, and no number of directories is remembered.
+                # Configured by its id alone: the replica that fetched last is the voter, the disk
+                # before is gone, and no number of directories is remembered.
                 leading.progress.pop(former, None)
             progress = leading.progress[replica] = Progress()
         leading.latest_key[replica.node_id] = replica
@@ -285,7 +280,7 @@ class Replication:
             progress.last_fetch_ms = self._state.now_ms
 
     def forget_silent_observers(self) -> None:
-        """DescribeQuorum shall not name who is long gone."""
+        """DescribeQuorum must not name observers that are long gone."""
         state, leading = self._state, self._state.leading
         assert leading is not None
         before_ms = state.now_ms - OBSERVER_SESSION_TIMEOUT_MS
@@ -362,7 +357,7 @@ class Replication:
     # -- keeping the quorum -------------------------------------------------------------------
 
     def check_quorum_deadline_ms(self) -> float:
-        """When the leader has lost its majority: that many voters must have fetched since."""
+        """When the leader has to resign, unless a majority of the voters fetches before."""
         state, leading = self._state, self._state.leading
         assert leading is not None
         voters = state.voters.latest.voters
@@ -380,8 +375,8 @@ class Replication:
         return progress.last_fetch_ms
 
     def poll_begin_quorum_epoch(self) -> float:
-        """Tell voters who leads: at once, and again when one has not been heard of for half a
-        fetch timeout. Returns when to look again.
+        """Tell voters of this leader: at once, and again after half a fetch timeout without a
+        request or an answer of the voter. Returns when to look again.
         """
         state, leading = self._state, self._state.leading
         assert leading is not None
@@ -417,13 +412,10 @@ class Replication:
     def on_begin_quorum_epoch_response(
         self, send: Send, response: BeginQuorumEpochResponse | None
     ) -> None:
-        """It knows; or it knows better."""
+        """The voter follows this leader, or knows of a newer epoch."""
         state, request = self._state, send.request
         assert isinstance(request, BeginQuorumEpochRequest)
-        acknowledged = response is not None and response.error is ErrorCode.NONE
-        state.requests.answered(send, state.now_ms, succeeded=acknowledged)
-        if response is not None:
-            state.learn_from(send, response)
+        state.note_answer(send, response)
         leading = state.leading
         if leading is None or request.leader_epoch != state.leader_epoch:
             return

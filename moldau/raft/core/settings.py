@@ -1,11 +1,11 @@
-"""The quorum's timings and limits by Kafka's own keys; the defaults are Kafka's."""
+"""What the core of a quorum replica is given: settings, a view of its log, random numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from moldau.raft.core.values import Destination, Endpoints, ReplicaKey
+from moldau.raft.core.values import Destination, Endpoints, EpochEnd, ReplicaKey, SnapshotId
 
 
 class Random(Protocol):
@@ -20,7 +20,7 @@ class Random(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QuorumSettings:
-    """Who this replica is and how patient it is. Times in milliseconds.
+    """The identity of a replica, its timings in milliseconds, and its limits.
 
     `is_controller` is false for brokers, which never become voters. `bootstrap_servers` are asked
     for the leader by a replica that knows none (`controller.quorum.bootstrap.servers`, or the
@@ -45,3 +45,37 @@ class QuorumSettings:
     fetch_max_bytes: int = 8 * 1024 * 1024
     fetch_snapshot_max_bytes: int = 8 * 1024 * 1024
     add_voter_timeout_ms: int = 60_000
+
+
+class LogView(Protocol):
+    """The log as its driver knows it."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset the next record will get."""
+
+    @property
+    def last_leader_epoch(self) -> int:
+        """The epoch of the last record, or of the latest snapshot when there is none after it; 0 in
+        an empty log.
+        """
+
+    def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
+        """The largest epoch at or below `leader_epoch` that the log or the snapshot at its start
+        has, and where it ends; EpochEnd(0, log start) when there is none.
+        """
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None:
+        """The newest finished snapshot."""
+
+    @property
+    def earliest_snapshot(self) -> SnapshotId | None:
+        """The oldest one that is still there."""
+
+    def has_snapshot(self, snapshot_id: SnapshotId) -> bool:
+        """Whether exactly this snapshot can be read."""

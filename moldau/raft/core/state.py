@@ -1,17 +1,20 @@
-"""What the quorum's parts share: role, epoch, vote, leader, high watermark, and the way to change
-them.
+"""What the quorum's parts share: role, epoch, vote, leader, high watermark, requests under way.
 
-Owns: every transition between roles, and the effects of the event at hand. Must not: decide when to
-change, or send. Invariant: the epoch never falls; within an epoch one vote is cast and one leader
-known; whatever of this changes is persisted before any later effect of the event.
+Owns: every transition between roles, the ledger of requests, and the effects of the current event.
+Must not: decide when to change, or send. Invariant: the epoch never falls; within an epoch one vote
+is cast and one leader known; whatever of this changes is persisted before any later effect of the
+event.
 """
 
 from __future__ import annotations
 
-from moldau.raft.core.duties import Campaign, Following, Leading, Resignation, key_of
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from moldau.protocol.errors import ErrorCode
 from moldau.raft.core.effects import AdvanceHighWatermark, AppendEpochStart, Effect, Persist, Send
 from moldau.raft.core.effects import Stop as StopEffect
-from moldau.raft.core.log_view import LogView
 from moldau.raft.core.messages import (
     BeginQuorumEpochResponse,
     EndQuorumEpochResponse,
@@ -20,9 +23,17 @@ from moldau.raft.core.messages import (
     UpdateVoterResponse,
     VoteResponse,
 )
-from moldau.raft.core.requests import RequestLedger
-from moldau.raft.core.roles import TRANSITIONS, WITHIN_ONE_EPOCH, Role
-from moldau.raft.core.settings import QuorumSettings, Random
+from moldau.raft.core.roles import (
+    TRANSITIONS,
+    WITHIN_ONE_EPOCH,
+    Campaign,
+    Following,
+    Leading,
+    Resignation,
+    Role,
+    key_of,
+)
+from moldau.raft.core.settings import LogView, QuorumSettings, Random
 from moldau.raft.core.values import (
     NO_NODE,
     Destination,
@@ -31,9 +42,103 @@ from moldau.raft.core.values import (
     Leadership,
     ReplicaKey,
 )
-from moldau.raft.core.voter_history import BASE_OFFSET, VoterHistory
+from moldau.raft.core.voters import BASE_OFFSET, VoterHistory
+
+MAX_BACKOFF_FACTOR: Final = 10
+"""The longest backoff, in multiples of `controller.quorum.retry.backoff.ms`."""
+
+_Kind = tuple[Destination, type[PeerRequest]]
+
+
+@dataclass(slots=True)
+class _Awaited:
+    send: Send
+    sent_ms: float
+
+
+class RequestLedger:
+    """The requests of one role in one epoch: which are under way, and which have to wait.
+
+    Invariant: at most one awaited request per destination and kind; after a failure none before the
+    backoff, which doubles up to a bound while failures follow one another. A change of role forgets
+    what is awaited: the next round must not wait for the answers of the last. Those still come, and
+    are judged by what they say.
+    """
+
+    def __init__(self, retry_backoff_ms: float) -> None:
+        self._retry_backoff_ms = retry_backoff_ms
+        self._awaited: dict[_Kind, _Awaited] = {}
+        self._not_before_ms: dict[_Kind, float] = {}
+        self._failures: dict[_Kind, int] = {}
+
+    def reset(self) -> None:
+        """Forget everything: a new role."""
+        self._awaited.clear()
+        self._not_before_ms.clear()
+        self._failures.clear()
+
+    def sent(self, send: Send, now_ms: float) -> None:
+        """Await its answer."""
+        kind = (send.destination, type(send.request))
+        assert kind not in self._awaited, f"two requests at once: {kind}"
+        self._awaited[kind] = _Awaited(send, now_ms)
+
+    def answered(self, send: Send, now_ms: float, *, succeeded: bool) -> float | None:
+        """Take note that a request was answered, or has failed.
+
+        Returns:
+            How long it took in milliseconds; None when it was forgotten before.
+        """
+        kind = (send.destination, type(send.request))
+        awaited = self._awaited.get(kind)
+        if awaited is None or awaited.send is not send:
+            return None
+        del self._awaited[kind]
+        if succeeded:
+            self._failures.pop(kind, None)
+            self._not_before_ms.pop(kind, None)
+        else:
+            self.back_off(send, now_ms)
+        return now_ms - awaited.sent_ms
+
+    def back_off(self, send: Send, now_ms: float) -> None:
+        """After a useless answer, hold back the next request of this kind."""
+        kind = (send.destination, type(send.request))
+        failures = self._failures.get(kind, 0)
+        factor = min(2**failures, MAX_BACKOFF_FACTOR)
+        self._failures[kind] = min(failures + 1, 30)
+        self._not_before_ms[kind] = now_ms + factor * self._retry_backoff_ms
+
+    def pause(self, send: Send, now_ms: float) -> None:
+        """After a good answer without news, hold back the next request for a moment."""
+        self._not_before_ms[send.destination, type(send.request)] = now_ms + self._retry_backoff_ms
+
+    def is_awaited(self, destination: Destination, request: type[PeerRequest]) -> bool:
+        """Whether such a request is under way."""
+        return (destination, request) in self._awaited
+
+    def last_awaited_ms(
+        self, request: type[PeerRequest], but: Destination | None = None
+    ) -> float | None:
+        """When the youngest that is under way to any destination other than `but` was sent."""
+        sent = (
+            awaited.sent_ms
+            for (to, kind), awaited in self._awaited.items()
+            if kind is request and to != but
+        )
+        return max(sent, default=None)
+
+    def ready_ms(self, destination: Destination, request: type[PeerRequest]) -> float:
+        """The time from which it may be sent; -inf for any. Not for one that is under way."""
+        return self._not_before_ms.get((destination, request), float("-inf"))
+
+    def has_failed(self, destination: Destination, request: type[PeerRequest]) -> bool:
+        """Whether the last one failed."""
+        return (destination, request) in self._failures
+
 
 NO_EPOCH = -1
+T = TypeVar("T")
 _NamesLeader = (
     VoteResponse
     | BeginQuorumEpochResponse
@@ -114,12 +219,12 @@ class QuorumState:
 
     @property
     def is_sole_voter(self) -> bool:
-        """Whether there is nobody to ask for votes."""
+        """Whether this replica is the only voter, and has no other to ask for votes."""
         return len(self.voters.latest.voters) == 1 and self.is_voter
 
     @property
     def leadership(self) -> Leadership:
-        """Who leads. Nobody, when the leader of the epoch is known to have resigned."""
+        """The leader of the epoch; none when it is known to have resigned."""
         if self.role is Role.LEADER:
             return Leadership(self.local.node_id, self.leader_epoch, self.settings.endpoints)
         if self.role is Role.RESIGNED or self.gone_leader_epoch == self.leader_epoch:
@@ -149,7 +254,7 @@ class QuorumState:
         return self.settings.election_timeout_ms * (1.0 + self.random.random())
 
     def soon_ms(self) -> float:
-        """Soon, and hardly at the same moment as on the other replicas."""
+        """A moment soon, and hardly the same as on the other replicas."""
         jitter = self.random.random() * FETCH_TIMEOUT_JITTER * self.settings.election_timeout_ms
         return self.now_ms + jitter
 
@@ -180,14 +285,52 @@ class QuorumState:
         self.requests.sent(send, self.now_ms)
         self.effects.append(send)
 
+    def ask(
+        self,
+        destination: Destination,
+        kind: type[PeerRequest],
+        request: Callable[[], PeerRequest],
+    ) -> float:
+        """Send a request, unless one of its kind is awaited or backed off there.
+
+        Returns:
+            When to look again: the end of the backoff, else infinity.
+        """
+        if self.requests.is_awaited(destination, kind):
+            return float("inf")
+        ready_ms = self.requests.ready_ms(destination, kind)
+        if self.now_ms < ready_ms:
+            return ready_ms
+        self.send(destination, request())
+        return float("inf")
+
+    def note_answer(self, send: Send, response: _NamesLeader | None) -> bool:
+        """Take note of the answer to a request and the leader it names; whether it succeeded."""
+        succeeded = response is not None and response.error is ErrorCode.NONE
+        self.requests.answered(send, self.now_ms, succeeded=succeeded)
+        if response is not None:
+            self.learn_from(send, response)
+        return succeeded
+
+    def answer(self, kind: Callable[..., T], error: ErrorCode, **fields: Any) -> T:
+        """A response of `kind` with the leader as this replica knows it."""
+        leader = self.leadership
+        return kind(
+            error,
+            leader.leader_id,
+            leader.leader_epoch,
+            leader_endpoints=leader.endpoints,
+            **fields,
+        )
+
     def stop(self, reason: str) -> None:
-        """Nothing after this can be right."""
+        """Stop for good: an invariant is broken."""
         if not self.is_stopped:
             self.is_stopped = True
             self.effects.append(StopEffect(reason))
 
     def persist(self, election: ElectionState) -> None:
-        """Take over what must be durable before anybody hears of it."""
+        """Take over an election state; it is durable before any later effect."""
         before = self.election
         assert election.leader_epoch >= before.leader_epoch, f"{before} -> {election}"
         if election.leader_epoch == before.leader_epoch:
@@ -215,8 +358,8 @@ class QuorumState:
     def restore(self) -> None:
         """Take the role that the election state and the log of the last run allow.
 
-        Who led the epoch does not lead it again: records of it may have been lost with what was not
-        flushed, and a second record would get the same offset and epoch.
+        A replica that led the epoch does not lead it again: records of it may have been lost with
+        what was not flushed, and a second record would get the same offset and epoch.
         """
         self.flushed_end_offset = self.log.log_end_offset
         if self.leader_epoch < self.log.last_leader_epoch:
@@ -235,7 +378,7 @@ class QuorumState:
             self.deadline_ms = self.now_ms + self.election_timeout_ms()
 
     def become_prospective_alone(self) -> None:
-        """A sole voter need not wait for anybody."""
+        """The sole voter campaigns at once."""
         self.persist(ElectionState(self.leader_epoch, NO_NODE, self.election.voted))
         self.become_prospective()
 
@@ -266,7 +409,7 @@ class QuorumState:
         leader_id: int = NO_NODE,
         voted: ReplicaKey | None = None,
     ) -> None:
-        """Into `leader_epoch` without a leader to fetch from, `voted` having got its vote."""
+        """Enter `leader_epoch` without a leader to fetch from, having voted for `voted`."""
         same_epoch = leader_epoch == self.leader_epoch
         if same_epoch and self.election.voted is not None:
             voted = self.election.voted
@@ -284,7 +427,7 @@ class QuorumState:
         self._enter(Role.UNATTACHED, election, deadline_ms)
 
     def become_follower(self, leader_epoch: int, leader_id: int, endpoints: Endpoints) -> None:
-        """Follow this leader; UNATTACHED when it is not known where it is reached."""
+        """Follow this leader; become UNATTACHED when its address is not known."""
         assert leader_id != self.local.node_id
         destination = self.destination_of(leader_id, endpoints)
         if destination is None:
@@ -301,7 +444,7 @@ class QuorumState:
         self.lost_elections_count = 0
 
     def become_prospective(self) -> None:
-        """Ask whether an election could be won (KIP-996); a leader believed in is remembered."""
+        """Ask whether an election could be won (KIP-996), without forgetting the leader."""
         election, endpoints = self.election, self.leader_endpoints
         if self.gone_leader_epoch == self.leader_epoch and election.leader_id != NO_NODE:
             election = ElectionState(election.leader_epoch, NO_NODE, election.voted)
@@ -345,7 +488,7 @@ class QuorumState:
         )
 
     def become_resigned(self, successors: tuple[ReplicaKey, ...]) -> None:
-        """Never to lead this epoch again; vote and leader stay as they are on disk."""
+        """Stop leading, for the rest of this epoch; vote and leader stay as they are on disk."""
         deadline_ms = self.now_ms + (0.0 if self.is_sole_voter else self.election_timeout_ms())
         self._enter(Role.RESIGNED, self.election, deadline_ms)
         self.resignation = Resignation(successors)
@@ -362,7 +505,7 @@ class QuorumState:
     def learn(
         self, leader_id: int, leader_epoch: int, endpoints: Endpoints, *, from_leader: bool
     ) -> bool:
-        """Somebody says who leads which epoch; `from_leader`: the leader itself does.
+        """A replica says which node leads which epoch; `from_leader`: the leader itself says so.
 
         Returns:
             False when that contradicts what is known of the epoch.
@@ -391,7 +534,7 @@ class QuorumState:
         return True
 
     def leader_is_gone(self, within_ms: float) -> None:
-        """Who led this epoch does no more: campaign `within_ms` instead of at the timeout."""
+        """The leader of this epoch leads no more: campaign `within_ms`, not only at the timeout."""
         self.gone_leader_epoch = self.leader_epoch
         if self.role in (Role.FOLLOWER, Role.UNATTACHED) and self.deadline_ms is not None:
             self.deadline_ms = min(self.deadline_ms, self.now_ms + within_ms)

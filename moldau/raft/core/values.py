@@ -1,8 +1,4 @@
-"""The small values of the quorum: who a replica is, where the log ends, what an election left.
-
-Owns nothing that changes. Must not: know files or messages. Invariant: immutable; they cross
-threads.
-"""
+"""The small immutable values of the quorum: replicas, ends of logs, what an election left."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from moldau.protocol.types import ZERO_UUID, uuid_to_base64
 from moldau.raft.core.voters import VoterEndpoint
 
 NO_NODE: Final = -1
-"""Stands for nobody where an id is expected."""
+"""Stands for no node where an id is expected."""
 
 Endpoints = tuple[VoterEndpoint, ...]
 
@@ -60,7 +56,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ElectionState:
-    """What must survive a crash before anybody hears of it: epoch, vote, leader (KIP-595)."""
+    """What must be durable before it is told or acted upon: epoch, vote, leader (KIP-595)."""
 
     leader_epoch: int = 0
     leader_id: int = NO_NODE
@@ -69,7 +65,7 @@ class ElectionState:
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Who leads, as this replica knows; `leader_id` is -1 when nobody is known to."""
+    """The leader as this replica knows it; `leader_id` is -1 when none is known."""
 
     leader_id: int
     leader_epoch: int

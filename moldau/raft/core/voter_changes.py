@@ -14,7 +14,6 @@ from typing import Any
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID
-from moldau.raft.core.duties import Leading, Reported, key_of
 from moldau.raft.core.effects import AppendVoters, Complete, Reply, Send
 from moldau.raft.core.election import Elections
 from moldau.raft.core.messages import (
@@ -24,9 +23,9 @@ from moldau.raft.core.messages import (
     UpdateVoterResponse,
 )
 from moldau.raft.core.replication import Replication
-from moldau.raft.core.roles import Role
+from moldau.raft.core.roles import Leading, Reported, Role, key_of
 from moldau.raft.core.state import QuorumState
-from moldau.raft.core.values import Destination, ReplicaKey
+from moldau.raft.core.values import ReplicaKey
 from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterSet
 
 _Refusal = tuple[ErrorCode, str]
@@ -176,7 +175,7 @@ class VoterChanges:
         self._append(self._change, VoterSet(voters, level), kraft_version_changed=True)
 
     def _described(self, voter: VoterDescription, level: int) -> VoterDescription | None:
-        """What a configured voter is, as far as it has told."""
+        """A configured voter's directory and endpoints; None while it has not reported them."""
         state, leading = self._state, self._state.leading
         assert leading is not None
         if voter.voter_id == state.local.node_id:
@@ -199,7 +198,7 @@ class VoterChanges:
         assert leading is not None
         listeners = {each.listener_name for each in voter.endpoints}
         is_reached = bool(listeners)
-        if state.settings.endpoints:  # the others reach it on the listener that they use themselves
+        if state.settings.endpoints:  # replicas reach each other on the same listener
             is_reached = state.settings.endpoints[0].listener_name in listeners
         if not is_reached or voter.directory_id == ZERO_UUID:
             self._reply(token, ErrorCode.INVALID_REQUEST)
@@ -238,10 +237,7 @@ class VoterChanges:
         self._reply(token, ErrorCode.NONE)
 
     def _reply(self, token: Any, error: ErrorCode) -> None:
-        leader = self._state.leadership
-        response = UpdateVoterResponse(
-            error, leader.leader_id, leader.leader_epoch, leader.endpoints
-        )
+        response = self._state.answer(UpdateVoterResponse, error)
         self._state.effects.append(Reply(token, response))
 
     # -- going on -----------------------------------------------------------------------------
@@ -292,8 +288,8 @@ class VoterChanges:
         return change.deadline_ms
 
     def poll_leader(self) -> None:
-        """A leader that is no voter resigns once that is committed; one whose endpoints have
-        changed says so.
+        """A leader that is no voter resigns once that is committed; a leader whose endpoints have
+        changed writes them down.
         """
         state, leading = self._state, self._state.leading
         assert leading is not None
@@ -318,7 +314,7 @@ class VoterChanges:
         destination = state.destination_of(voter.voter_id, voter.endpoints)
         assert destination is not None
         if not change.has_agreed:
-            return self._ask(destination)
+            return state.ask(destination, KraftVersionRequest, KraftVersionRequest)
         progress = leading.progress.get(key_of(voter))
         caught_up_ms = progress.last_caught_up_ms if progress is not None else None
         if (
@@ -329,18 +325,8 @@ class VoterChanges:
             self._append(change, replace(latest, voters=(*latest.voters, voter)))
         return float("inf")
 
-    def _ask(self, destination: Destination) -> float:
-        state = self._state
-        if state.requests.is_awaited(destination, KraftVersionRequest):
-            return float("inf")
-        ready_ms = state.requests.ready_ms(destination, KraftVersionRequest)
-        if state.now_ms < ready_ms:
-            return ready_ms
-        state.send(destination, KraftVersionRequest())
-        return float("inf")
-
     def on_kraft_version_response(self, send: Send, response: KraftVersionResponse | None) -> None:
-        """The new voter is there, and speaks the version or does not."""
+        """The new voter has answered: add it if it speaks this kraft.version."""
         state, change = self._state, self._change
         succeeded = response is not None and response.error is ErrorCode.NONE
         state.requests.answered(send, state.now_ms, succeeded=succeeded)

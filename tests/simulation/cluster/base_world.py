@@ -14,7 +14,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from moldau.controller.turns import SLICE_MS
+from moldau.controller.controller import SLICE_MS
 from moldau.raft import VoterSet
 from tests.simulation.cluster.ledger import Ledger
 from tests.simulation.cluster.logs import PORT, dynamic_quorum, host_of, static_quorum

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from moldau.controller.controller import Controller
-from moldau.controller.core import cluster_control, producer_id_control
-from moldau.controller.core.broker_changes import Step
+from moldau.controller.controller import Controller, Turns
+from moldau.controller.core import cluster_control
 from moldau.controller.core.cluster_control import ClusterControl
-from moldau.controller.core.controller_core import ControllerCore
-from moldau.controller.turns import Turns
+from moldau.controller.core.controller_core import HANDLERS, ControllerCore
+from moldau.controller.core.partition_changes import Step
+from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
 from moldau.raft.core.effects import Persist
 from moldau.raft.log_store import LogStore
 from moldau.raft.quorum_driver import QuorumDriver
@@ -72,10 +72,8 @@ def unclean_start_is_clean() -> Undo:
     """A broker that lost its unflushed records keeps its places in ISR and ELR."""
     original = cluster_control.leaving_step
 
-    def leaving_step(
-        state: Any, settings: Any, broker_id: int, *, is_clean: bool, **more: Any
-    ) -> Step:
-        return original(state, settings, broker_id, is_clean=True, **more)
+    def leaving_step(state: Any, broker_id: int, *, is_clean: bool, **more: Any) -> Step:
+        return original(state, broker_id, is_clean=True, **more)
 
     return _replaced(cluster_control, "leaving_step", leaving_step)
 
@@ -101,10 +99,9 @@ def producer_ids_twice() -> Undo:
             record.next_producer_id -= 500
         return result
 
-    from moldau.controller.core import controller_core
-
-    original = producer_id_control.allocate_producer_ids
-    return _replaced(controller_core, "allocate_producer_ids", allocate)
+    original = HANDLERS[AllocateProducerIdsRequest]
+    HANDLERS[AllocateProducerIdsRequest] = allocate
+    return lambda: HANDLERS.update({AllocateProducerIdsRequest: original})
 
 
 def second_broker_epoch() -> Undo:

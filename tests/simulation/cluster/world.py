@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from moldau.controller.turns import SLICE_MS
+from moldau.controller.controller import SLICE_MS
 from tests.simulation.cluster.base_world import POLL_MS, BaseWorld
 from tests.simulation.cluster.brokers import SimulatedBroker
 from tests.simulation.cluster.clients import SimulatedClient

@@ -13,16 +13,9 @@ from moldau.broker.replica import Partition, following
 from moldau.broker.replica.core.in_sync_set import InSyncSet
 from moldau.broker.replica.core.replica_state import PartitionCore, ReplicaRole
 from moldau.broker.replica.log_opener import LogOpener
-from moldau.controller.core import (
-    broker_changes,
-    cluster_control,
-    directory_control,
-    isr_control,
-    leader_election,
-)
-from moldau.controller.core.broker_changes import Step
+from moldau.controller.core import cluster_control, partition_changes, replica_reports
 from moldau.controller.core.cluster_control import ClusterControl
-from moldau.controller.core.leader_election import Election, PartitionTarget
+from moldau.controller.core.partition_changes import Election, PartitionTarget, Step
 from moldau.metadata.image import NO_LEADER
 from moldau.metadata.image.values import LOST_DIRECTORY
 from moldau.protocol.errors import ErrorCode
@@ -226,12 +219,10 @@ def unclean_start_keeps_isr() -> Undo:
     """The controller lets a broker that lost its unflushed records keep its places."""
     original = cluster_control.leaving_step
 
-    def leaving_step(
-        state: Any, settings: Any, broker_id: int, *, is_clean: bool, **more: Any
-    ) -> Step:
+    def leaving_step(state: Any, broker_id: int, *, is_clean: bool, **more: Any) -> Step:
         if not is_clean:
             return Step([], is_last=True)
-        return original(state, settings, broker_id, is_clean=is_clean, **more)
+        return original(state, broker_id, is_clean=is_clean, **more)
 
     return _replaced(cluster_control, "leaving_step", leaving_step)
 
@@ -240,10 +231,8 @@ def unclean_start_stays_eligible() -> Undo:
     """The controller takes every start for a clean one."""
     original = cluster_control.leaving_step
 
-    def leaving_step(
-        state: Any, settings: Any, broker_id: int, *, is_clean: bool, **more: Any
-    ) -> Step:
-        return original(state, settings, broker_id, is_clean=True, **more)
+    def leaving_step(state: Any, broker_id: int, *, is_clean: bool, **more: Any) -> Step:
+        return original(state, broker_id, is_clean=True, **more)
 
     return _replaced(cluster_control, "leaving_step", leaving_step)
 
@@ -266,7 +255,7 @@ def any_broker_epoch_joins() -> Undo:
         return True
 
     undo = _replaced(BrokerReplicationContext, "is_isr_eligible", is_isr_eligible)
-    return _both(undo, _replaced(isr_control, "_is_eligible", lambda state, member: True))
+    return _both(undo, _replaced(replica_reports, "_is_eligible", lambda state, member: True))
 
 
 # -- log directories -------------------------------------------------------------------------------
@@ -330,15 +319,15 @@ def controller_believes_brokers() -> Undo:
         )
         return changer.change(topic, key[1], partition, target)
 
-    original = directory_control._assign
-    undo = _both(undo, _replaced(directory_control, "_assign", assign))
+    original = replica_reports._assign
+    undo = _both(undo, _replaced(replica_reports, "_assign", assign))
     undo = _both(undo, _replaced(ClusterControl, "_is_clean", is_clean))
-    return _both(undo, _replaced(broker_changes, "is_named_directory", lambda *_: True))
+    return _both(undo, _replaced(partition_changes, "is_named_directory", lambda *_: True))
 
 
 def unclean_election_takes_the_first_only() -> Undo:
     """No other replica may lead by an unclean election, however alive it is."""
-    original = leader_election._Transition._elected
+    original = partition_changes._Transition._elected
 
     def elected(self: Any) -> tuple[int, bool]:
         leader, is_unclean = original(self)
@@ -346,7 +335,7 @@ def unclean_election_takes_the_first_only() -> Undo:
             return NO_LEADER, False
         return leader, is_unclean
 
-    return _replaced(leader_election._Transition, "_elected", elected)
+    return _replaced(partition_changes._Transition, "_elected", elected)
 
 
 def offline_log_keeps_its_name() -> Undo:

@@ -18,7 +18,7 @@ from moldau.broker.coordinator.group.core.offset_removal import OffsetRemoval
 from moldau.broker.coordinator.group.core.state import GroupState
 from moldau.broker.coordinator.shard import Shard
 from moldau.broker.coordinator.transaction.core.transaction import ProducerIdAndEpoch, Transaction
-from moldau.controller.core import topic_changes
+from moldau.controller.core import topic_control
 from moldau.protocol.errors import ErrorCode
 from tests.simulation.replication.mutations import Undo, _both, _replaced
 
@@ -132,7 +132,7 @@ def expired_offsets_stay() -> Undo:
 
 def internal_topics_grow() -> Undo:
     """The coordinators' topics get more partitions when they are asked to."""
-    return _replaced(topic_changes, "INTERNAL_TOPICS", frozenset())
+    return _replaced(topic_control, "INTERNAL_TOPICS", frozenset())
 
 
 def batches_are_not_cut() -> Undo:

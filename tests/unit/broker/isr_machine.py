@@ -237,7 +237,7 @@ class LeaderAndFollowers(RuleBasedStateMachine):
         self.decided.append(self.newest._replace(**changes))
 
     def _change_partition(self, *, lost: tuple[int, ...] = (), **changes: Any) -> None:
-        """Also finds the eligible leaders, as `leader_election` does."""
+        """Also finds the eligible leaders, as `partition_changes` does."""
         old = self.newest.state
         state = replace(old, partition_epoch=old.partition_epoch + 1, **changes)
         elr: frozenset[int] = frozenset()

@@ -17,7 +17,6 @@ from moldau.broker.lifecycle.controller_channel import (
     ForwardedClient,
 )
 from moldau.config import NodeConfig
-from moldau.metadata import described_configs
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_response, has_error
 from moldau.protocol.errors import ErrorCode
@@ -36,6 +35,7 @@ from moldau.protocol.messages.p37_create_partitions import (
 from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, TopicPartitions
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
+from moldau.server import described_configs
 from moldau.server.authorizer import AllowAllAuthorizer, Operation, ResourceType
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 

@@ -21,6 +21,7 @@ from moldau.broker.lifecycle.controller_channel import ControllerAnswer
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import NodeConfig
 from moldau.metadata.image import MetadataImage
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node import quorum_link
 from moldau.node.node import Node
 from moldau.protocol.error_responses import error_codes
@@ -64,7 +65,6 @@ from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, Updat
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.schema import Message
-from moldau.raft import CommittedBatch, LoadedSnapshot
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
 from moldau.testing import wait_until_async

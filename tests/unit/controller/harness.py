@@ -7,22 +7,16 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from moldau.controller import (
-    Controller,
-    ControllerCore,
-    ControllerSettings,
-    MetadataLogListener,
-    SnapshotPolicy,
-)
+from moldau.controller import Controller, ControllerCore, ControllerSettings, SnapshotPolicy
 from moldau.controller.apis import ControllerApis, LongWork
 from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
+from moldau.metadata.features import feature_records, initial_feature_levels
+from moldau.metadata.log import CommittedBatch, MetadataLogListener
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.schema import Message
-from moldau.raft import CommittedBatch
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork

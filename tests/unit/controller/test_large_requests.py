@@ -11,8 +11,6 @@ import pytest
 
 from moldau.controller import apis, descriptions
 from moldau.controller.apis import MANY_ELEMENTS, LongWork, has_many_elements
-from moldau.metadata import described_configs
-from moldau.metadata.described_configs import MAX_DESCRIBED_ENTRIES
 from moldau.protocol.envelope import decode_enveloped_response, encode_envelope
 from moldau.protocol.error_responses import error_codes
 from moldau.protocol.errors import ErrorCode
@@ -30,6 +28,8 @@ from moldau.protocol.messages.p44_incremental_alter_configs import (
 )
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.slices import SLICE_MS
+from moldau.server import described_configs
+from moldau.server.described_configs import MAX_DESCRIBED_ENTRIES
 from tests.unit.controller.harness import ControllerBench
 
 TOPIC = 2

@@ -15,9 +15,9 @@ from uuid import UUID
 import pytest
 
 from moldau.controller.apis import CONTROLLER_APIS
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
-from moldau.metadata.features import advertised_features
+from moldau.metadata.features import advertised_features, feature_records, initial_feature_levels
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node import metadata_relay
 from moldau.node import quorum_node as quorum_node_module
 from moldau.node.metadata_relay import MetadataRelay
@@ -33,15 +33,7 @@ from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationR
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.registry import request_class, response_class
-from moldau.raft import (
-    CommittedBatch,
-    LoadedSnapshot,
-    MetadataLogError,
-    Subscription,
-    VoterDescription,
-    VoterSet,
-    write_bootstrap,
-)
+from moldau.raft import MetadataLogError, Subscription, VoterDescription, VoterSet, write_bootstrap
 from moldau.runtime import loop_thread
 from moldau.runtime.connection import Connection
 from moldau.runtime.filesystem import OsFilesystem

@@ -10,8 +10,7 @@ from uuid import UUID
 
 from moldau.config import NodeConfig
 from moldau.controller import ControllerCore, ControllerSettings
-from moldau.metadata.bootstrap import feature_records, initial_feature_levels
-from moldau.metadata.features import SUPPORTED_FEATURES
+from moldau.metadata.features import SUPPORTED_FEATURES, feature_records, initial_feature_levels
 from moldau.metadata.image import (
     MetadataDelta,
     MetadataImage,

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from moldau.config import NodeConfig
-from moldau.metadata.bootstrap import initial_feature_levels
+from moldau.metadata.features import initial_feature_levels
 from moldau.node.formatting import (
     FormatError,
     FormatPlan,

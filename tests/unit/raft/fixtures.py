@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import TopicRecord
 from moldau.raft import (
-    CommittedBatch,
-    LoadedSnapshot,
     MetadataLogSettings,
     QuorumLog,
     VoterDescription,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from moldau.raft import CommittedBatch
+from moldau.metadata.log import CommittedBatch
 from moldau.raft.core.effects import Effect
-from moldau.raft.event_queue import MAX_QUEUED_EVENTS, EventQueue
+from moldau.raft.quorum_driver import MAX_QUEUED_EVENTS, EventQueue
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
 from .fixtures import Listener, append, format_directory, open_log, snapshot_of

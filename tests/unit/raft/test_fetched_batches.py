@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from moldau.protocol.metadata_records import TopicRecord
 from moldau.protocol.records import Record, encode_batch, patch_batch
-from moldau.raft.batch_codec import encode_data_batch
+from moldau.raft.batch_codec import FetchedBatches, check_fetched, encode_data_batch
 from moldau.raft.core.values import EpochEnd, SnapshotId
 from moldau.raft.core.voters import VoterSet
-from moldau.raft.fetched_batches import FetchedBatches, check_fetched
 from moldau.raft.log_files import LogFiles, open_log_files
-from moldau.raft.log_settings import MetadataLogSettings
-from moldau.raft.snapshot_files import SnapshotWriter, header_batch, snapshot_batches, snapshot_path
-from moldau.raft.snapshot_install import install_snapshot
-from moldau.raft.stored_log_view import StoredLogView
+from moldau.raft.snapshot_files import (
+    SnapshotWriter,
+    header_batch,
+    install_snapshot,
+    snapshot_batches,
+    snapshot_path,
+)
+from moldau.raft.values import MetadataLogSettings
 from moldau.runtime.clock import ManualClock
 from moldau.storage.append import AppendOrigin
 from tests.storage.simulated_filesystem import SimulatedFilesystem
@@ -108,7 +111,7 @@ def test_the_ends_of_epochs() -> None:
     filesystem = SimulatedFilesystem()
     filesystem.mkdirs(DIRECTORY)
     files = opened(filesystem)
-    view = StoredLogView(files)
+    view = files
     assert (view.last_leader_epoch, view.log_end_offset) == (0, 0)
     assert view.end_of_epoch(7) == EpochEnd(0, 0)
     for leader_epoch in (2, 3, 6):
@@ -135,7 +138,7 @@ def test_an_installed_snapshot_leaves_no_epochs_of_the_log_it_replaced() -> None
     filesystem = SimulatedFilesystem()
     filesystem.mkdirs(DIRECTORY)
     files = opened(filesystem)
-    view = StoredLogView(files)
+    view = files
     for leader_epoch in (2, 9):
         files.log.append_as_leader(
             batch(0, -1), leader_epoch=leader_epoch, origin=AppendOrigin.RAFT_LEADER
@@ -155,7 +158,7 @@ def test_an_installed_snapshot_leaves_no_epochs_of_the_log_it_replaced() -> None
     files.snapshots[:] = [snapshot_id]
     assert (loaded.end_offset, voters) == (100, VOTERS)
 
-    def check(view: StoredLogView) -> None:
+    def check(view: LogFiles) -> None:
         assert (view.log_start_offset, view.log_end_offset) == (100, 100)
         assert view.last_leader_epoch == 5
         assert view.end_of_epoch(9) == EpochEnd(5, 100)
@@ -171,7 +174,7 @@ def test_an_installed_snapshot_leaves_no_epochs_of_the_log_it_replaced() -> None
     files.log.truncate_to(100)
     files.log.close()
     again = opened(filesystem)
-    check(StoredLogView(again))
+    check(again)
     assert again.voters.latest == VOTERS
     again.log.abandon()
     assert header_batch(

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from moldau.raft import log_store
-from moldau.raft.flushed_end import (
+from moldau.raft.state_files import (
     FLUSHED_END,
     forget_flushed_end,
     read_flushed_end,

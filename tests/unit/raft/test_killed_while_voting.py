@@ -9,7 +9,7 @@ import pytest
 
 from moldau.raft.core.values import ElectionState, ReplicaKey
 from moldau.raft.core.voters import VoterDescription, VoterEndpoint, VoterSet
-from moldau.raft.quorum_state import read_quorum_state, write_quorum_state
+from moldau.raft.state_files import read_quorum_state, write_quorum_state
 from tests.storage.simulated_filesystem import SimulatedCrash, SimulatedFilesystem
 
 from .fixtures import DIRECTORY_ID, ENDPOINT, LOG_DIRECTORY, format_directory, open_log

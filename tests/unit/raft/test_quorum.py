@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from moldau.metadata.log import CommittedBatch
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import FetchRequest as FetchMessage
 from moldau.protocol.messages.p52_vote import VoteRequest as VoteMessage
@@ -17,7 +18,7 @@ from moldau.protocol.messages.p53_begin_quorum_epoch import BeginQuorumEpochRequ
 from moldau.protocol.messages.p54_end_quorum_epoch import EndQuorumEpochRequest
 from moldau.protocol.metadata_records import NoOpRecord
 from moldau.protocol.types import ZERO_UUID
-from moldau.raft import CommittedBatch, VoterDescription, VoterSet
+from moldau.raft import VoterDescription, VoterSet
 from moldau.raft.core.messages import FetchRequest
 from moldau.raft.core.values import ReplicaKey
 from tests.storage.simulated_filesystem import Fault

@@ -19,7 +19,7 @@ from moldau.raft.batch_codec import decode_batches
 from moldau.raft.core.values import ElectionState, ReplicaKey
 from moldau.raft.delivery import RECORDS_PER_TURN
 from moldau.raft.quorum_log import QuorumLog
-from moldau.raft.quorum_state import read_quorum_state, write_quorum_state
+from moldau.raft.state_files import read_quorum_state, write_quorum_state
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
 from .fixtures import (

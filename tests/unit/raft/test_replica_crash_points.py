@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from moldau.protocol.metadata_records import TopicRecord
 from moldau.raft.core.values import ElectionState, ReplicaKey
 from moldau.raft.core.voters import VoterSet
-from moldau.raft.log_files import open_log_files, read_log
+from moldau.raft.log_files import open_log_files
 from moldau.raft.quorum_log import QuorumLog
 from moldau.runtime.clock import ManualClock
 from moldau.storage.log_config import LogConfig
@@ -162,9 +162,9 @@ def content(root: DirectoryNode) -> tuple[list[str], ElectionState]:
         LogConfig(segment_bytes=8 * 1024 * 1024, segment_index_bytes=4096, retention_ms=-1),
         VoterSet(),
     )
-    records = list(files.latest_snapshot.records) if files.latest_snapshot is not None else []
+    records = list(files.cached_snapshot.records) if files.cached_snapshot is not None else []
     start = files.snapshots[-1].end_offset if files.snapshots else 0
-    for batch in read_log(files, max(start, files.log.log_start_offset), files.log.log_end_offset):
+    for batch in files.read(max(start, files.log.log_start_offset), files.log.log_end_offset):
         records += batch.records
     files.log.abandon()
     return [each.name for each in records if isinstance(each, TopicRecord)], files.quorum_state

@@ -21,8 +21,14 @@ from moldau.protocol.types import ZERO_UUID
 from moldau.raft import VoterDescription, VoterEndpoint
 from moldau.raft.core import messages as core
 from moldau.raft.core.values import EpochEnd, ReplicaKey, SnapshotId
-from moldau.raft.wire import PreVoteUnsupported, decode_response, encode_request
-from moldau.raft.wire_server import Refused, decode_request, encode_response
+from moldau.raft.wire import (
+    PreVoteUnsupported,
+    Refused,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
 
 CLUSTER_ID = "cluster-of-the-tests"
 LISTENER = "CONTROLLER"

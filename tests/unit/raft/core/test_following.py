@@ -243,7 +243,7 @@ def test_a_damaged_batch_is_asked_for_again_after_a_backoff() -> None:
     solo.core.on_response(in_flight.send, response, solo.now_ms)
     solo.replica.log.append(Record(1, "a"))
     solo.core.on_appended(solo.now_ms)
-    solo.core.on_append_refused("checksum", solo.now_ms)
+    solo.core.on_append_refused(solo.now_ms)
     solo.replica.flush()
     assert fetches(solo) == []
     solo.wait(20)

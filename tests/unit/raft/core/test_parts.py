@@ -8,7 +8,7 @@ from moldau.protocol.types import ZERO_UUID
 from moldau.raft.core import VoterHistory
 from moldau.raft.core.effects import Send
 from moldau.raft.core.messages import FetchRequest, VoteRequest
-from moldau.raft.core.requests import RequestLedger
+from moldau.raft.core.state import RequestLedger
 from moldau.raft.core.values import Destination, ReplicaKey
 from tests.unit.raft.core.harness import described, directory, key, voter_set
 

@@ -141,7 +141,7 @@ def test_a_refused_snapshot_is_fetched_anew_after_a_pause() -> None:
     effects = solo.core.on_response(send.send, chunk(0, len(DATA)), solo.now_ms)
     assert [type(each) for each in effects] == [WriteSnapshotChunk]
     assert solo.core.tick(solo.now_ms + 50) == [], "it waits for the installation"
-    solo.replica.run(solo.core.on_snapshot_refused(SNAPSHOT, "checksum", solo.now_ms))
+    solo.replica.run(solo.core.on_snapshot_refused(solo.now_ms))
     assert solo.replica.log.log_end_offset == 0
     solo.wait(50)
     assert solo.sent(FetchRequest)[-1][1].fetch_offset == 0

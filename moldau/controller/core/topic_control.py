@@ -1,0 +1,439 @@
+"""CreateTopics, DeleteTopics and CreatePartitions: checks, and the records of new and grown topics.
+
+Owns: what is wrong with a wanted topic and, if nothing, its TopicRecord, ConfigRecords and
+PartitionRecords; removing and growing existing topics. Must not: change state. Invariants: topics
+of one request see each other, so that two that collide are not both created; a topic never shrinks,
+the coordinators' topics never grow either, and new partitions have as many replicas as the old
+ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+from uuid import UUID
+
+from moldau.config import ConfigError, ConfigSource, describe_topic_config, validate_topic_config
+from moldau.controller.core.placement import (
+    check_manual_replicas,
+    new_partition,
+    place_replicas,
+    usable_brokers,
+)
+from moldau.controller.core.result import (
+    MAX_RECORDS_PER_REQUEST,
+    ControllerResult,
+    Refusal,
+    VersionedRecord,
+)
+from moldau.controller.core.state import ControllerState
+from moldau.metadata.features import partition_record_version
+from moldau.metadata.image import ConfigResourceType, TopicImage
+from moldau.metadata.image.topics import partition_record
+from moldau.metadata.steps import Steps, repeated
+from moldau.protocol.coordinator_records import INTERNAL_TOPICS
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p19_create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from moldau.protocol.messages.p20_delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from moldau.protocol.messages.p37_create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from moldau.protocol.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
+from moldau.protocol.topic_names import METADATA_TOPIC_NAME, collision_key, topic_name_problem
+from moldau.protocol.types import ZERO_UUID, random_topic_id
+
+USE_DEFAULT: Final = -1
+MAX_CONFIG_TEXT_BYTES: Final = 32_767
+MAX_PARTITIONS_PER_TOPIC: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What the topics of one request share."""
+
+    state: ControllerState
+    names_by_collision_key: dict[str, str]
+    described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
+    defaults: Callable[[], Mapping[str, Any]]
+
+
+def create_topics(
+    state: ControllerState, request: CreateTopicsRequest
+) -> Steps[ControllerResult[CreateTopicsResponse]]:
+    """CreateTopics: a topic that is refused leaves the others alone (KIP-4, KIP-525)."""
+    response = CreateTopicsResponse()
+    result = ControllerResult(response)
+    if _partition_total(state, request) > MAX_RECORDS_PER_REQUEST:
+        too_many = Refusal(
+            ErrorCode.POLICY_VIOLATION,
+            f"a request may create at most {MAX_RECORDS_PER_REQUEST} partitions",
+        )
+        response.topics = yield from _all_refused(request, too_many)
+        return result
+    batch = _Batch(state, {}, {}, cache(state.broker_defaults))
+    named_twice = yield from repeated(topic.name for topic in request.topics)
+    for topic in request.topics:
+        yield
+        try:
+            if topic.name in named_twice:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
+            records, created = yield from _create_topic(batch, topic)
+        except Refusal as refusal:
+            response.topics.append(_refused(topic, refusal))
+            continue
+        response.topics.append(created)
+        if not request.validate_only:
+            result.records.extend(records)
+    if len(result.records) > 2 * MAX_RECORDS_PER_REQUEST:
+        too_many = Refusal(
+            ErrorCode.POLICY_VIOLATION,
+            f"the request makes {len(result.records)} records, too many for one batch",
+        )
+        response.topics = yield from _all_refused(request, too_many)
+        result.records = []
+    return result
+
+
+def _all_refused(
+    request: CreateTopicsRequest, refusal: Refusal
+) -> Steps[list[CreatableTopicResult]]:
+    results = []
+    for topic in request.topics:
+        results.append(_refused(topic, refusal))
+        yield
+    return results
+
+
+def _partition_total(state: ControllerState, request: CreateTopicsRequest) -> int:
+    total = 0
+    for topic in request.topics:
+        if topic.assignments:
+            total += len(topic.assignments)
+        elif topic.num_partitions == USE_DEFAULT:
+            total += state.settings.default_partition_count
+        else:
+            total += max(topic.num_partitions, 0)
+    return total
+
+
+def _create_topic(
+    batch: _Batch, topic: CreatableTopic
+) -> Steps[tuple[list[VersionedRecord], CreatableTopicResult]]:
+    _check_name(batch, topic.name)
+    configs = _checked_configs(batch, topic)
+    placements = yield from _place(batch, topic)
+    state = batch.state
+    topic_id = random_topic_id(state.random)  # type: ignore[arg-type]  # a structural Random does
+    while topic_id in state.image.topics.topics_by_id:
+        topic_id = random_topic_id(state.random)  # type: ignore[arg-type]
+    batch.names_by_collision_key[collision_key(topic.name)] = topic.name
+    records: list[VersionedRecord] = [(TopicRecord(name=topic.name, topic_id=topic_id), 0)]
+    for key, value in configs.items():
+        config = ConfigRecord(
+            resource_type=ConfigResourceType.TOPIC,
+            resource_name=topic.name,
+            name=key,
+            value=value,
+        )
+        records.append((config, 0))
+    records += yield from _partition_records(state, topic_id, placements)
+    created = CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic_id,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        num_partitions=len(placements),
+        replication_factor=len(placements[0]),
+        configs=_described_configs(batch, configs),
+    )
+    return records, created
+
+
+def _partition_records(
+    state: ControllerState, topic_id: UUID, placements: Sequence[list[int]], first_index: int = 0
+) -> Steps[list[VersionedRecord]]:
+    version = partition_record_version(state.metadata_level)
+    records: list[VersionedRecord] = []
+    for partition_index, replicas in enumerate(placements, start=first_index):
+        partition = new_partition(state, replicas)
+        record = partition_record(topic_id, partition_index, partition, version)
+        records.append((record, version))
+        yield
+    return records
+
+
+def _check_name(batch: _Batch, topic_name: str) -> None:
+    problem = topic_name_problem(topic_name)
+    if problem is not None:
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if topic_name == METADATA_TOPIC_NAME:
+        # Its directory would be the metadata log's own: brokers would write over that.
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{topic_name} is the controllers' own log")
+    if batch.state.topic(topic_name) is not None:
+        raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic_name} exists already")
+    other = batch.state.colliding_topic(topic_name)
+    if other is None:
+        other = batch.names_by_collision_key.get(collision_key(topic_name))
+    if other is not None:
+        raise Refusal(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {topic_name} collides with topic {other}: "
+            "metric names do not tell '.' and '_' apart",
+        )
+
+
+def _checked_configs(batch: _Batch, topic: CreatableTopic) -> dict[str, str]:
+    configs: dict[str, str] = {}
+    for config in topic.configs:
+        if config.name in configs:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"{config.name} is given twice")
+        if config.value is None:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"{config.name} has no value")
+        if len(config.value.encode()) > MAX_CONFIG_TEXT_BYTES:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"the value of {config.name} is too long")
+        configs[config.name] = config.value
+    if configs:
+        try:
+            validate_topic_config(configs, batch.defaults())
+        except ConfigError as error:
+            raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
+    return configs
+
+
+def _place(batch: _Batch, topic: CreatableTopic) -> Steps[list[list[int]]]:
+    if topic.assignments:
+        placements = yield from _manual_placement(batch.state, topic)
+        return placements
+    partition_count = topic.num_partitions
+    if partition_count == USE_DEFAULT:
+        partition_count = batch.state.settings.default_partition_count
+    if partition_count <= 0:
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, "a topic needs at least one partition")
+    replication_factor = topic.replication_factor
+    if replication_factor == USE_DEFAULT:
+        replication_factor = batch.state.settings.default_replication_factor
+    placements = yield from place_replicas(
+        batch.state.random,
+        usable_brokers(batch.state),
+        partition_count=partition_count,
+        replication_factor=replication_factor,
+    )
+    return placements
+
+
+def _manual_placement(state: ControllerState, topic: CreatableTopic) -> Steps[list[list[int]]]:
+    if topic.num_partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            "with a manual assignment, partition count and replication factor must both be -1",
+        )
+    by_index = {each.partition_index: list(each.broker_ids) for each in topic.assignments}
+    if sorted(by_index) != list(range(len(topic.assignments))):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions must be numbered from 0 without gaps or repetitions",
+        )
+    placements = [by_index[index] for index in range(len(by_index))]
+    for partition_index, replicas in enumerate(placements):
+        check_manual_replicas(state, partition_index, replicas, len(placements[0]))
+        yield
+    return placements
+
+
+def _described_configs(batch: _Batch, overrides: dict[str, str]) -> list[CreatableTopicConfigs]:
+    key = tuple(overrides.items())
+    if key in batch.described:
+        return batch.described[key]  # most topics of a request are alike
+    cluster_wide = batch.state.image.configs.get(ConfigResourceType.BROKER, "")
+    node_config = batch.state.settings.node_config
+    described = describe_topic_config(node_config, cluster_wide, {}, overrides)
+    batch.described[key] = [
+        CreatableTopicConfigs(
+            name=each.name,
+            value=each.value,
+            read_only=each.read_only,
+            config_source=int(each.source) if each.source else int(ConfigSource.UNKNOWN),
+            is_sensitive=each.sensitive,
+        )
+        for each in described
+    ]
+    return batch.described[key]
+
+
+def _refused(topic: CreatableTopic, refusal: Refusal) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic.name,
+        error_code=refusal.error,
+        error_message=refusal.message,
+    )
+
+
+def delete_topics(
+    state: ControllerState, request: DeleteTopicsRequest
+) -> Steps[ControllerResult[DeleteTopicsResponse]]:
+    """DeleteTopics by name, or by id (KIP-516); each topic on its own."""
+    response = DeleteTopicsResponse()
+    result = ControllerResult(response)
+    wanted = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
+    if len(wanted) > MAX_RECORDS_PER_REQUEST:
+        refusal = Refusal(
+            ErrorCode.POLICY_VIOLATION,
+            f"a request may delete at most {MAX_RECORDS_PER_REQUEST} topics",
+        )
+        for each in wanted:
+            response.responses.append(_not_deleted(each, refusal))
+            yield
+        return result
+    named_twice = yield from repeated(_topic_id_of(state, each) for each in wanted)
+    for each in wanted:
+        yield
+        try:
+            topic = _find_topic(state, each)
+            if topic.topic_id in named_twice:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
+        except Refusal as refusal:
+            response.responses.append(_not_deleted(each, refusal))
+            continue
+        result.records.append((RemoveTopicRecord(topic_id=topic.topic_id), 0))
+        response.responses.append(
+            DeletableTopicResult(
+                name=topic.name, topic_id=topic.topic_id, error_code=ErrorCode.NONE
+            )
+        )
+    return result
+
+
+def _topic_id_of(state: ControllerState, wanted: DeleteTopicState) -> UUID | None:
+    topic = None if wanted.name is None else state.topic(wanted.name)
+    return wanted.topic_id if topic is None else topic.topic_id
+
+
+def _find_topic(state: ControllerState, wanted: DeleteTopicState) -> TopicImage:
+    if not state.settings.delete_topic_enabled:
+        raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+    if wanted.name is not None and wanted.topic_id != ZERO_UUID:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "name a topic or give its id, not both")
+    if wanted.name is None:
+        if wanted.topic_id == ZERO_UUID:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id is given")
+        topic = state.image.topics.topics_by_id.get(wanted.topic_id)
+        if topic is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+        return topic
+    topic = state.topic(wanted.name)
+    if topic is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic has this name")
+    return topic
+
+
+def _not_deleted(wanted: DeleteTopicState, refusal: Refusal) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=wanted.name,
+        topic_id=wanted.topic_id,
+        error_code=refusal.error,
+        error_message=refusal.message,
+    )
+
+
+def create_partitions(
+    state: ControllerState, request: CreatePartitionsRequest
+) -> Steps[ControllerResult[CreatePartitionsResponse]]:
+    """CreatePartitions: grow topics (KIP-195); each on its own."""
+    response = CreatePartitionsResponse()
+    result = ControllerResult(response)
+    named_twice = yield from repeated(topic.name for topic in request.topics)
+    added_total = 0
+    for wanted in request.topics:
+        yield
+        try:
+            if wanted.name in named_twice:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
+            topic = _growing_topic(state, wanted)
+            added_total += wanted.count - len(topic.partitions)
+            if added_total > MAX_RECORDS_PER_REQUEST:
+                raise Refusal(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"a request may create at most {MAX_RECORDS_PER_REQUEST} partitions",
+                )
+            records = yield from _new_partitions(state, topic, wanted)
+        except Refusal as refusal:
+            answer = CreatePartitionsTopicResult(
+                name=wanted.name, error_code=refusal.error, error_message=refusal.message
+            )
+            response.results.append(answer)
+            continue
+        if not request.validate_only:
+            result.records.extend(records)
+        response.results.append(
+            CreatePartitionsTopicResult(name=wanted.name, error_code=ErrorCode.NONE)
+        )
+    return result
+
+
+def _growing_topic(state: ControllerState, wanted: CreatePartitionsTopic) -> TopicImage:
+    topic = state.topic(wanted.name)
+    if topic is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic has this name")
+    old_count = len(topic.partitions)
+    if wanted.count == old_count:
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, f"the topic has {old_count} partitions already")
+    if wanted.count < old_count:
+        raise Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            f"the topic has {old_count} partitions, {wanted.count} would not be more",
+        )
+    if wanted.count > MAX_PARTITIONS_PER_TOPIC:
+        raise Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            f"a topic has at most {MAX_PARTITIONS_PER_TOPIC} partitions",
+        )
+    if topic.name in INTERNAL_TOPICS:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"{topic.name} keeps its {old_count} partitions: with another number the coordinators"
+            " would look for every group and transactional id in another partition",
+        )
+    return topic
+
+
+def _new_partitions(
+    state: ControllerState, topic: TopicImage, wanted: CreatePartitionsTopic
+) -> Steps[list[VersionedRecord]]:
+    first_new = len(topic.partitions)
+    added = wanted.count - first_new
+    replication_factor = len(topic.partitions[0].replicas)
+    if wanted.assignments is None:
+        placements = yield from place_replicas(
+            state.random,
+            usable_brokers(state),
+            partition_count=added,
+            replication_factor=replication_factor,
+        )
+    else:
+        if len(wanted.assignments) != added:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{added} partitions are new, but {len(wanted.assignments)} are assigned",
+            )
+        placements = [list(each.broker_ids) for each in wanted.assignments]
+        for partition_index, replicas in enumerate(placements, start=first_new):
+            check_manual_replicas(state, partition_index, replicas, replication_factor)
+            yield
+    records = yield from _partition_records(state, topic.topic_id, placements, first_new)
+    return records

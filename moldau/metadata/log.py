@@ -1,0 +1,56 @@
+"""What the metadata log hands to its listeners: committed batches, snapshots, news of the leader.
+
+All values are immutable: they cross threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from moldau.protocol.schema import Message
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedBatch:
+    """A committed batch of metadata records. Control batches are delivered too, without records, so
+    that offsets stay gapless.
+    """
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    append_timestamp_ms: int
+    size_bytes: int
+    records: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSnapshot:
+    """The records of a snapshot, which stands for everything below `end_offset`, without its
+    control records.
+    """
+
+    end_offset: int
+    leader_epoch: int
+    last_contained_log_time_ms: int
+    size_bytes: int
+    records: tuple[Message, ...]
+
+
+class MetadataLogListener(Protocol):
+    """Told of what happens in the log, on the log's own event loop.
+
+    Invariant: a listener is told of every committed batch once, in order, possibly after a snapshot
+    that stands for all batches before it; and of a leader only after everything before that
+    leader's epoch.
+    """
+
+    def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
+        """Replace everything by the snapshot's content."""
+
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        """Apply one batch."""
+
+    def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
+        """`leader_id` leads from here on; -1 when no leader is known."""

@@ -1,0 +1,84 @@
+"""The entries of one DescribeConfigs answer, of brokers and controllers alike.
+
+Owns: the translation of a described key to its entry, what entries of one answer share, and how
+many there may be. Must not: decide what is described. Invariant: documentation and synonyms are
+there only when the request asks for them; resources that are alike share the entries, which stay as
+they are then; an answer has at most MAX_DESCRIBED_ENTRIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final
+
+from moldau.config.describe import DescribedConfig
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p32_describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+
+def config_entry(
+    request: DescribeConfigsRequest, config: DescribedConfig
+) -> DescribeConfigsResourceResult:
+    """The entry of one key, with as much as the request asks for."""
+    entry = DescribeConfigsResourceResult(
+        name=config.name,
+        value=config.value,
+        read_only=config.read_only,
+        config_source=config.source,
+        is_sensitive=config.sensitive,
+        config_type=config.type,
+        documentation=(config.documentation or None) if request.include_documentation else None,
+    )
+    if request.include_synonyms:
+        entry.synonyms = [
+            DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
+            for each in config.synonyms
+        ]
+    return entry
+
+
+MAX_DESCRIBED_ENTRIES: Final = 500_000
+"""15,000 topics with all their keys, or 25 to 200 MB. A request of 1 MB may name four times as
+many, and each as often as it likes.
+"""
+
+TOO_MANY_ENTRIES: Final = (
+    f"the answer has {MAX_DESCRIBED_ENTRIES} entries already: ask for this one in another request"
+)
+
+
+class DescribedEntries:
+    """Makes the entries of one answer, resource by resource."""
+
+    __slots__ = ("_entries", "_entry_count", "_request")
+
+    def __init__(self, request: DescribeConfigsRequest) -> None:
+        self._request = request
+        self._entries: dict[Hashable, list[DescribeConfigsResourceResult]] = {}
+        self._entry_count = 0
+
+    def fill(
+        self,
+        result: DescribeConfigsResult,
+        likeness: Hashable,
+        describe: Callable[[], Iterable[DescribedConfig]],
+    ) -> None:
+        """Give one more resource its entries, or the error that they are too many for the answer.
+
+        Args:
+            likeness: equal for resources whose descriptions are equal.
+        """
+        entries = self._entries.get(likeness)
+        if entries is None and self._entry_count < MAX_DESCRIBED_ENTRIES:
+            entries = [config_entry(self._request, config) for config in describe()]
+            self._entries[likeness] = entries
+        if entries is None or self._entry_count + len(entries) > MAX_DESCRIBED_ENTRIES:
+            result.error_code, result.error_message = ErrorCode.POLICY_VIOLATION, TOO_MANY_ENTRIES
+            return
+        self._entry_count += len(entries)
+        result.configs = entries
