@@ -497,3 +497,9 @@ def error_for(
     text = f"{what}: {code.name}: {message or code.message}"
     advice = ADVICE.get(code)
     return kind(f"{text} ({advice})" if advice else text, code=code, final=final)
+
+
+def raise_for(error_code: int, message: str | None, what: str) -> None:
+    """Raise the exception of an error code; nothing for NONE."""
+    if error_code != ErrorCode.NONE:
+        raise error_for(error_code, message, what)

@@ -28,7 +28,7 @@ from moldau.protocol.framing import (
 from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.records.crc import Buffer
 from moldau.protocol.schema import Message
-from moldau.runtime.authentication.errors import AuthenticationError
+from moldau.runtime.authentication import AuthenticationError
 from moldau.runtime.clock import Clock, SystemClock, TimerHandle
 from moldau.runtime.connection_parts import (
     CLIENT_SOFTWARE_NAME,

@@ -14,7 +14,7 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from moldau.protocol.records.crc import Buffer
 from moldau.protocol.schema import Message
-from moldau.runtime.authentication.errors import TlsError
+from moldau.runtime.authentication import TlsError
 
 CLIENT_SOFTWARE_NAME: Final = "moldau"
 

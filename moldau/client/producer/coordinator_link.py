@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, describe_fault
+from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.coordinators import Coordinators, KeyType
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import KafkaError, NoBrokerAvailable
 from moldau.client.producer.core.transaction_requests import Ask, Destination
 from moldau.protocol.api_keys import ApiKey

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
-from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.cluster.ports import ClientPorts
+from moldau.client.cluster.cluster_client import ClientPorts, ClusterClient
 from moldau.client.config import ProducerConfig, ProducerSettings
 from moldau.client.errors import (
     BufferFull,

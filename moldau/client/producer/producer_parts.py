@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from moldau.client.cluster.backoff import backoff_ms
+from moldau.client.cluster.faults import backoff_ms
 from moldau.client.config import ProducerConfig
 from moldau.client.errors import KafkaError
 from moldau.client.producer.core.settings import AccumulatorSettings

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.client.producer.core.batch import ProducerBatch
@@ -22,7 +22,6 @@ from moldau.protocol.messages.p00_produce import (
     TopicProduceData,
 )
 from moldau.protocol.records import Codec
-from moldau.protocol.schema import Message
 from moldau.runtime.connection import Connection, UnsupportedByPeer
 
 FIRST_WITH_ZSTD: Final = 7
@@ -40,22 +39,6 @@ class BatchAnswer(NamedTuple):
     record_errors: dict[int, str | None] | None
 
 
-class LeaderHint(NamedTuple):
-    """Who leads a partition now, as the broker says that does not any more (KIP-951).
-
-    Attributes:
-        host, port: of the leader, where the answer says them; None and -1 else.
-    """
-
-    topic: str
-    partition: int
-    leader_id: int
-    leader_epoch: int
-    host: str | None
-    port: int
-    rack: str | None
-
-
 @dataclass(slots=True)
 class ProduceCall:
     """One request and the batches in it, by topic (name, or id from v13 on) and partition."""
@@ -64,14 +47,14 @@ class ProduceCall:
     version: int
     batches: dict[tuple[str | UUID, int], ProducerBatch]
 
-    def read(self, message: Message) -> tuple[list[BatchAnswer], list[LeaderHint], int]:
-        """What came of each batch, new leaders, and the throttle time in ms."""
-        response = cast("ProduceResponse", message)
+    def read(
+        self, response: ProduceResponse
+    ) -> tuple[list[BatchAnswer], list[tuple[str, int, int, int]]]:
+        """The answer for each batch, and new leaders (KIP-951): topic, partition, leader, epoch."""
         by_id = self.version >= FIRST_WITH_TOPIC_IDS
         left = dict(self.batches)
         answers: list[BatchAnswer] = []
-        hints: list[LeaderHint] = []
-        endpoints = {node.node_id: node for node in response.node_endpoints}
+        leaders: list[tuple[str, int, int, int]] = []
         for topic in response.responses:
             topic_key: str | UUID = topic.topic_id if by_id else topic.name
             for entry in topic.partition_responses:
@@ -81,17 +64,8 @@ class ProduceCall:
                 answers.append(_answer(batch, entry))
                 leader = entry.current_leader
                 if leader.leader_id >= 0 and leader.leader_epoch >= 0:
-                    node = endpoints.get(leader.leader_id)
-                    hints.append(
-                        LeaderHint(
-                            batch.topic,
-                            batch.partition,
-                            leader.leader_id,
-                            leader.leader_epoch,
-                            None if node is None else node.host,
-                            -1 if node is None else node.port,
-                            None if node is None else node.rack,
-                        )
+                    leaders.append(
+                        (batch.topic, batch.partition, leader.leader_id, leader.leader_epoch)
                     )
         for batch in left.values():
             answers.append(
@@ -104,7 +78,7 @@ class ProduceCall:
                     None,
                 )
             )
-        return answers, hints, response.throttle_time_ms
+        return answers, leaders
 
 
 def _answer(batch: ProducerBatch, entry: PartitionProduceResponse) -> BatchAnswer:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
@@ -24,6 +24,7 @@ from moldau.client.producer.core.partition_queue import PartitionQueue
 from moldau.client.producer.core.results import Results
 from moldau.client.producer.requests import ProduceCall, produce_call
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
+from moldau.protocol.messages.p00_produce import ProduceResponse
 from moldau.protocol.schema import Message
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
@@ -313,7 +314,7 @@ class Sender:
             self._refuse(call.batches.values(), code, str(error or "cancelled"), now_ms)
             self._client.request_update()
         else:
-            self._take_answer(node_id, call, answer.result(), now_ms)
+            self._take_answer(node_id, call, cast("ProduceResponse", answer.result()), now_ms)
         self.announce()
         if self._landings and not self._accumulator.has_in_flight:
             landings, self._landings = self._landings, []
@@ -323,13 +324,13 @@ class Sender:
         self.wake()
 
     def _take_answer(
-        self, node_id: int, call: ProduceCall, response: Message, now_ms: float
+        self, node_id: int, call: ProduceCall, response: ProduceResponse, now_ms: float
     ) -> None:
-        answers, leaders, throttle_time_ms = call.read(response)
-        if throttle_time_ms > 0:
-            self._client.throttled(node_id, throttle_time_ms)
+        answers, leaders = call.read(response)
+        if response.throttle_time_ms > 0:
+            self._client.throttled(node_id, response.throttle_time_ms)
         if leaders:
-            self._client.learn_leaders(leaders)
+            self._client.learn_leaders(leaders, response.node_endpoints)
         is_stale = False
         for answer in answers:
             if answer.code is ErrorCode.NONE:
