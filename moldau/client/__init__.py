@@ -1,4 +1,4 @@
-"""The client: connections, metadata, admin. Works against Moldau and Apache Kafka alike.
+"""The client: producer, consumer and admin, for Moldau and Apache Kafka alike.
 
 async with Admin("localhost:9092") as admin:
     await admin.create_topics([NewTopic("flights", partition_count=4)])

@@ -73,7 +73,7 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     context.check_hostname = settings.checks_hostname
     _set_versions(context, settings.enabled_protocols)
     _set_ciphers(context, settings.cipher_suites)
-    # As in Java, whatever certificate is in the store is trusted by itself, also one that another
+    # As in Java, every certificate in the store is trusted by itself, also one that another
     # authority has signed.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if settings.trust.is_given:
